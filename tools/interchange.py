@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 from minilm import table
 
-from trisect.core.finding import ALIKE
+from trisect.core.finding import ALIKE, Estimate
 from trisect.core.tables import read_table
-from trisect.experiments.patch.sites import SiteNumbers, read_sites
-from trisect.experiments.patch.words import place_of
+from trisect.experiments.patch.page import direction, read_sites
+from trisect.report.measures import MeasuredValue, SiteMeasures
 from trisect.report.subject import spoken
 from trisect.stats.compare import compare
 
@@ -113,8 +113,8 @@ def models_part(name: str, head: str) -> list[str]:
     found: dict[str, dict[str, str]] = {}
     for row in over.sort("stack", "layer").iter_rows(named=True):
         if row["component"] is not None:
-            site = place_of(row["stack"], row["layer"], None, row["component"], row["group"])
-            found.setdefault(site, {})[row["measure"]] = spoken(row["value"], row["low"], row["high"], False)
+            one = MeasuredValue(*(row.get(name) for name in MeasuredValue._fields))
+            found.setdefault(one.site, {})[one.measure] = spoken(one, False)
     order = sorted(found, key=_place)
     kinds = [m for m in COLUMNS if any(m in of for of in found.values())]
     rows = [[site, *(found[site].get(m, "–") for m in kinds)] for site in order]
@@ -154,10 +154,11 @@ def compared_part(measures: pl.DataFrame, asked: str) -> list[str]:
         for (stack, layer, group), at in own.group_by("stack", "layer", "group", maintain_order=True):
             values = at.pivot(on="component", index="model", values="value").drop_nulls().sort("model")
             found = compare({c: values[c].to_list() for c in "qkv"}, ALIKE)
-            layers = place_of("plain", layer, None, "q", group).partition("@")[2]
+            layers = MeasuredValue("", "plain", layer, None, "q", "", group, None, 0.0).spot
             site = ("" if stack == "plain" else f"{stack}, ") + f"layer{'s' * (not layers.isdigit())} {layers}"
             pairs = "; ".join(
-                f"{p.first} − {p.second} {spoken(p.effect, p.low, p.high, True)}, p {p.p_holm:.2g}" for p in found.pairs
+                f"{p.first} − {p.second} {spoken(Estimate('', p.effect, p.low, p.high))}, p {p.p_holm:.2g}"
+                for p in found.pairs
             )
             lines.append([site, COLUMNS[measure], found.words("model"), pairs])
     return ["", *table(["q, k, v compared", "measure", "", "differences (95 %), p after Holm"], lines)]
@@ -178,10 +179,10 @@ COLUMNS = {
 }
 
 
-def cell(site: SiteNumbers, measure: str) -> str:
+def cell(site: SiteMeasures, measure: str) -> str:
     """A number with its interval."""
     one = site.numbers.get(measure)
-    return "–" if one is None or one.mean is None else spoken(one.mean, one.low, one.high, False)
+    return "–" if one is None or one.mean is None else spoken(one, False)
 
 
 def section(name: str) -> list[str]:
@@ -193,9 +194,9 @@ def section(name: str) -> list[str]:
     kinds = [m for m in COLUMNS if any(s.numbers.get(m) is not None for s in sites)]
     answered = {row["group"]: row["value"] for row in measures.filter(measure="answered").iter_rows(named=True)}
     said = ", ".join(f"{100 * share:.0f} % of {which} texts" for which, share in answered.items())
-    both = len({site.how for site in sites}) > 1
+    both = len({direction(site) for site in sites}) > 1
     into = {"denoise": "", "noise": ", the base's into the donor"}
-    rows = [[site.place + (into[site.how] if both else ""), *(cell(site, m) for m in kinds)] for site in sites]
+    rows = [[site.site + (into[direction(site)] if both else ""), *(cell(site, m) for m in kinds)] for site in sites]
     return [
         SAID[name],
         f"`{body['command']}`",

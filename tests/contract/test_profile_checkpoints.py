@@ -12,8 +12,9 @@ from tests.contract.test_profile import treebank
 import trisect
 from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError
-from trisect.experiments.profile.numbers import COMPONENTS, MeasuredNumber, ProfileNumbers
-from trisect.experiments.profile.page_checkpoints import checkpoint_findings
+from trisect.core.tables import frame
+from trisect.experiments.profile.numbers import COMPONENTS, ProfileNumbers
+from trisect.experiments.profile.page import checkpoint_findings
 from trisect.experiments.profile.settings import PROFILE
 from trisect.lab.driver import render
 from trisect.lab.folder import Folder
@@ -59,7 +60,7 @@ def test_a_profile_over_all_epochs_ends_with_the_model_itself(study, tmp_path):
     numbers = ProfileNumbers.of(found.tables["measures"], ("position", "pos"))
     for spot in numbers.spots:
         for c in COMPONENTS:
-            last = numbers.stages[2, spot.layer, c, "pos"]
+            last = numbers.stage(2, c, "pos", spot.layer)
             assert last.value == pytest.approx(numbers.gain("pos", c, spot).value, abs=1e-12)
     assert "they are applied to what the layers of the final model read" in found.report.read_text()
     assert (found.folder / "figures" / "profile-checkpoints.svg").exists()
@@ -75,19 +76,19 @@ def test_revisions_are_read_each_as_a_whole(tmp_path):
     alone = trisect.profile(places[0], bank, out=tmp_path / "alone", **named)
     numbers, other = (ProfileNumbers.of(one.tables["measures"]) for one in (both, alone))
     for c in COMPONENTS:
-        assert numbers.stages[0, None, c, "pos"].value == pytest.approx(other.gain("pos", c).value, abs=1e-12)
-        assert numbers.stages[1, None, c, "pos"].value == pytest.approx(numbers.gain("pos", c).value, abs=1e-12)
+        assert numbers.stage(0, c, "pos").value == pytest.approx(other.gain("pos", c).value, abs=1e-12)
+        assert numbers.stage(1, c, "pos").value == pytest.approx(numbers.gain("pos", c).value, abs=1e-12)
 
 
 def test_since_when_is_said_by_rule():
-    def gain(low):
-        return MeasuredNumber(low + 0.05, low, low + 0.1, 12)
-
     lows = {"q": (-0.05, 0.01, 0.02), "k": (0.01, -0.05, 0.02), "v": (-0.05, -0.2, -0.3)}
-    stages: dict[tuple[int, int | None, str, str], MeasuredNumber] = {
-        (at, None, c, "position"): gain(low) for c, three in lows.items() for at, low in enumerate(three)
-    }
-    numbers = ProfileNumbers({}, (), ("position",), stages, {}, {}, {})
+    of = {"subject": "m", "stack": "plain", "measure": "profile_stage_gain", "group": "position", "n": 12}
+    rows = (
+        of | {"component": c, "at": float(at), "value": low + 0.05, "low": low, "high": low + 0.1}
+        for c, three in lows.items()
+        for at, low in enumerate(three)
+    )
+    numbers = ProfileNumbers.of(frame("measures", rows), ("position",))
     (found,) = checkpoint_findings(numbers, ("0", "5", "10"))
     assert str(found) == (
         "position, last checkpoint: queries keep it from checkpoint 5 on, keys keep it from checkpoint 10 on, "

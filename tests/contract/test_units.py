@@ -31,7 +31,7 @@ from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
 from trisect.lab.units.names import SeveralModels, several_models
-from trisect.lab.units.page_layers import layer_sections, layer_values
+from trisect.lab.units.page import layer_sections, layer_values
 from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
 from trisect.lab.units.settings import UnitFacts, UnitsFacts
 from trisect.lab.units.sites import check_sites

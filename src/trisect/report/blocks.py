@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import polars as pl
 
 from trisect.report.panels import Figure
 
+T = TypeVar("T")
 SHORT = 12  # rows of a table that is shown unfolded
+
+
+def present(*items: T | None) -> tuple[T, ...]:
+    """Those that there are."""
+    return tuple(item for item in items if item is not None)
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,11 @@ class TextBlock:
     text: str
     look: str = ""
     id: str = ""
+
+
+def quiet(texts: Iterable[str]) -> tuple[TextBlock, ...]:
+    """Paragraphs in small."""
+    return tuple(TextBlock(text, "quiet") for text in texts)
 
 
 @dataclass(frozen=True)

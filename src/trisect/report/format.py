@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
 from trisect.claims.rule import UNDECIDED
 from trisect.core.files import digest
-from trisect.report.points import Mean
+from trisect.report.points import Interval, Mean
 
 COMPONENT = {"q": "the queries", "k": "the keys", "v": "the values"}
 GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
@@ -46,6 +46,15 @@ def number(value: float | None, signed: bool = False, places: int | None = None)
     if not float(text):
         text = text.lstrip("+-")
     return text.replace("-", "−")
+
+
+def ends(
+    one: Interval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
+) -> str:
+    """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` spells an end where it is no plain number."""
+    if one.low is None or one.high is None:
+        return "–"
+    return " to ".join(text(end) if text else number(end, signed, places) for end in (one.low, one.high))
 
 
 def decimals(values: Sequence[float]) -> int:
@@ -103,10 +112,9 @@ def slug(text: str) -> str:
 def spoken(mean: Mean, unit: str = "", signed: bool = True) -> str:
     """A mean with its interval, as in `+0.120 nats (95 %: +0.0100 to +0.230)`."""
     unit = f"\u00a0{unit}" if unit else ""
-    ends = "one seed" if mean.n < 2 else f"the same in all {mean.n} seeds"
-    if mean.low is not None:
-        ends = f"95\u00a0%: {number(mean.low, signed)} to {number(mean.high, signed)}"
-    return f"{number(mean.mean, signed)}{unit} ({ends})"
+    said = "one seed" if mean.n < 2 else f"the same in all {mean.n} seeds"
+    said = said if mean.low is None else f"95\u00a0%: {ends(mean, signed)}"
+    return f"{number(mean.mean, signed)}{unit} ({said})"
 
 
 def tally(verdicts: Mapping[str, int]) -> str:

@@ -1,26 +1,31 @@
-"""Heat maps of one number per head of a whole model, from one layer with one head to 48 layers with 64."""
+"""Heat maps by layer of one number per head, from one layer with one head to 48 layers with 64, or of one per label."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import altair as alt
 
 from trisect.report import palette
-from trisect.report.panels import Figure, Panel, chart_of, lay
+from trisect.report.format import GROUP
+from trisect.report.measures import MeasuredValue, Measures
+from trisect.report.panels import Figure, Panel, heat
 
 WIDEST, LARGEST = 272.0, 24.0  # pixels: of a panel's cells, so that it fits a telephone, and of one cell
 TALLEST = 300.0
+LABELS, LABEL = 248.0, 30.0  # the same of a map of labels, whose words stand below their columns
 APART = 17.0  # pixels between the numbers at an axis, so that two digits do not touch
+LINE = 13.0  # the same of names
+TICKS = {"ticks": False, "domain": False, "labelPadding": 4, "labelOverlap": False}
 
 
-class HeadCell(NamedTuple):
-    """One head's number; layers and heads count from 1. A value that is not finite is drawn as a gap."""
+class LabelCell(NamedTuple):
+    """One number: of which row (a layer, as spelt) and which label. A value that is not finite is drawn as a gap."""
 
-    layer: int
-    head: int
+    layer: str
+    label: str
     value: float
 
 
@@ -37,18 +42,52 @@ def grid(
 ) -> Figure:
     """Heat maps with layers downwards and heads to the right; a mapping gives a panel per title, all in one scale.
 
-    `values` are rows (layer, head, value). `ends` are the ends of the colours where several figures share them; values
-    beyond have the end's colour. `diverging` centres the colours on 0. `marked` puts a dot on those (layer, head) of a
-    panel; with one unnamed panel its title is "".
+    `values` are rows (layer, head, value), from 1; a value that is not finite is drawn as a gap. `ends` are the ends of the
+    colours where several figures share them; values beyond have the end's colour. `diverging` centres the colours on 0.
+    `marked` puts a dot on those (layer, head) of a panel; with one unnamed panel its title is "".
     """
     named = values if isinstance(values, Mapping) else {"": values}
-    cells = {panel: [HeadCell(*row) for row in rows] for panel, rows in named.items()}
-    low, high = ends or _ends([c.value for rows in cells.values() for c in rows], diverging)
-    stops = palette.DIVERGING if diverging else palette.VIRIDIS
-    panels = tuple(
-        _panel(panel, rows, (low, high), stops, unit, (marked or {}).get(panel, ())) for panel, rows in cells.items()
-    )
+    low, high = ends or _ends([value for rows in named.values() for *_, value in rows], diverging)
+    stops, dots = palette.DIVERGING if diverging else palette.VIRIDIS, marked or {}
+    panels = tuple(_heads(panel, rows, (low, high), stops, unit, dots.get(panel, ())) for panel, rows in named.items())
     return Figure(name, number, title, caption, panels, (), (low, high, unit), stops=stops)
+
+
+def head_maps(
+    names: tuple[str, str, str],
+    caption: str,
+    rows: Measures,
+    unit: str,
+    signed: bool = False,
+    ends: tuple[float, float] | None = None,
+    marked: Callable[[MeasuredValue], bool] | None = None,
+    title: Callable[[MeasuredValue], str] = lambda row: GROUP.get(row.component or "", row.component or ""),
+) -> Figure:
+    """Maps of rows that are of one head each, a panel for each component or other `title`; a dot where a row is `marked`."""
+    values: dict[str, list[tuple[int, int, float]]] = {}
+    dots: dict[str, set[tuple[int, int]]] = {}
+    for row in rows:
+        cell = (row.layer or 0, row.head or 0)
+        values.setdefault(title(row), []).append((*cell, row.value))
+        if marked is not None and marked(row):
+            dots.setdefault(title(row), set()).add(cell)
+    return grid(*names, caption, values, unit, signed, ends, dots)
+
+
+def label_grid(
+    name: str,
+    number: str,
+    title: str,
+    caption: str,
+    values: Mapping[str, Sequence[LabelCell]],
+    unit: str,
+    marked: Mapping[str, Collection[tuple[str, str]]],
+    rows: str = "layer",
+) -> Figure:
+    """A panel per title, a column a label, all in one scale centred on 0, with a dot on the (layer, label) `marked` there."""
+    ends = _ends([cell.value for cells in values.values() for cell in cells], True)
+    panels = tuple(_labels(panel, cells, ends, unit, marked.get(panel, ()), rows) for panel, cells in values.items())
+    return Figure(name, number, title, caption, panels, (), (*ends, unit), stops=palette.DIVERGING)
 
 
 def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
@@ -61,66 +100,84 @@ def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + (abs(low) or 1.0))
 
 
-def _panel(
+def _heads(
     title: str,
-    cells: Sequence[HeadCell],
+    cells: Sequence[tuple[int, int, float]],
     ends: tuple[float, float],
     stops: Sequence[str],
     unit: str,
     marked: Collection[tuple[int, int]],
 ) -> Panel:
-    layers, heads = sorted({c.layer for c in cells}), sorted({c.head for c in cells})
+    layers, heads = (sorted({cell[i] for cell in cells}) for i in (0, 1))
     wide = min(LARGEST, WIDEST / max(1, len(heads)))
     high = min(LARGEST, TALLEST / max(1, len(layers)))
-    x = alt.X("head:O", scale=_scale(heads), title="head", axis=_axis(heads, wide))
-    down = _axis(layers, high)
-    down.titleY = -3  # below the numbers of the legend
-    y = alt.Y("layer:O", scale=_scale(layers), title="layer", axis=down)
-    colours = alt.Scale(domain=list(ends), range=list(stops), interpolate="rgb", clamp=True)
-    colour = alt.Color("value:Q", scale=colours, title=unit)
-    known = [c for c in cells if math.isfinite(c.value)]
-    drawn = chart_of("cells", [c._asdict() for c in known]).mark_rect()
-    layered: list[alt.Chart] = [drawn.encode(x, y, colour)]
-    dots = [c for c in known if (c.layer, c.head) in marked]
-    if dots:
-        size = max(3.0, (0.4 * min(wide, high)) ** 2)
-        look = chart_of("dots", [c._asdict() for c in dots]).mark_point(
-            size=size, filled=True, fill="white", stroke="black", strokeWidth=0.6, opacity=1
-        )
-        layered.append(look.encode(x, y))
-    chart = lay(title, *layered, width=wide * len(heads), height=high * len(layers))
-    return Panel(title, chart, _words(title, cells, known, unit, len(dots)), (), {})
-
-
-def _scale(numbers: Sequence[int]) -> alt.Scale:
-    inner = 0.06 if len(numbers) <= 24 else 0.0
-    return alt.Scale(domain=list(numbers), paddingInner=inner, paddingOuter=inner / 2)
-
-
-def _axis(numbers: Sequence[int], room: float) -> alt.Axis:
-    """Every number where there is room, else every second, fourth, eighth … from the first on."""
-    step = next((s for s in (1, 2, 4, 8, 16) if s * room >= APART), 32)
-    # The theme's tickCount would thin out the values that are given.
-    return alt.Axis(
-        values=list(numbers[::step]),
-        tickCount=len(numbers),
-        ticks=False,
-        domain=False,
-        minExtent=0,
-        labelPadding=4,
-        labelOverlap=False,
+    x = alt.X("head:O", scale=_scale(heads), title="head", axis=_axis(heads, wide, APART))
+    y = alt.Y("layer:O", scale=_scale(layers), title="layer", axis=_axis(layers, high, APART, -3))
+    rows = [{"layer": layer, "head": head, "value": v} for layer, head, v in cells if math.isfinite(v)]
+    dots = [row for row in rows if (row["layer"], row["head"]) in marked]
+    size = (wide * len(heads), high * len(layers))
+    named = f"{title}: heat map" if title else "Heat map"
+    said = f"{named} of {len(layers)} layer{'s'[: len(layers) > 1]} by {len(heads)} head{'s'[: len(heads) > 1]}, in {unit}."
+    said += _extremes(rows, lambda row: f"at layer {row['layer']} head {row['head']}")
+    if len(rows) < len(cells):
+        said += f" {len(cells) - len(rows)} without a number."
+    said += f" {len(dots)} marked." if dots else ""
+    return Panel(
+        title,
+        heat(title, rows, x, (y,), ends, unit, size, stops, dots, max(3.0, (0.4 * min(wide, high)) ** 2)),
+        said,
+        (),
+        {},
     )
 
 
-def _words(title: str, cells: Sequence[HeadCell], known: Sequence[HeadCell], unit: str, dots: int) -> str:
-    """The panel for those who do not see it: its size, its highest and its lowest head."""
-    layers, heads = len({c.layer for c in cells}), len({c.head for c in cells})
-    named = f"{title}: heat map" if title else "Heat map"
-    said = f"{named} of {layers} layer{'s'[: layers > 1]} by {heads} head{'s'[: heads > 1]}, in {unit}."
-    if known:
-        most, least = max(known, key=lambda c: c.value), min(known, key=lambda c: c.value)
-        said += f" Highest {most.value:.3g} at layer {most.layer} head {most.head}"
-        said += f", lowest {least.value:.3g} at layer {least.layer} head {least.head}."
-    if len(known) < len(cells):
-        said += f" {len(cells) - len(known)} without a number."
-    return said + (f" {dots} marked." if dots else "")
+def _labels(
+    title: str,
+    cells: Sequence[LabelCell],
+    ends: tuple[float, float],
+    unit: str,
+    marked: Collection[tuple[str, str]],
+    down: str,
+) -> Panel:
+    layers = list(dict.fromkeys(cell.layer for cell in cells))
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    wide, high = min(LABEL, LABELS / max(1, len(labels))), min(LARGEST, TALLEST / max(1, len(layers)))
+    across = alt.Axis(labelAngle=-90, labelLimit=110, **TICKS)
+    x = alt.X("label:N", scale=_scale(labels), sort=labels, title=None, axis=across)
+    y = alt.Y("layer:N", scale=_scale(layers), sort=layers, title=down, axis=_axis(layers, high, LINE, -3))
+    rows = [cell._asdict() for cell in cells if math.isfinite(cell.value)]
+    dots = [row for row in rows if (row["layer"], row["label"]) in marked]
+    size = (wide * len(labels), high * len(layers))
+    said = f"{title}: heat map of labels by {down}, in {unit}."
+    said += _extremes(rows, lambda row: f"for {row['label']} at {down} {row['layer']}")
+    said += f" {len(dots)} marked." if dots else ""
+    return Panel(
+        title,
+        heat(title, rows, x, (y,), ends, unit, size, palette.DIVERGING, dots, (0.3 * min(wide, high)) ** 2 + 8),
+        said,
+        (),
+        {},
+    )
+
+
+def _scale(names: Sequence[Any]) -> alt.Scale:
+    inner = 0.06 if len(names) <= 24 else 0.0
+    return alt.Scale(domain=list(names), paddingInner=inner, paddingOuter=inner / 2)
+
+
+def _axis(names: Sequence[Any], room: float, apart: float, title: float | None = None) -> alt.Axis:
+    """Every name where there is room, else every second, fourth, eighth … from the first on; `title` moves that off the legend."""
+    step = next((s for s in (1, 2, 4, 8, 16) if s * room >= apart), 32)
+    # The theme's tickCount would thin out the values that are given.
+    axis = alt.Axis(values=list(names[::step]), tickCount=len(names), minExtent=0, **TICKS)
+    if title is not None:
+        axis.titleY = title
+    return axis
+
+
+def _extremes(rows: Sequence[Mapping[str, Any]], where: Callable[[Mapping[str, Any]], str]) -> str:
+    """The highest and the lowest cell for those who do not see the panel; empty where there is none."""
+    if not rows:
+        return ""
+    most, least = (find(rows, key=lambda row: row["value"]) for find in (max, min))
+    return f" Highest {most['value']:.3g} {where(most)}, lowest {least['value']:.3g} {where(least)}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import altair as alt
@@ -10,7 +10,7 @@ import altair as alt
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis, around
-from trisect.report.panels import WIDTH, LegendEntry, Panel, chart_of, lay
+from trisect.report.panels import WIDTH, ZERO, Figure, LegendEntry, Panel, lay, marks
 from trisect.report.points import order
 
 ROOM = 11  # pixels of a mark with its interval
@@ -50,25 +50,32 @@ def layer_panel(
     """
     layers = list(dict.fromkeys(bar.layer for bar in bars))
     groups = component_groups(bars)
-    marks = [palette.mark(g) for g in groups]
     x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title=across)
-    offset = alt.XOffset("group:N", scale=alt.Scale(domain=groups), sort=groups)
-    colour = alt.Color("group:N", scale=alt.Scale(domain=groups, range=[m.colour for m in marks]), title=None)
-    shape = alt.Shape("group:N", scale=alt.Scale(domain=groups, range=[m.shape for m in marks]), title=None)
-    layered: list[alt.Chart] = []
-    if zero:
-        line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
-        layered.append(line.encode(axis.axis("level")))
-    if units:
-        dots = chart_of("units", [bar._asdict() for bar in units]).mark_point(size=13, strokeWidth=1, filled=False)
-        layered.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
-    if ranged := [bar._asdict() for bar in bars if bar.low is not None and bar.high is not None]:
-        rules = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
-        layered.append(rules.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
-    heads = chart_of("main", [bar._asdict() for bar in bars]).mark_point(size=46, filled=True, opacity=1)
-    layered.append(heads.encode(x, axis.axis("value"), colour, shape, offset))
-    chart = lay(title, *layered, width=max(WIDTH, ROOM * len(layers) * len(groups)))
+    rows, small = ([bar._asdict() for bar in of] for of in (bars, units))
+    looks, levels = {g: palette.mark(g) for g in groups}, (ZERO,) if zero else ()
+    width = max(WIDTH, ROOM * len(layers) * len(groups))
+    chart = lay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
     return Panel(title, chart, _words(title, bars, axis.unit), (), {})
+
+
+def layer_figure(
+    names: tuple[str, str, str],
+    caption: str,
+    panels: Mapping[str, Sequence[Bar]],
+    unit: str,
+    zero: str = "no change",
+    across: str = "layer",
+    units: Mapping[str, Sequence[Bar]] | None = None,
+) -> Figure:
+    """Panels by their titles on one axis, with what the axis cuts said at the caption's end; `names` are name, number and title.
+
+    `zero` is what the dashed line stands for; `units` are, by panel, what numbers are means of.
+    """
+    small = units or {}
+    every = [bar for bars in panels.values() for bar in bars]
+    axis = frame_of([*every, *(bar for bars in small.values() for bar in bars)], unit)
+    drawn = tuple(layer_panel(title, bars, axis, True, across, small.get(title, ())) for title, bars in panels.items())
+    return Figure(*names, caption + cut(every, axis), drawn, component_key(every, zero))
 
 
 def component_groups(bars: Sequence[Bar]) -> list[str]:
@@ -80,8 +87,8 @@ def component_groups(bars: Sequence[Bar]) -> list[str]:
 
 def component_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendEntry, ...]:
     """The key of layer panels: a sign for each group, and the dashed line's name."""
-    marks = [(g, palette.mark(g)) for g in component_groups(bars)]
-    return (*(LegendEntry(g, m.colour, m.shape) for g, m in marks), LegendEntry(zero, palette.BASELINE, None, (5, 3)))
+    looks = [(g, palette.mark(g)) for g in component_groups(bars)]
+    return (*(LegendEntry(g, m.colour, m.shape) for g, m in looks), LegendEntry(zero, palette.BASELINE, None, (5, 3)))
 
 
 def cut(bars: Sequence[Bar], axis: SharedAxis) -> str:

@@ -12,7 +12,7 @@ from trisect.report import palette
 from trisect.report.axes import SharedAxis, around, few_ticks
 from trisect.report.blocks import Table
 from trisect.report.layers import AIR, Bar, component_groups, component_key, cut_each
-from trisect.report.panels import Figure, Panel, chart_of, lay
+from trisect.report.panels import Figure, Panel, chart_of, lay, look_of
 
 WIDTH, ROW = 190, 22  # pixels of a panel, and of each component in it
 TICKS = 3  # more, and labels such as −0.015 touch
@@ -69,7 +69,6 @@ def _frame(one: Finding, found: Sequence[Estimate]) -> SharedAxis:
 def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:
     """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
     unit, names = frame.unit, [e.name for e in found]
-    marks = [palette.mark(name) for name in names]
     axis, scale = (
         alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), tickCount=40, format="~g"),
         frame.scale(),
@@ -79,8 +78,7 @@ def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: st
         return alt.X(f"{field}:Q", scale=scale, title=unit, axis=axis)
 
     y = alt.Y("group:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False))
-    colour = alt.Color("group:N", scale=alt.Scale(domain=names, range=[m.colour for m in marks]), title=None)
-    shape = alt.Shape("group:N", scale=alt.Scale(domain=names, range=[m.shape for m in marks]), title=None)
+    colour, shape = look_of({name: palette.mark(name) for name in names})
     rows = [{"group": e.name, "value": e.mean, "low": e.low, "high": e.high} for e in found]
     line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
     layers = [line.encode(along("level"))]

@@ -29,6 +29,12 @@ class Panel(NamedTuple):
     series: tuple[Series, ...]
     strokes: Strokes
 
+    def titled(self, title: str) -> Panel:
+        """The same panel under another title."""
+        chart = self.chart.copy(deep=False)
+        chart.title = title
+        return self._replace(title=title, chart=chart, alt=f"{title}{self.alt.removeprefix(self.title)}")
+
 
 class LegendEntry(NamedTuple):
     """One entry of a figure's key: its name, and the look of its marks; without a shape it is a line."""
@@ -100,6 +106,71 @@ def lay(title: str, *layers: alt.Chart, width: float = WIDTH, height: float = HE
     return chart
 
 
+def heat(
+    title: str,
+    rows: Sequence[Mapping[str, object]],
+    x: alt.X,
+    y: tuple[alt.Y] | tuple[alt.Y, alt.Y2],
+    ends: tuple[float, float],
+    unit: str,
+    size: tuple[float, float],
+    stops: Sequence[str] = palette.VIRIDIS,
+    dots: Sequence[Mapping[str, object]] = (),
+    dot: float = 0.0,
+) -> alt.LayerChart:
+    """A heat map of each row's `value` between the ends of the colours; white `dots` of that area stand on some of its cells."""
+    scale = alt.Scale(domain=list(ends), range=list(stops), interpolate="rgb", clamp=True)
+    cells = chart_of("cells", rows).mark_rect().encode(x, *y, alt.Color("value:Q", scale=scale, title=unit))
+    if not dots:
+        return lay(title, cells, width=size[0], height=size[1])
+    look = chart_of("dots", dots).mark_point(
+        size=dot, filled=True, fill="white", stroke="black", strokeWidth=0.6, opacity=1
+    )
+    return lay(title, cells, look.encode(x, *y), width=size[0], height=size[1])
+
+
+def look_of(looks: Mapping[str, palette.Mark]) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of every group, as encodings."""
+    domain, found = list(looks), looks.values()
+    colours, shapes = (
+        alt.Scale(domain=domain, range=ends) for ends in ([m.colour for m in found], [m.shape for m in found])
+    )
+    return alt.Color("group:N", scale=colours, title=None), alt.Shape("group:N", scale=shapes, title=None)
+
+
+def marks(
+    rows: Sequence[Mapping[str, Any]],
+    axis: SharedAxis,
+    x: alt.X,
+    looks: Mapping[str, palette.Mark],
+    slots: Sequence[str] | None = None,
+    levels: Sequence[Level] = (),
+    small: Sequence[Mapping[str, Any]] = (),
+    behind: Sequence[alt.Chart] = (),
+) -> list[alt.Chart]:
+    """The layers of a panel of numbers: dashed levels, `small` marks of what they are of, 95 % intervals, and marks on top.
+
+    A row has its `group`, its `value` and the ends of its interval, `low` and `high`, or nulls. Groups stand beside each other at one
+    place of `x`, or each row at its own `slot` where there are `slots`.
+    """
+    colour, shape = look_of(looks)
+    at = list(slots or looks)
+    offset = alt.XOffset("slot:N" if slots else "group:N", scale=alt.Scale(domain=at), sort=at)
+    layers: list[alt.Chart] = []
+    for i, level in enumerate(levels):
+        line = chart_of(f"level{i}", [{"level": level.value}])
+        layers.append(line.mark_rule(color=palette.BASELINE, strokeDash=list(level.dash)).encode(axis.axis("level")))
+    layers += behind
+    if small:
+        dots = chart_of("seeds", small).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
+        layers.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
+    if ranged := [row for row in rows if row["low"] is not None and row["high"] is not None]:
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
+        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
+    main = chart_of("main", rows).mark_point(size=50, filled=True, opacity=1)
+    return [*layers, main.encode(x, axis.axis("value"), colour, shape, offset)]
+
+
 class Level(NamedTuple):
     """A horizontal line that sites are compared with: its name in the key, its height, and how it is dashed."""
 
@@ -126,39 +197,24 @@ def site_panel(
     places = {site: place(site) for site in means}
     columns = list(dict.fromkeys(p.layers for p in places.values()))
     groups = sorted({p.group for p in places.values()}, key=lambda g: order(f"{g}@1"))
-    slots = [slot for group in groups for slot in (group, f"{group} seeds")]
-    marks = [palette.mark(g) for g in groups]
-    colour = alt.Color("group:N", scale=alt.Scale(domain=groups, range=[m.colour for m in marks]), title=None)
-    shape = alt.Shape("group:N", scale=alt.Scale(domain=groups, range=[m.shape for m in marks]), title=None)
     x = alt.X("layers:O", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.22), title="layer")
-    offset = alt.XOffset("slot:N", scale=alt.Scale(domain=slots), sort=slots)
 
     def row(site: str, slot: str) -> dict[str, Any]:
         return {"layers": places[site].layers, "group": places[site].group, "slot": places[site].group + slot}
 
     runs = of_runs(points, measure or Measure(title, axis.unit.partition(",")[0]))
     wholes = {site: mean_of([r for r in runs if r.site == site]) for site in means}
-    whole = [row(s, "") | {"mean": m.mean, "low": m.low, "high": m.high} for s, m in means.items()]
+    whole = [row(s, "") | {"value": m.mean, "low": m.low, "high": m.high} for s, m in means.items()]
     seeds = [row(r.site, " seeds") | {"value": r.values[0], "seed": r.seed} for r in runs]
-    ranged = [s for s, m in means.items() if m.low is not None]
-    layers: list[alt.Chart] = []
-    strokes: dict[str, tuple[Stroke, ...]] = {}
-    for level in levels:
-        name = f"level{len(layers)}"
-        line = chart_of(name, [{"level": level.value}]).mark_rule(color=palette.BASELINE, strokeDash=list(level.dash))
-        layers.append(line.encode(axis.axis("level")))
-        strokes[name] = (Stroke(level.name),)
-    if max(m.n for m in means.values()) > 1:
-        dots = chart_of("seeds", seeds).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
-        layers.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
-        strokes["seeds"] = tuple(Stroke(places[r.site].group, r) for r in runs)
-    if ranged:
-        bars = chart_of("bars", [r for r in whole if r["low"] is not None]).mark_rule(strokeWidth=1.6)
-        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
-        strokes["bars"] = tuple(Stroke(places[s].group) for s in ranged)
-    heads = chart_of("main", whole).mark_point(size=52, filled=True, opacity=1)
-    layers.append(heads.encode(x, axis.axis("mean"), colour, shape, offset))
-    strokes["main"] = tuple(Stroke(places[s].group, wholes[s]) for s in means)
+    small = seeds if max(m.n for m in means.values()) > 1 else ()
+    slots = [slot for group in groups for slot in (group, f"{group} seeds")]
+    layers = marks(whole, axis, x, {g: palette.mark(g) for g in groups}, slots, levels, small)
+    every = {f"level{i}": (Stroke(level.name),) for i, level in enumerate(levels)} | {
+        "seeds": tuple(Stroke(places[r.site].group, r) for r in runs),
+        "bars": tuple(Stroke(places[s].group) for s, m in means.items() if m.low is not None),
+        "main": tuple(Stroke(places[s].group, wholes[s]) for s in means),
+    }
+    strokes = {str(layer.name): every[str(layer.name)] for layer in layers}
     width = max(WIDTH, 13 * len(columns) * len(groups))
     ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
     said = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
@@ -287,10 +343,8 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     )
     ends = alt.Scale(domain=[heights[0] - half, heights[-1] + half], nice=False, zero=False)
     y = alt.Y("from:Q", scale=ends, title="α (0: initial weights, 1: final)", axis=alt.Axis(grid=False))
-    colours = alt.Scale(domain=[low, high], range=list(palette.VIRIDIS), interpolate="rgb", clamp=True)
-    colour = alt.Color("value:Q", scale=colours, title=measure.unit)
-    chart = chart_of("cells", rows).mark_rect().encode(x, y, alt.Y2("to"), colour)
+    chart = heat(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(WIDTH, 202))
     most = max(rows, key=lambda r: r["value"])
     words = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
     strokes = tuple(Stroke("", whole, i) for whole in wholes.values() for i in range(len(whole.at)))
-    return Panel(title, lay(title, chart, height=202), words, (*runs, *wholes.values()), {"cells": strokes})
+    return Panel(title, chart, words, (*runs, *wholes.values()), {"cells": strokes})

@@ -1,6 +1,6 @@
 // The numbers under the marks: what stands where in a drawing, and how pointer and arrow keys read it.
 const NS = "http://www.w3.org/2000/svg";
-const SMALL = new Set(["seeds", "units", "models", "others", "dots"]); // layers that arrow keys pass by
+const SMALL = new Set(["seeds", "others", "dots"]); // layers that arrow keys pass by
 const REACH = 28; // how near to a mark the pointer must come, in pixels
 const SCALE = 2; // pixels of a saved picture per pixel of the page
 const FONT = 'Arial, "Helvetica Neue", "Liberation Sans", sans-serif';

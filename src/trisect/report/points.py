@@ -5,13 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from trisect.core.finding import Comparison
 from trisect.core.site import Site
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.tested import ROUNDING, number
+
+
+class Interval(Protocol):
+    """What has a 95 % interval, its ends null where there is none: a Mean, an Estimate, a row of a table."""
+
+    @property
+    def mean(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def high(self) -> float | None: ...  # noqa: D102
+
+
+def side(one: Interval) -> int:
+    """1 or −1 where the interval lies above or below 0, else 0."""
+    return 0 if one.low is None or one.high is None else (one.low > 0) - (one.high < 0)
 
 
 class SitePosition(NamedTuple):

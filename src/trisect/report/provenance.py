@@ -8,6 +8,7 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.report import format as words
+from trisect.report.sheet import Section
 
 F = TypeVar("F")
 
@@ -21,6 +22,11 @@ def provenance(about: About[F], *own: tuple[str, str], timed: bool = True) -> tu
     claims = (("Claims", f"hash {about.claims_hash}"),) if about.claims_hash is not None else ()
     made = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
     return (("Command", about.command), *own, *seconds, *claims, ("Made by", made))
+
+
+def notes_section(about: About[F]) -> Section | None:
+    """The notes of a run; null where there are none."""
+    return Section("Notes", tuple(about.notes)) if about.notes else None
 
 
 def verdict_findings(claims: pl.DataFrame) -> tuple[Finding, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
 from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
 from trisect.report import format as words
+from trisect.report.points import Interval
 
 FEW_TEXTS = 30
 
@@ -43,11 +44,10 @@ def stack_order(stack: str) -> tuple[int, str]:
     return (names.index(stack), "") if stack in names else (len(names), stack)
 
 
-def spoken(value: float | None, low: float | None, high: float | None, signed: bool = True) -> str:
-    """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`."""
-    if low is None or high is None:
-        return words.number(value, signed)
-    return f"{words.number(value, signed)} (95\u00a0%: {words.number(low, signed)} to {words.number(high, signed)})"
+def spoken(one: Interval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
+    """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`; `text` spells a number that is no plain one."""
+    said = words.number(one.mean, signed) if text is None or one.mean is None else text(one.mean)
+    return said if one.low is None else f"{said} (95\u00a0%: {words.ends(one, signed, text=text)})"
 
 
 def unit(facts: ReadFacts) -> str:
@@ -103,5 +103,5 @@ def unedited(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = ""
         return Finding("unedited", said, "share")
     row = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
     loss = Estimate("unedited", row["value"], row["low"], row["high"], row["n"])
-    said += f", in nats per token. Unedited it is {spoken(loss.mean, loss.low, loss.high, False)}."
+    said += f", in nats per token. Unedited it is {spoken(loss, False)}."
     return Finding("unedited", said, "nats", (loss,), signed=False)

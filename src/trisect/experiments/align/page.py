@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
-from trisect.core.finding import About, Estimate, Finding
+from trisect.core.finding import About, Finding
 from trisect.core.percent import percent
 from trisect.experiments.align.pictures import pictures
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis, around
-from trisect.report.heatmaps import grid
+from trisect.report.blocks import present
+from trisect.report.heatmaps import head_maps
+from trisect.report.measures import MeasuredValue, Measures
 from trisect.report.palette import KINDS
-from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
-from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.panels import Figure, LegendEntry, Level, Panel, lay, marks
+from trisect.report.provenance import notes_section, provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 
 if TYPE_CHECKING:
@@ -34,57 +36,69 @@ REFERENCES = (
     "Art Owen. The Pigeonhole Bootstrap. The Annals of Applied Statistics 1, 2007.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
-AlignmentRows = list[dict[str, Any]]
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     """The page from the tables measures and claims; what was not measured leaves no section."""
-    rows, facts = tables["measures"].filter(pl.col("value").is_not_null()), about.facts
-    n = f"n\u00a0=\u00a0{words.several(facts.pairs, 'sentence pair')}"
-    n += f", {words.several(len(facts.models), 'model')}" * (len(facts.models) > 1)
-    made = (
-        Section("What the claim says here", _scope(facts), cards=tables["claims"]) if facts.gold else None,
+    rows, facts = Measures.of(tables["measures"]), about.facts
+    mine, pairs = rows.where(subject=facts.subject), words.several(facts.pairs, "sentence pair")
+    n = f"n\u00a0=\u00a0{pairs}" + f", {words.several(len(facts.models), 'model')}" * (len(facts.models) > 1)
+    verdicts = Section("What the claim says here", _scope(facts), cards=tables["claims"]) if facts.gold else None
+    sections = present(
+        verdicts,
         _rates(rows, facts, n),
-        _heads(rows, facts, n),
-        _lengths(rows, facts),
+        _heads(mine, n),
+        _lengths(mine),
         _pairs(facts, n),
-        _agreement(rows, facts),
-        Section("Notes", about.notes) if about.notes else None,
+        _agreement(mine),
+        notes_section(about),
     )
-    lede = (
-        f"{words.called(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.pairs, 'sentence pair')}"
-    )
-    sections = tuple(section for section in made if section is not None)
+    lede = f"{words.called(facts.subject, about.command)} · {facts.corpus} · {pairs}"
     title = "Which words does cross-attention link?"
-    return Sheet(title, "trisect · word alignment", lede, sections, provenance(about, *_facts(facts)), REFERENCES)
+    models = "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items()))
+    own = (
+        ("Models" if len(facts.models) > 1 else "Model", models),
+        ("Shape", facts.shape),
+        ("Sentence pairs", f"{facts.corpus}: {words.count(facts.pairs)}"),
+        ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
+    )
+    return Sheet(title, "trisect · word alignment", lede, sections, provenance(about, *own), REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tuple[Finding, ...]:
     """Error rates by weight and by norm, those of their best layers, and the claim with its verdict."""
-    rows = tables["measures"].filter(pl.col("value").is_not_null(), subject=about.facts.subject)
-    found = [
-        _finding(rows, measure, setting, name)
-        for setting in SETTINGS
-        for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs"))
-    ]
-    return (*(one for one in found if one is not None), *verdict_findings(tables["claims"]))
-
-
-def _finding(rows: pl.DataFrame, measure: str, setting: str, name: str) -> Finding | None:
-    """The error rates of a setting, with what their difference says where its interval leaves out 0."""
-    whole = _wholes(rows, measure, setting)
-    if len(whole) < len(KINDS):
-        return None
-    rates = ", ".join(f"{percent(row['value'], 1)} by {kind}" for kind, row in whole.items())
-    values = tuple(
-        Estimate(f"{setting} {kind}", *(row[key] for key in ("value", "low", "high", "n")))
-        for kind, row in whole.items()
+    return (
+        *_found(Measures.of(tables["measures"]).where(subject=about.facts.subject)),
+        *verdict_findings(tables["claims"]),
     )
-    less, order = _first(rows, f"{measure}_difference", setting), ""
-    if less is not None and less["low"] is not None and not less["low"] <= 0 <= less["high"]:
-        order = "norm < weight" if less["value"] < 0 else "weight < norm"
-    said = f"AER, {setting.upper()}, {name}: {rates}"
-    return Finding(measure, said, "AER", values, order, ALIGNMENT.key)
+
+
+def _found(rows: Measures) -> Iterator[Finding]:
+    """The error rates of a setting, with what their difference says where its interval leaves out 0."""
+    for setting in SETTINGS:
+        for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs")):
+            whole = _wholes(rows, measure, setting)
+            if len(whole) < len(KINDS):
+                continue
+            values = tuple(row.estimate(f"{setting} {kind}") for kind, row in whole.items())
+            less = _first(rows, f"{measure}_difference", setting)
+            order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
+            said = f"AER, {setting.upper()}, {name}: {_by_kind(whole, ', ')}"
+            yield Finding(measure, said, "AER", values, order, ALIGNMENT.key)
+
+
+def _first(rows: Measures, measure: str, group: str, layer: int | None = None) -> MeasuredValue | None:
+    return next(iter(rows.where(measure, group=group, head=None, layer=layer)), None)
+
+
+def _wholes(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredValue]:
+    """A number of the whole model by kind, as far as it was measured."""
+    found = {kind: _first(rows, measure, f"{setting} {kind}") for kind in KINDS}
+    return {kind: row for kind, row in found.items() if row is not None}
+
+
+def _by_kind(whole: Mapping[str, MeasuredValue], between: str) -> str:
+    return between.join(f"{percent(row.value, 1)} by {kind}" for kind, row in whole.items())
 
 
 def _scope(facts: AlignFacts) -> tuple[str, ...]:
@@ -101,77 +115,65 @@ def _scope(facts: AlignFacts) -> tuple[str, ...]:
     )
 
 
-def _rates(rows: pl.DataFrame, facts: AlignFacts, n: str) -> Section | None:
-    mine = rows.filter(subject=facts.subject)
-    layered = _layers(mine, "aer")
-    if not layered:
+def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
+    """Error rates layer by layer, beside what links along the diagonal get."""
+    aer = Measures(tuple(row for row in rows.where("aer", head=None) if row.layer is not None))
+    if not (layered := aer.where(subject=facts.subject)):
         return None
-    alone = _layers(rows.filter(pl.col("subject").is_in(facts.models)), "aer") if len(facts.models) > 1 else []
-    (level,) = rows.filter(subject=DIAGONAL, measure="aer")["value"].to_list()
-    ends = [v for r in (*layered, *alone) for v in (r["value"], r["low"], r["high"]) if v is not None]
-    axis = around([*ends, level], "AER")
-    panels = tuple(
-        _compared(setting.upper(), _placed(layered, setting), _placed(alone, setting), axis, level, "layer")
-        for setting in SETTINGS
-    )
+    mine = rows.where(subject=facts.subject)
+    alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
+    (level,) = rows.where("aer", subject=DIAGONAL)
+    axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, DASH),)
+    panels = tuple(_compared(setting, layered, axis, "layer", alone, dashed) for setting in SETTINGS)
     caption = (
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
     )
     key = (*_keys(), LegendEntry("links along the diagonal", palette.BASELINE, None, DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
-    return Section("How wrong are the links?", _said(mine, facts, level), (figure,), (_layer_table(mine, facts),))
-
-
-def _said(rows: pl.DataFrame, facts: AlignFacts, level: float) -> tuple[str, ...]:
     said = []
     for setting, meaning in SETTINGS.items():
-        whole = _wholes(rows, "aer", setting)
-        difference = _first(rows, "aer_difference", setting)
+        whole, difference = _wholes(mine, "aer", setting), _first(mine, "aer_difference", setting)
         if difference and len(whole) == len(KINDS):
-            rates = " and ".join(f"{percent(row['value'], 1)} by {kind}" for kind, row in whole.items())
-            said.append(f"{meaning}. Mean over layers: {rates}, a difference of {_change(difference)}.")
-    said.append(f"Links along the diagonal, which need no model: {percent(level, 1)}.")
+            ends = f" (95 %: {words.ends(difference, text=_change)})" if difference.low is not None else ""
+            said.append(
+                f"{meaning}. Mean over layers: {_by_kind(whole, ' and ')}, a difference of {_change(difference.value)} points{ends}."
+            )
+    said.append(f"Links along the diagonal, which need no model: {percent(level.value, 1)}.")
     if not facts.chosen:
         said.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
         )
-    return tuple(said)
+    return Section("How wrong are the links?", tuple(said), (figure,), (_layer_table(mine, facts),))
 
 
-def _layer_table(rows: pl.DataFrame, facts: AlignFacts) -> Table:
-    lines = []
-    sds = {(r["layer"], r["group"]): r["value"] for r in rows.filter(measure="aer_sd").to_dicts()}
+def _frame(rows: Sequence[MeasuredValue], *more: float) -> SharedAxis:
+    return around([*more, *(end for row in rows for end in (row.value, row.low, row.high) if end is not None)], "AER")
+
+
+def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
+    """The error rates of each layer, their mean, and the best layer's."""
+    sds = {(row.layer, row.group): row.value for row in rows.where("aer_sd")}
+
+    def line(name: str, setting: str, layer: int | None = None, measure: str = "aer") -> tuple[str, ...]:
+        cells = [f"{setting.upper()}, {name}"]
+        for group in (*(f"{setting} {kind}" for kind in KINDS), setting):
+            text = _change if group == setting else _points
+            row = _first(rows, f"{measure}_difference" if group == setting else measure, group, layer)
+            sd = sds.get((layer, group)) if measure == "aer" else None
+            tail = "" if sd is None else f" ± {100 * sd:.1f}"
+            cells += [f"{text(row.value)}{tail}", words.ends(row, text=text)] if row else ["–", "–"]
+        return tuple(cells)
+
+    lines, layers = [], sorted({row.layer for row in rows.where("aer") if row.layer is not None})
     for setting in SETTINGS:
-        name = setting.upper()
-        for layer in sorted(set(rows.filter(measure="aer")["layer"].drop_nulls().to_list())):
-            lines.append(_line(rows, f"{name}, layer {layer}", "aer", setting, layer, sds))
-        lines.append(_line(rows, f"{name}, mean over layers", "aer", setting, None, sds))
-        if facts.chosen:
-            lines.append(_line(rows, f"{name}, best layer*", "aer_best", setting, None, {}))
-    several = len(facts.models) > 1
+        lines += [line(f"layer {layer}", setting, layer) for layer in layers]
+        lines.append(line("mean over layers", setting))
+        lines += [line("best layer*", setting, None, "aer_best")] * bool(facts.chosen)
     star = (f" * chosen on {words.several(facts.trial, 'other pair')}: {_chosen(facts)}.") * bool(facts.chosen)
-    sd = " ± standard deviation over models" * several
+    sd = " ± standard deviation over models" * (len(facts.models) > 1)
     caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight.{star}"
     return Table(("Links", "by weight", "95 %", "by norm", "95 %", "difference", "95 %"), tuple(lines), caption)
-
-
-def _line(
-    rows: pl.DataFrame,
-    name: str,
-    measure: str,
-    setting: str,
-    layer: int | None,
-    sds: Mapping[tuple[int | None, str], float],
-) -> tuple[str, ...]:
-    cells = [name]
-    for group in (*(f"{setting} {kind}" for kind in KINDS), setting):
-        changed = group == setting
-        row = _first(rows, f"{measure}_difference" if changed else measure, group, layer)
-        sd = sds.get((layer, group))
-        tail = "" if sd is None else f" ± {100 * sd:.1f}"
-        cells += [f"{_points(row['value'], changed)}{tail}", _ends(row, changed)] if row else ["–", "–"]
-    return tuple(cells)
 
 
 def _chosen(facts: AlignFacts) -> str:
@@ -184,42 +186,34 @@ def _chosen(facts: AlignFacts) -> str:
     return "; ".join(said)
 
 
-def _heads(rows: pl.DataFrame, facts: AlignFacts, n: str) -> Section | None:
-    found = rows.filter(pl.col("head").is_not_null(), subject=facts.subject, measure="aer")
-    if found.is_empty():
+def _heads(rows: Measures, n: str) -> Section | None:
+    """Every head's error rate by itself."""
+    if not (found := Measures(tuple(row for row in rows.where("aer") if row.head is not None))):
         return None
-    values = {
-        f"{setting.upper()}, by {kind}": [
-            (r["layer"], r["head"], r["value"]) for r in found.filter(group=f"{setting} {kind}").to_dicts()
-        ]
-        for setting in SETTINGS
-        for kind in KINDS
-    }
     caption = f"Alignment error rate of the links that each head gives by itself; all panels have one scale. {n}."
-    figure = grid("heads", "", "Error rate of single heads", caption, values, "AER")
-    best = found.sort("value").row(0, named=True)
-    setting, kind = best["group"].split()
+    ordered = Measures(tuple(row for s in SETTINGS for kind in KINDS for row in found.where(group=f"{s} {kind}")))
+
+    def called(row: MeasuredValue) -> str:
+        setting, kind = (row.group or "").split()
+        return f"{setting.upper()}, by {kind}"
+
+    figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=called)
+    best = min(found, key=lambda row: row.value)
     said = (
-        f"The lowest is {percent(best['value'], 1)}, at layer {best['layer']} head {best['head']} ({setting.upper()}, by {kind}). It is "
+        f"The lowest is {percent(best.value, 1)}, at layer {best.layer} head {best.head} ({called(best)}). It is "
         "the lowest of many on these very pairs, so that it flatters."
     )
     return Section("Do single heads align?", (said,), (figure,))
 
 
-def _lengths(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
-    found = rows.filter(subject=facts.subject, measure="aer_by_length").to_dicts()
-    places = _buckets(sorted({r["at"] for r in found if r["at"] is not None}), any(r["at"] is None for r in found))
+def _lengths(rows: Measures) -> Section | None:
+    """Error rates by how long the sentences are."""
+    found = rows.where("aer_by_length")
+    places = _buckets(sorted({row.at for row in found if row.at is not None}), any(row.at is None for row in found))
     if len(places) < 2:
         return None
-    for row in found:
-        row["place"] = places[row["at"]]
-    ends = [v for r in found for v in (r["value"], r["low"], r["high"]) if v is not None]
-    axis = around(ends, "AER")
-    panels = tuple(
-        _compared(setting.upper(), [r for r in found if r["group"].startswith(setting)], [], axis, None, "words")
-        for setting in SETTINGS
-    )
-    counts = {name: next(r["n"] for r in found if r["place"] == name) for name in places.values()}
+    panels = tuple(_compared(setting, found, _frame(found.rows), "words", places=places) for setting in SETTINGS)
+    counts = {name: found.where(at=at).rows[0].n for at, name in places.items()}
     said = words.listed([f"{count} of {name} words" for name, count in counts.items()])
     caption = (
         f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
@@ -248,99 +242,58 @@ def _pairs(facts: AlignFacts, n: str) -> Section | None:
     return None if figure is None else Section("What do links look like?", (), (figure,))
 
 
-def _agreement(rows: pl.DataFrame, facts: AlignFacts) -> Section | None:
-    mine = rows.filter(subject=facts.subject)
+def _agreement(rows: Measures) -> Section | None:
     lines = []
-    for row in mine.filter(measure="agreement").sort("group", "layer").to_dicts():
-        linked = [_first(mine, "linked", f"{row['group']} {kind}", row["layer"]) for kind in KINDS]
-        cells = [percent(r["value"], 1) if r else "–" for r in (row, *linked)]
-        lines.append((f"{row['group'].upper()}, layer {row['layer']}", *cells))
+    for row in sorted(rows.where("agreement"), key=lambda row: (row.group, row.layer)):
+        linked = [_first(rows, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
+        cells = [percent(one.value, 1) if one else "–" for one in (row, *linked)]
+        lines.append((f"{(row.group or '').upper()}, layer {row.layer}", *cells))
     caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
     table = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
     return Section("How often do weight and norm agree?", (), (), (table,)) if lines else None
 
 
 def _compared(
-    title: str, rows: AlignmentRows, alone: AlignmentRows, axis: SharedAxis, level: float | None, across: str
+    setting: str,
+    rows: Measures,
+    axis: SharedAxis,
+    across: str,
+    alone: Measures | None = None,
+    levels: Sequence[Level] = (),
+    places: Mapping[float | None, str] | None = None,
 ) -> Panel:
-    """Marks by weight and by norm at every `place`, with intervals; `alone` are single models, beside them."""
-    slots = [slot for kind in KINDS for slot in (kind, f"{kind} alone")][: None if alone else 3 : 1 if alone else 2]
-    domain, places = list(KINDS), list(dict.fromkeys(r["place"] for r in rows))
-    colour = alt.Color("kind:N", scale=alt.Scale(domain=domain, range=[m.colour for m in KINDS.values()]), title=None)
-    shape = alt.Shape("kind:N", scale=alt.Scale(domain=domain, range=[m.shape for m in KINDS.values()]), title=None)
-    x = alt.X("place:O", sort=places, title=across, scale=alt.Scale(domain=places, paddingInner=0.2))
-    offset = alt.XOffset("slot:N", scale=alt.Scale(domain=slots), sort=slots)
-    whole = [_mark(r) | {"slot": r["group"].split()[1]} for r in rows]
-    layers: list[alt.Chart] = []
-    if level is not None:
-        line = chart_of("level", [{"level": level}]).mark_rule(color=palette.BASELINE, strokeDash=list(DASH))
-        layers.append(line.encode(axis.axis("level")))
-    if alone:
-        single = [_mark(r) | {"slot": f"{r['group'].split()[1]} alone"} for r in alone]
-        look = chart_of("models", single).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
-        layers.append(look.encode(x, axis.axis("value"), colour, shape, offset))
-    if ranged := [r for r in whole if r["low"] is not None]:
-        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
-        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
-    marks = chart_of("main", whole).mark_point(size=50, filled=True, opacity=1)
-    layers.append(marks.encode(x, axis.axis("value"), colour, shape, offset))
+    """Marks of a setting by weight and by norm at every layer, or at `places`; `alone` are single models, beside them."""
+
+    def shown(every: Measures | None, tail: str = "") -> list[dict[str, Any]]:
+        found = []
+        for row in sorted(every or (), key=lambda row: (row.layer or 0, row.group or "")):
+            own, kind = (row.group or "").split()
+            if own == setting:
+                at = places[row.at] if places else str(row.layer)
+                ends = {"value": row.value, "low": row.low, "high": row.high}
+                found.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
+        return found
+
+    whole, single, title = shown(rows), shown(alone, " alone"), setting.upper()
+    slots = [slot for kind in KINDS for slot in ((kind, f"{kind} alone") if single else (kind,))]
+    at = list(dict.fromkeys(str(row["place"]) for row in whole))
+    x = alt.X("place:O", sort=at, title=across, scale=alt.Scale(domain=at, paddingInner=0.2))
+    chart = lay(title, *marks(whole, axis, x, KINDS, slots, levels, single))
     said = "; ".join(
         f"by {kind} {min(v):.3f} to {max(v):.3f}"
         for kind in KINDS
-        if (v := [r["value"] for r in whole if r["kind"] == kind])
+        if (v := [row["value"] for row in whole if row["group"] == kind])
     )
-    return Panel(title, lay(title, *layers), f"{title}: alignment error rate by {across}: {said}.", (), {})
-
-
-def _mark(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": row["group"].split()[1], **{k: row[k] for k in ("place", "value", "low", "high")}}
+    return Panel(title, chart, f"{title}: alignment error rate by {across}: {said}.", (), {})
 
 
 def _keys() -> tuple[LegendEntry, ...]:
     return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
 
 
-def _layers(rows: pl.DataFrame, measure: str) -> AlignmentRows:
-    """Rows of whole layers, in their order."""
-    kept = rows.filter(pl.col("layer").is_not_null(), pl.col("head").is_null(), measure=measure)
-    return kept.sort("layer", "group", "subject").to_dicts()
+def _points(value: float) -> str:
+    return f"{100 * value:.1f}".replace("-", "−")
 
 
-def _placed(rows: AlignmentRows, setting: str) -> AlignmentRows:
-    return [row | {"place": str(row["layer"])} for row in rows if row["group"].startswith(setting)]
-
-
-def _first(rows: pl.DataFrame, measure: str, group: str, layer: int | None = None) -> dict[str, Any] | None:
-    found = rows.filter(
-        pl.col("head").is_null(), pl.col("layer").eq_missing(pl.lit(layer)), measure=measure, group=group
-    )
-    return found.row(0, named=True) if found.height else None
-
-
-def _wholes(rows: pl.DataFrame, measure: str, setting: str) -> dict[str, dict[str, Any]]:
-    """A number of the whole model by kind, as far as it was measured."""
-    found = {kind: _first(rows, measure, f"{setting} {kind}") for kind in KINDS}
-    return {kind: row for kind, row in found.items() if row is not None}
-
-
-def _points(value: float, signed: bool) -> str:
-    return f"{100 * value:{'+' if signed else ''}.1f}".replace("-", "−")
-
-
-def _ends(row: Mapping[str, Any], signed: bool) -> str:
-    return "–" if row["low"] is None else f"{_points(row['low'], signed)} to {_points(row['high'], signed)}"
-
-
-def _change(row: Mapping[str, Any]) -> str:
-    ends = "" if row["low"] is None else f" (95 %: {_ends(row, True)})"
-    return f"{_points(row['value'], True)} points{ends}"
-
-
-def _facts(facts: AlignFacts) -> tuple[tuple[str, str], ...]:
-    models = "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items()))
-    return (
-        ("Models" if len(facts.models) > 1 else "Model", models),
-        ("Shape", facts.shape),
-        ("Sentence pairs", f"{facts.corpus}: {words.count(facts.pairs)}"),
-        ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
-    )
+def _change(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")

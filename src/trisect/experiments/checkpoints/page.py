@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import altair as alt
@@ -11,12 +11,11 @@ import polars as pl
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.site import Site
 from trisect.report import format as words
-from trisect.report import palette
 from trisect.report.axes import SharedAxis
-from trisect.report.blocks import TextBlock
-from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_panel
+from trisect.report.blocks import present, quiet
+from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_figure, layer_panel
 from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure, Panel, chart_of, lay
+from trisect.report.panels import Figure, Panel, heat
 from trisect.report.points import order, place
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
@@ -81,15 +80,6 @@ def quantity(facts: RewindFacts) -> RewoundQuantity:
     return OUTPUT if facts.objective == "output" else LOSS
 
 
-class Ranged(NamedTuple):
-    """A number of one site, with its interval's ends or nulls."""
-
-    site: str
-    value: float
-    low: float | None
-    high: float | None
-
-
 class Cell(NamedTuple):
     """A loss of one site at one place of a curve."""
 
@@ -102,33 +92,32 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     """The page from the table sites."""
     sites, facts = tables["sites"], about.facts
     name = words.called(facts.subject, about.command)
+    asked = "how far the model's output moves" if quantity(facts) is OUTPUT else "the model's own loss"
     lede = (
         f"Query, key and value weights of {name} are set back towards revision {facts.initial}, one site at "
-        f"a time and all else final, and {_asked(facts)} on {facts.corpus} is measured. No model is trained for it. "
+        f"a time and all else final, and {asked} on {facts.corpus} is measured. No model is trained for it. "
         "This speaks of this one model and of these texts."
     )
     found = findings(tables, about)
     stages = [str(f) for f in found if f.measure == "midstage_area"]
-    sections = [_convex(sites, [f for f in found if f.measure != "midstage_area"], facts)]
-    sections += [_midstage(sites, said, facts) for said in stages]
-    sections.append(_numbers(sites, about))
-    title = f"How far back {name} can go"
-    own = provenance(about, *read_facts(facts, "final weights"), *_how(facts), timed=False)
-    return Sheet(title, "Rewinding over checkpoints", lede, tuple(sections), own, REFERENCES)
+    sections = (
+        _convex(sites, [f for f in found if f.measure != "midstage_area"], facts),
+        *(_midstage(sites, said, facts) for said in stages),
+        _numbers(sites, about),
+    )
+    curves = f"{facts.points} α, ε {100 * facts.epsilon:g} %, {facts.passes} passes over the texts"
+    how = (("Revisions", ", ".join([facts.initial, *facts.stages, facts.final])), ("Curves", curves))
+    own = provenance(about, *read_facts(facts, "final weights"), *how, timed=False)
+    return Sheet(f"How far back {name} can go", "Rewinding over checkpoints", lede, sections, own, REFERENCES)
 
 
-def _asked(facts: RewindFacts) -> str:
-    return "how far the model's output moves" if quantity(facts) is OUTPUT else "the model's own loss"
-
-
-def _ranged(sites: pl.DataFrame, measure: str) -> list[Ranged]:
+def _ranged(sites: pl.DataFrame, measure: str, facts: RewindFacts) -> list[Estimate]:
     """A measure at every site, in the order of layers and components."""
     found: dict[str, dict[str, float]] = {}
     for site, name, value in sites.select("site", "measure", "value").iter_rows():
-        found.setdefault(site, {})[name] = value
-    named = sorted(((s, of) for s, of in found.items() if measure in of), key=lambda pair: _order(pair[0]))
-    ends = f"{measure}_low", f"{measure}_high"
-    return [Ranged(s, of[measure], of.get(ends[0]), of.get(ends[1])) for s, of in named]
+        found.setdefault(site, {})[name.removeprefix(measure)] = value
+    known = (Estimate(s, of[""], of.get("_low"), of.get("_high"), facts.units) for s, of in found.items() if "" in of)
+    return sorted(known, key=lambda one: _order(one.name))
 
 
 def _cells(sites: pl.DataFrame, measure: str) -> list[Cell]:
@@ -137,91 +126,79 @@ def _cells(sites: pl.DataFrame, measure: str) -> list[Cell]:
 
 
 def _order(site: str) -> tuple[Any, Any]:
-    return stack_order(Site.parse(site).stack or "plain"), order(site)
+    return stack_order(_stack(site) or "plain"), order(site)
 
 
-def _stacks(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(Site.parse(name).stack for name in names))
+def _stack(site: str) -> str:
+    return Site.parse(site).stack
 
 
-def _bars(found: Sequence[Ranged], stack: str) -> list[Bar]:
-    mine = [r for r in found if Site.parse(r.site).stack == stack]
-    return [Bar(place(r.site).group, place(r.site).layers, r.value, r.low, r.high) for r in mine]
+def _bars(found: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
+    """A panel for each stack."""
+    panels: dict[str, list[Bar]] = {}
+    for one in found:
+        here, stack = place(one.name), _stack(one.name)
+        name = f"{title}{', ' + stack_words(stack) if stack else ''}"
+        panels.setdefault(name, []).append(Bar(here.group, here.layers, one.mean or 0.0, one.low, one.high))
+    return panels
+
+
+def _extreme(area: Sequence[Estimate], tail: str, least: bool = False) -> tuple[str, str]:
+    """The site where an area is largest, or smallest, and it in words."""
+    one = (min if least else max)(area, key=lambda e: e.mean or 0.0)
+    return one.name, f"{spoken(one)}{tail}"
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
     """The final loss, if it has one, and the area at every site: along the line, and over revisions where there are stages."""
-    sites, facts = tables["sites"], about.facts
+    sites, facts, own = tables["sites"], about.facts, quantity(about.facts)
     found: list[Finding] = []
-    if quantity(facts) is LOSS:
+    if own is LOSS:
         final = next(c.value for c in _cells(sites, "rewind_loss_nats") if c.at == 1)
         said = f"With its final weights the model's loss is {words.number(final)} {LOSS.unit}."
         found.append(Finding("final_loss", said, LOSS.unit, (Estimate("final", final, n=facts.units),)))
-    found.append(_area(_ranged(sites, "rewind_area"), facts))
+    area = _ranged(sites, "rewind_area", facts)
+    (most, size), (least, small) = _extreme(area, own.tail), _extreme(area, own.tail, True)
+    said = (
+        f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
+        f"{own.rise}, the area, is largest at {most}, {size}, and smallest at {least}, {small}."
+    )
+    ends = f"most {most}, least {least}"
+    found.append(Finding("rewind_area", said, own.short, tuple(area), ends, per=facts.unit))
     if facts.stages:
-        found.append(_stage_area(_ranged(sites, "midstage_area"), facts))
+        area = _ranged(sites, "midstage_area", facts)
+        most, size = _extreme(area, own.tail)
+        said = (
+            f"With a site's weights as they were at an earlier revision, the mean {'rise' if own is LOSS else own.rise} over all "
+            f"{len(facts.stages) + 2} revisions is largest at {most}, {size}."
+        )
+        found.append(Finding("midstage_area", said, own.short, tuple(area), f"most {most}", per=facts.unit))
     return tuple(found)
 
 
-def _area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
-    most, least = max(area, key=lambda r: r.value), min(area, key=lambda r: r.value)
-    own = quantity(facts)
-    said = (
-        f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
-        f"{own.rise}, the area, is largest at {most.site}, {spoken(most.value, most.low, most.high)}{own.tail}, and "
-        f"smallest at {least.site}, {spoken(least.value, least.low, least.high)}{own.tail}."
-    )
-    return Finding(
-        "rewind_area", said, own.short, _estimates(area, facts), f"most {most.site}, least {least.site}", per=facts.unit
-    )
-
-
-def _stage_area(area: Sequence[Ranged], facts: RewindFacts) -> Finding:
-    most, own = max(area, key=lambda r: r.value), quantity(facts)
-    rise = "rise" if own is LOSS else own.rise
-    said = (
-        f"With a site's weights as they were at an earlier revision, the mean {rise} over all {len(facts.stages) + 2} "
-        f"revisions is largest at {most.site}, {spoken(most.value, most.low, most.high)}{own.tail}."
-    )
-    return Finding("midstage_area", said, own.short, _estimates(area, facts), f"most {most.site}", per=facts.unit)
-
-
-def _estimates(area: Sequence[Ranged], facts: RewindFacts) -> tuple[Estimate, ...]:
-    return tuple(Estimate(*r, facts.units) for r in area)
-
-
 def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -> Section:
-    area, score, first = (_ranged(sites, m) for m in ("rewind_area", "criticality", "criticality_first"))
-    own = quantity(facts)
+    """The lead, the figures of the way back, all findings in words, and what criticality can say."""
+    area, score, first = (_ranged(sites, m, facts) for m in ("rewind_area", "criticality", "criticality_first"))
+    own, (most, size) = quantity(facts), _extreme(area, quantity(facts).tail)
     said = [
         f"Criticality is the smallest α from which on the {own.words} stays within {_within(facts)}; "
         "the area needs no such line, and is what should be compared.",
     ]
-    other = {r.site: r.value for r in first}
-    differ = [r.site for r in score if other.get(r.site, r.value) != r.value]
-    if differ:
+    other = {one.name: one.mean for one in first}
+    if differ := [one.name for one in score if other.get(one.name, one.mean) != one.mean]:
         said.append(
             "The other reading of criticality, the smallest α that is within that line at all, differs at "
             f"{words.listed(differ)}: there the {own.words} does not fall steadily."
         )
-    floor = [r.site for r in score if r.value in (0.0, 1.0)]
+    floor = [one.name for one in score if one.mean in (0.0, 1.0)]
     if 2 * len(floor) > len(score):
         said.append(
             f"At {words.several(len(floor), 'site')} of {len(score)} criticality is exactly 0 or 1: the measure is at its "
             "floor, and cannot distinguish these sites further."
         )
-    drawn, in_words = _short(sites, facts), sentences(found)
-    figures = (*((drawn,) if drawn else ()), _heat(sites, facts), _scores(area, score, facts))
-    notes = tuple(TextBlock(one, "quiet") for one in said)
-    lead = _lead(area, facts)
-    return Section("Convex rewinding", (lead,), figures, (in_words,) if in_words else (), blocks=notes)
-
-
-def _lead(area: Sequence[Ranged], facts: RewindFacts) -> str:
-    """Where the area is largest, in a sentence."""
-    most, own = max(area, key=lambda r: r.value), quantity(facts)
-    size = f"{spoken(most.value, most.low, most.high)}{own.tail}"
-    return f"The largest area, the mean {own.falls} on the way back to {facts.initial}, is at {most.site}: {size}."
+    figures = present(_short(sites, facts), _heat(sites, facts), _scores(area, score, facts))
+    lead = f"The largest area, the mean {own.falls} on the way back to {facts.initial}, is at {most}: {size}."
+    return Section("Convex rewinding", (lead,), figures, present(sentences(found)), blocks=quiet(said))
 
 
 def _short(sites: pl.DataFrame, facts: RewindFacts) -> Figure | None:
@@ -234,8 +211,8 @@ def _short(sites: pl.DataFrame, facts: RewindFacts) -> Figure | None:
     )
     for title, measure, unit in kinds:
         of: dict[str, list[float]] = {}
-        for r in _ranged(sites, measure):
-            of.setdefault(place(r.site).group, []).append(r.value)
+        for one in _ranged(sites, measure, facts):
+            of.setdefault(place(one.name).group, []).append(one.mean or 0.0)
         values = tuple(Estimate(name, sum(each) / len(each), n=len(each)) for name, each in of.items())
         short.append(Finding(measure, "", unit, values, title=title))
     caption = "Means over sites by component; each panel has an axis of its own."
@@ -246,14 +223,12 @@ def _heat(sites: pl.DataFrame, facts: RewindFacts) -> Figure:
     own = quantity(facts)
     cells = _cells(sites, f"rewind_{own.curve}")
     heights = [f"{at:g}" for at in sorted({c.at for c in cells}, reverse=True)]
-    named = {c: f"{c.at:g}" for c in cells}
     caption = (
         f"{_what(facts)} with one site's weights on the straight line between {facts.initial} (α = 0) and "
         f"{facts.final} (α = 1), all else final. The same colours in every panel. {_n(facts)}"
     )
-    return _map(
-        "checkpoints-convex", "Figure 1", f"{_title(own)} along the line", caption, named, heights, "α", own.unit
-    )
+    names = ("checkpoints-convex", "Figure 1", f"{own.words.capitalize()} along the line")
+    return _map(names, caption, {c: f"{c.at:g}" for c in cells}, heights, "α", own.unit)
 
 
 def _within(facts: RewindFacts) -> str:
@@ -268,132 +243,101 @@ def _what(facts: RewindFacts) -> str:
     return "How far the model's output moves (the change's squared length as a share of the output's)"
 
 
-def _title(own: RewoundQuantity) -> str:
-    return own.words[0].upper() + own.words[1:]
-
-
-def _scores(area: Sequence[Ranged], score: Sequence[Ranged], facts: RewindFacts) -> Figure:
-    names = [r.site for r in area]
-    unit = SharedAxis("α", -0.04, 1.04)
-    panels: list[Panel] = []
-    all_bars = [bar for stack in _stacks(names) for bar in _bars(area, stack)]
-    own = quantity(facts)
-    axis = frame_of(all_bars, own.short)
-    for stack in _stacks(names):
-        tail = f", {stack_words(stack)}" if stack else ""
-        panels.append(layer_panel(f"Area{tail}", _bars(area, stack), axis))
-        if mine := _bars(score, stack):
-            panels.append(layer_panel(f"Criticality{tail}", mine, unit, zero=False))
+def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFacts) -> Figure:
+    """Of each stack a panel of areas and one of criticality."""
+    own, areas, scores = quantity(facts), _bars(area, "Area"), _bars(score, "Criticality")
+    every = [bar for bars in areas.values() for bar in bars]
+    axis, panels = frame_of(every, own.short), list[Panel]()
+    for title, bars in areas.items():
+        panels.append(layer_panel(title, bars, axis))
+        beside = title.replace("Area", "Criticality")
+        if mine := scores.get(beside):
+            panels.append(layer_panel(beside, mine, SharedAxis("α", -0.04, 1.04), zero=False))
     caption = (
         f"The area is the mean {own.falls} over α; criticality the smallest α from which on the "
-        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}{cut(all_bars, axis)}"
+        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}{cut(every, axis)}"
     )
-    key = component_key(all_bars)
-    return Figure("checkpoints-criticality", "Figure 2", "Area and criticality", caption, tuple(panels), key)
+    title, key = "Area and criticality", component_key(every)
+    return Figure("checkpoints-criticality", "Figure 2", title, caption, tuple(panels), key)
 
 
 def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
-    revisions = [facts.initial, *facts.stages, facts.final]
+    """The loss with each revision's weights, and its mean over revisions."""
+    own, revisions = quantity(facts), [facts.initial, *facts.stages, facts.final]
     names = [f"{name} ({i})" if revisions.count(name) > 1 else name for i, name in enumerate(revisions)]
-    own = quantity(facts)
-    named = {c: names[round(c.at)] for c in _cells(sites, f"midstage_{own.curve}")}
-    area = _ranged(sites, "midstage_area")
+    cells = {c: names[round(c.at)] for c in _cells(sites, f"midstage_{own.curve}")}
     caption = f"{_what(facts)} with one site's weights as they were at each revision, the last on top. {_n(facts)}"
-    title = f"{_title(own)} by revision"
-    heat = _map("checkpoints-stages", "Figure 3", title, caption, named, names[::-1], "revision", own.unit)
-    bars = [bar for stack in _stacks(r.site for r in area) for bar in _bars(area, stack)]
-    axis = frame_of(bars, own.short)
-    panels = tuple(
-        layer_panel(f"Mid-stage area{', ' + stack_words(s) if s else ''}", _bars(area, s), axis)
-        for s in _stacks(r.site for r in area)
-    )
-    caption = f"The mean {own.falls} over all revisions. Bars are 95 % intervals. {_n(facts)}{cut(bars, axis)}"
-    second = Figure("checkpoints-stages-area", "Figure 4", "Mid-stage area", caption, panels, component_key(bars))
-    return Section("Mid-stage rewinding", (said,), (heat, second))
+    titled = ("checkpoints-stages", "Figure 3", f"{own.words.capitalize()} by revision")
+    heats = _map(titled, caption, cells, names[::-1], "revision", own.unit)
+    caption = f"The mean {own.falls} over all revisions. Bars are 95 % intervals. {_n(facts)}"
+    panels = _bars(_ranged(sites, "midstage_area", facts), "Mid-stage area")
+    area = layer_figure(("checkpoints-stages-area", "Figure 4", "Mid-stage area"), caption, panels, own.short)
+    return Section("Mid-stage rewinding", (said,), (heats, area))
 
 
 def _map(
-    name: str,
-    number: str,
-    title: str,
-    caption: str,
-    cells: Mapping[Cell, str],
-    heights: Sequence[str],
-    down: str,
-    unit: str,
+    names: tuple[str, str, str], caption: str, cells: Mapping[Cell, str], heights: Sequence[str], down: str, unit: str
 ) -> Figure:
     """Heat maps with a panel per component and stack: layers to the right, `heights` downwards."""
     values = [c.value for c in cells]
     low, high = min(values), max(values)
     high = high if high > low else low + (abs(low) or 1.0)
     panels: list[Panel] = []
-    for stack in _stacks(c.site for c in cells):
-        mine = {c: h for c, h in cells.items() if Site.parse(c.site).stack == stack}
+    for stack in dict.fromkeys(_stack(c.site) for c in cells):
+        mine = {c: h for c, h in cells.items() if _stack(c.site) == stack}
         for group in component_groups([Bar(place(c.site).group, "", 0.0) for c in mine]):
             here = {c: h for c, h in mine.items() if place(c.site).group == group}
             said = words.GROUP.get(group, group) + (f", {stack_words(stack)}" if stack else "")
-            panels.append(_panel(said, here, heights, (low, high), (down, unit)))
-    return Figure(name, number, title, caption, tuple(panels), (), (low, high, unit))
+            panels.append(_panel(said, here, heights, (low, high), down, unit))
+    return Figure(*names, caption, tuple(panels), (), (low, high, unit))
 
 
 def _panel(
-    title: str, cells: Mapping[Cell, str], heights: Sequence[str], ends: tuple[float, float], named: tuple[str, str]
+    title: str, cells: Mapping[Cell, str], heights: Sequence[str], ends: tuple[float, float], down: str, unit: str
 ) -> Panel:
-    down, unit = named
     layers = list(dict.fromkeys(place(c.site).layers for c in cells))
     rows = [{"layer": place(c.site).layers, "at": h, "value": c.value} for c, h in cells.items()]
     step = next((s for s in (1, 2, 5, 10, 20, 50) if s * TALL >= STEP * len(heights)), 100)
     x = alt.X("layer:O", scale=alt.Scale(domain=layers, paddingInner=0.04), title="layer")
     side = alt.Axis(values=list(heights[::step]), tickCount=len(heights), ticks=False, labelOverlap=False)
     y = alt.Y("at:O", scale=alt.Scale(domain=list(heights)), title=down, axis=side)
-    colours = alt.Scale(domain=list(ends), range=list(palette.VIRIDIS), interpolate="rgb", clamp=True)
-    drawn = chart_of("cells", rows).mark_rect().encode(x, y, alt.Color("value:Q", scale=colours, title=unit))
-    chart = lay(title, drawn, width=max(WIDE, STEP * len(layers)), height=TALL)
+    chart = heat(title, rows, x, (y,), ends, unit, (max(WIDE, STEP * len(layers)), TALL))
     most = max(cells, key=lambda c: c.value)
-    words_for = f"{title}: heat map over {down} and layer, in {unit}. Highest {most.value:.3g} at {most.site}, {down} {cells[most]}."
-    return Panel(title, chart, words_for, (), {})
+    said = f"{title}: heat map over {down} and layer, in {unit}. Highest {most.value:.3g} at {most.site}, {down} {cells[most]}."
+    return Panel(title, chart, said, (), {})
 
 
 def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
+    """Every site as a row, and how exact its numbers are."""
     facts, own = about.facts, quantity(about.facts)
-    kinds = [
-        ("rewind_area", f"area, {own.short}"),
-        ("criticality", "criticality, α"),
-        ("midstage_area", f"mid-stage area, {own.short}"),
-    ]
-    found = {title: {r.site: r for r in _ranged(sites, name)} for name, title in kinds}
-    found = {title: of for title, of in found.items() if of}
+    kinds = {
+        f"area, {own.short}": "rewind_area",
+        "criticality, α": "criticality",
+        f"mid-stage area, {own.short}": "midstage_area",
+    }
+    every = {title: {one.name: one for one in _ranged(sites, name, facts)} for title, name in kinds.items()}
+    found = {title: of for title, of in every.items() if of}
     starts = {c.site: c.value for c in _cells(sites, f"rewind_{own.curve}") if c.at == 0}
     names = sorted({site for of in found.values() for site in of}, key=_order)
-    rows = []
-    for site in names:
-        numbers = [of.get(site) for of in found.values()]
-        cells = [spoken(r.value, r.low, r.high, False) if r else "–" for r in numbers]
-        rows.append((site, words.number(starts.get(site)), *cells))
+    rows = tuple(
+        (s, words.number(starts.get(s)), *(spoken(of[s], False) if s in of else "–" for of in found.values()))
+        for s in names
+    )
     said = [
         f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}; every set of weights is tried on the "
-        "same texts. They are not corrected for how many there are."
+        "same texts. They are not corrected for how many there are.",
+        *too_few(facts),
     ]
-    said += too_few(facts)
-    checks = [c.value for c in (Ranged(s, v, None, None) for s, v in _plain(sites, own.check))]
+    checks = sites.filter(pl.col("measure") == own.check)["value"].to_list()
     if not facts.exact and checks:
         said.append(
             f"Of the {facts.points} α of a curve some are tried and the others interpolated; the last two interpolants "
             f"differ by at most {words.number(max(checks))}{' nats' if own is LOSS else ''}."
         )
     columns = ("site", f"{own.words} at α = 0, {own.short}", *found)
-    return Section("Numbers", (*said, *about.notes), (), (Table(columns, tuple(rows), "Every site"),))
-
-
-def _plain(sites: pl.DataFrame, measure: str) -> list[tuple[str, float]]:
-    return sites.filter(pl.col("measure") == measure).select("site", "value").rows()
+    return Section("Numbers", (*said, *about.notes), (), (Table(columns, rows, "Every site"),))
 
 
 def _n(facts: RewindFacts) -> str:
     tokens = "tokens" if quantity(facts) is OUTPUT else "predicted tokens"
     return f"n\u00a0=\u00a0{resampled_words(facts)}, {words.count(facts.tokens)} {tokens}."
-
-
-def _how(facts: RewindFacts) -> tuple[tuple[str, str], ...]:
-    curves = f"{facts.points} α, ε {100 * facts.epsilon:g} %, {facts.passes} passes over the texts"
-    return (("Revisions", ", ".join([facts.initial, *facts.stages, facts.final])), ("Curves", curves))

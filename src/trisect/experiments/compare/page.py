@@ -87,8 +87,7 @@ def _finding(part: ComparedPart, label: str, unit: str, rows: DifferenceRows) ->
     rows = sorted(rows, key=lambda row: _order(row["component"]))
     values = tuple(Estimate(_named(row, rows), row["value"], row["low"], row["high"], row["n"]) for row in rows)
     said = ", ".join(
-        f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, "
-        f"difference {spoken(value.mean, value.low, value.high)}"
+        f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, difference {spoken(value)}"
         for value, row in zip(values, rows, strict=True)
     )
     return Finding(

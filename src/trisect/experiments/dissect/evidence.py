@@ -13,7 +13,7 @@ from markupsafe import Markup
 from trisect.core.finding import Comparison, Finding
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
+from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay, look_of
 from trisect.report.points import Mean
 from trisect.report.sheet import Section, Table
 
@@ -109,7 +109,8 @@ def as_table(lines: Sequence[Line]) -> pl.DataFrame:
     rows = [
         (
             *(number, line.kind, line.name, line.source, line.what, line.unit, c, *mean),
-            *(line.per, line.signed, _noted(line.compared), " ".join(line.claims), line.words, line.link),
+            *(line.per, line.signed, json.dumps(line.compared.data(), sort_keys=True) if line.compared else None),
+            *(" ".join(line.claims), line.words, line.link),
         )
         for number, line in enumerate(lines, start=1)
         for c, mean in line.means.items()
@@ -125,17 +126,10 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
         means = {c: Mean(*rest) for c, *rest in rows.select("component", "value", "low", "high", "n").iter_rows()}
         q, k, v = (means.get(c) for c in COMPONENTS)
         asked = (one["kind"], one["source"], one["what"], one["unit"])
-        rest = (one["words"], one["link"], _read(one["compared"]), one["name"])
+        compared = None if one["compared"] is None else Comparison.of(json.loads(one["compared"]))
+        rest = (one["words"], one["link"], compared, one["name"])
         found.append(Line(*asked, q, k, v, one["per"], one["signed"], tuple(one["claims"].split()), *rest))
     return found
-
-
-def _noted(compared: Comparison | None) -> str | None:
-    return None if compared is None else json.dumps(compared.data(), sort_keys=True)
-
-
-def _read(noted: str | None) -> Comparison | None:
-    return None if noted is None else Comparison.of(json.loads(noted))
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:
@@ -195,8 +189,7 @@ def _cell(mean: Mean | None, signed: bool, places: int) -> str:
     value = words.number(mean.mean, signed, places)
     if mean.low is None:
         return value
-    ends = " to ".join(words.number(end, signed, places) for end in (mean.low, mean.high))
-    return Markup("{}<small>{}</small>").format(value, ends)
+    return Markup("{}<small>{}</small>").format(value, words.ends(mean, signed, places))
 
 
 def _verdicts(line: Line, verdicts: VerdictsById) -> str:
@@ -214,8 +207,15 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         return None
     titles = line_titles(kept)
     rows = [
-        {"line": title, "group": c, "value": m.mean / _most(line)} | _ends(m, _most(line))
+        {
+            "line": title,
+            "group": c,
+            "value": m.mean / most,
+            "low": None if m.low is None else max(-2.0, m.low / most),
+            "high": None if m.high is None else min(2.0, m.high / most),
+        }
         for title, line in zip(titles, kept, strict=True)
+        for most in (_most(line),)
         for c, m in line.means.items()
     ]
     chart = _chart(titles, rows)
@@ -241,16 +241,8 @@ def _most(line: Line) -> float:
     return max(abs(mean.mean) for mean in line.means.values())
 
 
-def _ends(mean: Mean, most: float) -> dict[str, float | None]:
-    if mean.low is None or mean.high is None:
-        return {"low": None, "high": None}
-    return {"low": max(-2.0, mean.low / most), "high": min(2.0, mean.high / most)}
-
-
 def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.LayerChart:
-    marks = [palette.mark(c) for c in COMPONENTS]
-    colour = alt.Color("group:N", scale=alt.Scale(domain=list(COMPONENTS), range=[m.colour for m in marks]), title=None)
-    shape = alt.Shape("group:N", scale=alt.Scale(domain=list(COMPONENTS), range=[m.shape for m in marks]), title=None)
+    colour, shape = look_of({c: palette.mark(c) for c in COMPONENTS})
     axis = alt.Axis(domain=False, ticks=False, labelLimit=NAMES, grid=True)
     y = alt.Y(
         "line:N", sort=list(titles), scale=alt.Scale(domain=list(titles), paddingInner=0.25), title=None, axis=axis
@@ -259,15 +251,13 @@ def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.L
     reach = [float(str(row[end])) for row in rows for end in ("low", "high", "value") if row[end] is not None]
     scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
     x = alt.X("value:Q", scale=scale, title="relative effect (largest = 1)", axis=alt.Axis(grid=False))
-    layers = [chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])]
-    layers[0] = layers[0].encode(alt.X("level:Q", scale=scale))
+    level = chart_of("level0", [{"level": 0.0}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
+    layers = [level.encode(alt.X("level:Q", scale=scale))]
     if ranged := [row for row in rows if row["low"] is not None]:
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
         layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
-    layers.append(
-        chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
-    )
-    return lay("", *layers, width=PLOT, height=ROW * len(titles))
+    main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
+    return lay("", *layers, main, width=PLOT, height=ROW * len(titles))
 
 
 def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> Section:

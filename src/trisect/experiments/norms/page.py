@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
-from trisect.core.finding import About, Estimate, Finding
+from trisect.core.finding import About, Finding
 from trisect.core.percent import percent
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.axes import around
+from trisect.report.axes import SharedAxis, around
+from trisect.report.blocks import present
 from trisect.report.heatmaps import grid
+from trisect.report.measures import MeasuredValue, Measures
 from trisect.report.palette import KINDS
-from trisect.report.panels import WIDTH, Figure, LegendEntry, Panel, chart_of, data_of, lay
-from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.panels import WIDTH, Figure, LegendEntry, Panel, chart_of, lay, marks
+from trisect.report.provenance import notes_section, provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import stack_words
 
@@ -78,60 +81,51 @@ NormRows = list[dict[str, Any]]
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     """The page from the tables measures and claims."""
-    rows = tables["measures"].filter(pl.col("value").is_not_null())
-    stacks = list(dict.fromkeys([about.facts.stack, *rows["stack"].unique().sort()]))
-    drawn = [
-        s for stack in stacks for s in _stack(rows.filter(pl.col("stack") == stack), stack, len(stacks) > 1, about)
-    ]
-    lede = f"{words.called(about.facts.subject, about.command)} · {about.facts.corpus} · {words.several(about.facts.texts, 'text')}"
-    sections = (
-        *drawn[:1],
-        Section("What the claims say here", _scope(about), cards=tables["claims"]),
-        *drawn[1:],
-        Section("Notes", tuple(about.notes)) if about.notes else None,
+    rows, facts = Measures.of(tables["measures"]), about.facts
+    stacks = list(dict.fromkeys([facts.stack, *sorted(rows.distinct("stack"))]))
+    drawn = [s for stack in stacks for s in _stack(rows.where(stack=stack), stack, len(stacks) > 1, facts)]
+    lede = f"{words.called(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.texts, 'text')}"
+    stack = stack_words(facts.stack)
+    scope = (
+        "A weight a says what share of a vector is added, not how long that vector is. The claims compare a with a‖f(x)‖, the "
+        f"length of what is really added. They speak of this model on these texts alone. {f'They are about its {stack}. ' * bool(stack)}"
+        "Intervals and p-values are from resampling whole texts.",
     )
-    return Sheet(
-        "Where does attention take its information from?",
-        "trisect · norms beside weights",
-        lede,
-        tuple(s for s in sections if s is not None),
-        provenance(about, *_facts(about.facts)),
-        REFERENCES,
+    verdicts = Section("What the claims say here", scope, cards=tables["claims"])
+    own = (
+        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
+        ("Shape", facts.shape),
+        ("Texts", f"{facts.corpus}: {words.several(facts.texts, 'text')}, {words.several(facts.tokens, 'token')}"),
+        ("Block", facts.block),
+        ("Draws", f"of whole texts, seed {facts.seed}"),
     )
+    sections = present(*drawn[:1], verdicts, *drawn[1:], notes_section(about))
+    title, kicker = "Where does attention take its information from?", "trisect · norms beside weights"
+    return Sheet(title, kicker, lede, sections, provenance(about, *own), REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tuple[Finding, ...]:
-    """How much weights and norms vary over tokens, then every claim's verdict."""
-    rows = tables["measures"].filter(pl.col("value").is_not_null(), stack=about.facts.stack)
-    measured = {c: _model(rows, name).get(None) for c, name in (("q+k", "cv_a"), ("v", "cv_f"))}
+    """How much weights (of q and k together) and norms (with v) vary over tokens, then every claim's verdict."""
+    rows = Measures.of(tables["measures"])
+    measured = {c: rows.get(name, stack=about.facts.stack) for c, name in (("q+k", "cv_a"), ("v", "cv_f"))}
     known = {component: row for component, row in measured.items() if row is not None}
-    return (*([_varied(known)] if len(known) == len(measured) else []), *verdict_findings(tables["claims"]))
-
-
-def _varied(known: Mapping[str, Mapping[str, Any]]) -> Finding:
-    """The coefficients of variation of weights, which are of q and k together, and of norms, which have v with them."""
-    weight, norm = (f"{words.number(row['value'])} ({_ends(row)})" for row in known.values())
-    values = tuple(Estimate(c, *(row[key] for key in ("value", "low", "high", "n"))) for c, row in known.items())
+    verdicts = verdict_findings(tables["claims"])
+    if len(known) < len(measured):
+        return verdicts
+    weight, norm = (f"{words.number(row.value)} ({words.ends(row)})" for row in known.values())
+    values = tuple(row.estimate(c) for c, row in known.items())
     what = "coefficient of variation over tokens, mean over layers and heads"
     said = f"{what.capitalize()}: {weight} of the weight a, {norm} of ‖f(x)‖."
-    return Finding("dispersion", said, "std / mean", values, source=SOURCE.key, what=what, per="text", signed=False)
+    varied = Finding("dispersion", said, "std / mean", values, source=SOURCE.key, what=what, per="text", signed=False)
+    return varied, *verdicts
 
 
-def _scope(about: About[NormsFacts]) -> tuple[str, ...]:
-    stack = stack_words(about.facts.stack)
-    where = f"They are about its {stack}. " if stack else ""
-    return (
-        "A weight a says what share of a vector is added, not how long that vector is. The claims compare a with a‖f(x)‖, the "
-        f"length of what is really added. They speak of this model on these texts alone. {where}"
-        "Intervals and p-values are from resampling whole texts.",
-    )
+Made = tuple[tuple[str, ...], Figure, tuple[str, ...], list[tuple[str, ...]], str] | None  # words, figure, and a table
 
 
-def _stack(rows: pl.DataFrame, stack: str, named: bool, about: About[NormsFacts]) -> list[Section]:
+def _stack(rows: Measures, stack: str, named: bool, facts: NormsFacts) -> Iterator[Section]:
     """The sections of one stack."""
-    prefix = f"{stack}-" if named else ""
-    tail = f" ({stack_words(stack) or stack})" if named else ""
-    n = f"n\u00a0=\u00a0{words.several(about.facts.texts, 'text')}"
+    n = f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}"
     makers = (
         ("Who gets the weight, and who adds the length?", _shares),
         ("How much do norms vary?", _dispersion),
@@ -139,27 +133,40 @@ def _stack(rows: pl.DataFrame, stack: str, named: bool, about: About[NormsFacts]
         ("Does frequency show?", _frequency),
         ("How much is mixed, how much is kept?", _mixing),
     )
-    sections = []
     for title, make in makers:
-        made = make(rows, prefix, n, about.facts.block)
-        if made is not None:
-            said, figures, tables = made
-            sections.append(Section(title + tail, said, figures, tables))
-    return sections
+        if made := make(rows, n, facts.block):
+            said, figure, columns, cells, caption = made
+            figure = replace(figure, name=f"{stack}-{figure.name}" if named else figure.name)
+            tail = f" ({stack_words(stack) or stack})" if named else ""
+            yield Section(title + tail, said, (figure,), (Table(columns, tuple(cells), caption),))
 
 
-Made = tuple[tuple[str, ...], tuple[Figure, ...], tuple[Table, ...]] | None
+def _whole(rows: Measures, measure: str) -> dict[Any, MeasuredValue]:
+    """A measure's rows of the whole stack, by group."""
+    return rows.where(measure, head=None, layer=None).first("group")
 
 
-def _shares(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
-    whole = {k: found for k in VIEWS if (found := _model(rows, f"{k}_share")) or k in KINDS}
+def _heads(rows: Measures, measure: str) -> list[tuple[int, int, float]]:
+    return sorted(rows.where(measure).cells())
+
+
+def _layered(rows: Measures, measure: str) -> list[dict[str, Any]]:
+    """A measure's rows of whole layers, for a chart."""
+    return [row._asdict() for row in rows.where(measure, head=None) if row.layer is not None]
+
+
+def _percent(value: float) -> str:
+    return percent(value, 1)
+
+
+def _shares(rows: Measures, n: str, block: str) -> Made:
+    whole = {k: found for k in VIEWS if (found := _whole(rows, f"{k}_share")) or k in KINDS}
     groups = [g for g in NAMES if all(g in found for found in whole.values())]
     if not groups:
         return None
-    layered = {k: _pick(rows, f"{k}_share", head=None).filter(pl.col("layer").is_not_null()) for k in whole}
-    panels = [_stacked(f"By {VIEWS[kind]}", found.to_dicts()) for kind, found in layered.items()]
+    panels = tuple(_stacked(f"By {VIEWS[kind]}", _layered(rows, f"{kind}_share")) for kind in whole)
     said = "; ".join(
-        f"{NAMES[g]} {_percent(whole['weight'][g]['value'])} by weight and {_percent(whole['norm'][g]['value'])} by norm"
+        f"{NAMES[g]} {_percent(whole['weight'][g].value)} by weight and {_percent(whole['norm'][g].value)} by norm"
         for g in groups
     )
     beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in whole)
@@ -168,145 +175,101 @@ def _shares(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
         f"layer's norm being that of {LENGTHS['attention']}.{beside} Mean over the queries of all texts. {n}."
     )
     key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
-    figure = Figure(f"{prefix}shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
-    table = Table(
-        ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %"))),
-        tuple(
-            (NAMES[g], *(cell for k in whole for cell in (_percent(whole[k][g]["value"]), _ends(whole[k][g], True))))
-            for g in groups
-        ),
-        "Mean over layers, with intervals over texts",
-    )
-    return (f"Over all layers: {said}.",), (figure,), (table,)
+    columns = ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %")))
+    shown = {g: [of[g] for of in whole.values()] for g in groups}
+    cells = [
+        (NAMES[g], *(c for one in of for c in (_percent(one.value), words.ends(one, text=_percent))))
+        for g, of in shown.items()
+    ]
+    figure = Figure("shares", "", "Shares by weight and by norm", caption, panels, key)
+    return (f"Over all layers: {said}.",), figure, columns, cells, "Mean over layers, with intervals over texts"
 
 
-def _dispersion(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
-    heads = _heads(rows, "cv_f")
-    if not heads:
+def _dispersion(rows: Measures, n: str, block: str) -> Made:
+    if not (heads := _heads(rows, "cv_f")):
         return None
     caption = (
         "Standard deviation of ‖f(x)‖ over all tokens, divided by its mean, in every head. At 0 every token's vector would be as long "
         f"as any other, and weights would be the whole story. {n}."
     )
-    figure = grid(f"{prefix}dispersion", "", "Dispersion of ‖f(x)‖", caption, heads, "of the mean")
-    found = [(name, _model(rows, name).get(None)) for name in ("cv_x", "cv_f", "cv_a", "cv_af")]
-    table = Table(
-        ("What", "mean over layers and heads", "95 %"),
-        tuple((MEASURES[name], words.number(row["value"]), _ends(row)) for name, row in found if row is not None),
-        "Coefficients of variation over tokens; a is the weight that a token gets, mean over the queries that may look at it",
-    )
-    return (), (figure,), (table,)
+    figure = grid("dispersion", "", "Dispersion of ‖f(x)‖", caption, heads, "of the mean")
+    columns = ("What", "mean over layers and heads", "95 %")
+    of = "Coefficients of variation over tokens; a is the weight that a token gets, mean over the queries that may look at it"
+    return (), figure, columns, _named(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), of
 
 
-def _cancelling(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
-    a, f = (_pick(rows, name).filter(pl.col("head").is_not_null()) for name in ("mean_a", "mean_f"))
-    joined = a.join(f, on=["layer", "head", "group"], suffix="_f").sort("group", "layer", "head")
-    if joined.is_empty():
+def _named(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
+    """Numbers of the whole stack as lines of a table."""
+    found = {name: _whole(rows, name).get(None) for name in names}
+    return [(MEASURES[name], words.number(o.value, signed), words.ends(o, signed)) for name, o in found.items() if o]
+
+
+def _cancelling(rows: Measures, n: str, block: str) -> Made:
+    norms = {(f.layer, f.head, f.group): f.value for f in rows.where("mean_f")}
+    every = sorted((a for a in rows.where("mean_a") if a.head is not None), key=lambda a: (a.group, a.layer, a.head))
+    points = [
+        {"layer": a.layer, "head": a.head, "group": a.group, "a": a.value, "f": norms[a.layer, a.head, a.group]}
+        for a in every
+        if (a.layer, a.head, a.group) in norms
+    ]
+    if not points:
         return None
-    layers = sorted(set(joined["layer"].to_list()))
-    rho, over = _model(rows, "spearman_a_f"), _model(rows, "spearman_a_f_layers")
-    points = joined.filter(pl.col("value") > 0).select("layer", "head", "group", a="value", f="value_f").to_dicts()
-    panels = [
+    layers, points = sorted({row["layer"] for row in points}), [row for row in points if row["a"] > 0]
+    panels = tuple(
         _scatter(NAMES[group], own, points, layers)
         for group in NAMES
         if (own := [row for row in points if row["group"] == group])
-    ]
+    )
     caption = (
         "Every point is a head: the mean weight that tokens of a category get in it, against the mean length of their transformed "
         f"vectors. Colours go from the first layer (dark) to the last (light). {n}."
     )
-    figure = Figure(f"{prefix}cancelling", "", "Weight against norm", caption, tuple(panels))
-    table = Table(
-        ("Category", MEASURES["spearman_a_f"], "95 %", MEASURES["spearman_a_f_layers"], "95 %"),
-        tuple(
-            (
-                NAMES[g],
-                *(x for of in (rho, over) for x in (words.number(of[g]["value"], True), _ends(of[g], signed=True))),
-            )
-            if g in over
-            else (NAMES[g], words.number(rho[g]["value"], True), _ends(rho[g], signed=True), "–", "–")
-            for g in NAMES
-            if g in rho
-        ),
+    figure = Figure("cancelling", "", "Weight against norm", caption, panels)
+    rho, over = _whole(rows, "spearman_a_f"), _whole(rows, "spearman_a_f_layers")
+    both = {g: (rho[g], over.get(g)) for g in NAMES if g in rho}
+    cells = [
+        (NAMES[g], *(c for o in of for c in ((words.number(o.value, True), words.ends(o, True)) if o else ("–", "–"))))
+        for g, of in both.items()
+    ]
+    columns = ("Category", MEASURES["spearman_a_f"], "95 %", MEASURES["spearman_a_f_layers"], "95 %")
+    of = (
         f"Rank correlations over pairs of query and token, layers and heads, with at most {QUERIES} evenly spaced queries of "
-        "each row of tokens; and over layers",
+        "each row of tokens; and over layers"
     )
     said = "Below 0, what gets more weight is shorter: the two cancel each other in the product a‖f(x)‖."
-    return (said,), (figure,), (table,)
+    return (said,), figure, columns, cells, of
 
 
-def _frequency(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
+def _frequency(rows: Measures, n: str, block: str) -> Made:
     names = [f"spearman_rank_{name}{tail}" for tail in ("", "_words") for name in ("f", "a")]
-    whole = {name: row for name in names if (row := _model(rows, name).get(None)) is not None}
-    if "spearman_rank_f" not in whole:
+    if None not in _whole(rows, "spearman_rank_f"):
         return None
     heads = {"‖f(x)‖": _heads(rows, "spearman_rank_f"), "a": _heads(rows, "spearman_rank_a")}
     caption = (
         "Rank correlation of how rare a token is (rank 1: the commonest of these texts) with ‖f(x)‖ and with the weight that it gets, "
         f"in every head, over all tokens. {n}."
     )
-    figure = grid(f"{prefix}frequency", "", "Frequency, in norms and in weights", caption, heads, "ρ", diverging=True)
-    table = Table(
-        ("What", "ρ", "95 %"),
-        tuple(
-            (MEASURES[name], words.number(row["value"], True), _ends(row, signed=True)) for name, row in whole.items()
-        ),
-        "Over tokens, ‖f(x)‖ and a being means over heads and layers",
-    )
-    return (), (figure,), (table,)
+    figure = grid("frequency", "", "Frequency, in norms and in weights", caption, heads, "ρ", diverging=True)
+    of = "Over tokens, ‖f(x)‖ and a being means over heads and layers"
+    return (), figure, ("What", "ρ", "95 %"), _named(rows, names, True), of
 
 
-def _mixing(rows: pl.DataFrame, prefix: str, n: str, block: str) -> Made:
-    found = _pick(rows, "mixing_ratio", head=None).filter(pl.col("layer").is_not_null()).to_dicts()
-    rates = {r["layer"]: r["value"] for r in _pick(rows, "expansion_rate", head=None).to_dicts()}
+def _mixing(rows: Measures, n: str, block: str) -> Made:
+    found = _layered(rows, "mixing_ratio")
+    rates = {row.layer: row.value for row in rows.where("expansion_rate", head=None)}
     if not found:
         return None
-    table = Table(
-        ("Layer", "by weight", "by norm", "expansion rate"),
-        tuple(
-            (
-                str(layer),
-                *(words.number(r["value"]) for k in KINDS for r in found if r["layer"] == layer and r["group"] == k),
-                words.number(rates.get(layer)),
-            )
-            for layer in sorted({row["layer"] for row in found})
-        ),
-        "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)",
-    )
+    by = {(row["layer"], row["group"]): words.number(row["value"]) for row in found}
+    layers = sorted({row["layer"] for row in found})
+    cells = [(str(x), *(by[x, k] for k in KINDS if (x, k) in by), words.number(rates.get(x))) for x in layers]
     caption = (
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
         f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
     key = tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
-    figure = Figure(f"{prefix}mixing", "", "Mixing ratio", caption, (_ratios("Mixing ratio", found),), key)
-    return (), (figure,), (table,)
-
-
-def _pick(rows: pl.DataFrame, measure: str, **fixed: None) -> pl.DataFrame:
-    found = rows.filter(pl.col("measure") == measure)
-    return found.filter(pl.col("head").is_null()) if "head" in fixed else found
-
-
-def _model(rows: pl.DataFrame, measure: str) -> dict[str | None, dict[str, Any]]:
-    """A measure's rows of the whole stack, by group."""
-    found = _pick(rows, measure, head=None).filter(pl.col("layer").is_null())
-    return {row["group"]: row for row in found.to_dicts()}
-
-
-def _heads(rows: pl.DataFrame, measure: str) -> list[tuple[int, int, float]]:
-    found = _pick(rows, measure).filter(pl.col("head").is_not_null()).sort("layer", "head")
-    return [(row["layer"], row["head"], row["value"]) for row in found.to_dicts()]
-
-
-def _percent(value: float) -> str:
-    return percent(value, 1)
-
-
-def _ends(row: Mapping[str, Any], share: bool = False, signed: bool = False) -> str:
-    if row["low"] is None:
-        return "–"
-    ends = (_percent(e) if share else words.number(e, signed) for e in (row["low"], row["high"]))
-    return " to ".join(ends)
+    figure = Figure("mixing", "", "Mixing ratio", caption, (_ratios("Mixing ratio", found),), key)
+    of = "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)"
+    return (), figure, ("Layer", "by weight", "by norm", "expansion rate"), cells, of
 
 
 def _stacked(title: str, rows: NormRows) -> Panel:
@@ -347,31 +310,10 @@ def _scatter(title: str, rows: NormRows, every: NormRows, layers: Sequence[int])
 
 
 def _ratios(title: str, rows: NormRows) -> Panel:
-    domain = list(KINDS)
-    colour = alt.Color("group:N", scale=alt.Scale(domain=domain, range=[m.colour for m in KINDS.values()]), title=None)
-    shape = alt.Shape("group:N", scale=alt.Scale(domain=domain, range=[m.shape for m in KINDS.values()]), title=None)
     x = alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
-    offset = alt.XOffset("group:N", scale=alt.Scale(domain=domain), sort=domain)
-    scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)
-    data = data_of([{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in rows])
-    layers = []
-    if all(row["low"] is not None for row in rows):
-        bars = alt.Chart(data, name="bars").mark_rule(strokeWidth=1.6)
-        layers.append(bars.encode(x, alt.Y("low:Q", scale=scale, title="share"), alt.Y2("high"), colour, offset))
-    marks = alt.Chart(data, name="main").mark_point(size=46, filled=True, opacity=1)
-    layers.append(marks.encode(x, alt.Y("value:Q", scale=scale, title="share"), colour, shape, offset))
+    shown = [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in rows]
+    chart = lay(title, *marks(shown, SharedAxis("share", 0, 1), x, KINDS))
     said = "; ".join(
         f"by {k} {min(v):.2f} to {max(v):.2f}" for k in KINDS if (v := [r["value"] for r in rows if r["group"] == k])
     )
-    return Panel(title, lay(title, *layers), f"{title} per layer: {said}.", (), {})
-
-
-def _facts(facts: NormsFacts) -> tuple[tuple[str, str], ...]:
-    read = f"{words.several(facts.texts, 'text')}, {words.several(facts.tokens, 'token')}"
-    return (
-        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Shape", facts.shape),
-        ("Texts", f"{facts.corpus}: {read}"),
-        ("Block", facts.block),
-        ("Draws", f"of whole texts, seed {facts.seed}"),
-    )
+    return Panel(title, chart, f"{title} per layer: {said}.", (), {})

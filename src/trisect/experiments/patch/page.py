@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trisect.core.finding import About, Estimate, Finding
+from trisect.core.finding import About, Finding
 from trisect.core.percent import percent
-from trisect.experiments.patch.figures import draw
 from trisect.experiments.patch.pictures import text_pair
-from trisect.experiments.patch.sites import SiteNumbers, best_sites, read_sites
-from trisect.experiments.patch.words import DOES, NUMBERS, RUNS, UNITS
 from trisect.report import format as words
-from trisect.report.blocks import TextBlock
+from trisect.report.blocks import present, quiet
+from trisect.report.heatmaps import head_maps
+from trisect.report.layers import component_key, cut, frame_of, layer_panel
+from trisect.report.measures import Measures, SiteMeasures, at_sites, component_order
 from trisect.report.multiples import sentences
+from trisect.report.panels import Figure
 from trisect.report.provenance import provenance
 from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, spoken
+from trisect.report.subject import FEW_TEXTS, spoken, stack_words
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
@@ -26,6 +27,25 @@ if TYPE_CHECKING:
 SHOWN = 8  # pairs of the table
 FEW_ANSWERED = 0.5  # share of texts answered as stated below which the page says what that means
 PREDICTED = ("base", "q", "k", "v", "donor")  # answers that the table of pairs shows
+DOES = {
+    "q": ("what is looked for", "the answer to the donor's question, in the base's text"),
+    "k": ("where a thing can be found", "what the base has at the place where the donor has the thing asked for"),
+    "v": ("what is handed over", "what the donor has at the place where the base has the thing asked for"),
+}
+NUMBERS = {
+    "own": "its own answer, share of pairs",
+    "logit_change": "change of the logit difference, share of the way to the other text",
+    "output_change": "change of the output, share",
+}
+TITLES = {
+    "own": "own answer",
+    "logit_change": "change of the logit difference",
+    "output_change": "change of the output",
+}
+UNITS = {"own": "share", "logit_change": "share of the way", "output_change": "share"}
+RUNS = {"denoise": "the donor's into the base", "noise": "the base's into the donor"}
+
+
 REFERENCES = (
     "Atticus Geiger, Hanson Lu, Thomas Icard, Christopher Potts. Causal Abstractions of Neural Networks. NeurIPS 2021.",
     "Kevin Wang et al. Interpretability in the Wild. ICLR 2023.",
@@ -45,99 +65,96 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')} of texts. "
         f"This speaks of this one model on these texts."
     )
-    parts = (
-        _opening(tables, about, sites),
-        _pair_section(tables, sites),
-        _numbers(sites, about),
+    mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
+    own = (
+        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
+        ("Pairs", f"{facts.corpus}: {words.several(facts.pairs, 'pair')}, {facts.counted} counted{mark}"),
+        ("Patch", f"{facts.how}, per {facts.per}, positions {facts.positions}, path {facts.path}, seed {facts.seed}"),
     )
-    return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, _facts(about), REFERENCES)
+    parts = (_opening(tables, about, sites), _pair_section(tables, sites), _numbers(sites, about))
+    return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, provenance(about, *own, timed=False), REFERENCES)
+
+
+def read_sites(measures: pl.DataFrame) -> list[SiteMeasures]:
+    """Every site and direction, denoising first, in the order of stacks, layers, heads and components."""
+    rows = Measures.of(measures.filter(pl.col("measure") != "answered"), missing=True)
+    return sorted(at_sites(rows), key=lambda site: direction(site) == "noise")
+
+
+def direction(site: SiteMeasures) -> str:
+    """Which way a site was patched."""
+    return (site.place.group or "").partition(",")[0]
+
+
+def _by_direction(sites: Sequence[SiteMeasures]) -> dict[str, list[SiteMeasures]]:
+    return {how: [s for s in sites if direction(s) == how] for how in dict.fromkeys(map(direction, sites))}
+
+
+def _best(sites: Sequence[SiteMeasures], measure: str) -> list[SiteMeasures]:
+    """Of each component the site with the largest number."""
+    found: dict[str, SiteMeasures] = {}
+    for site in sites:
+        value, component = site.mean(measure), site.place.component or ""
+        if value is not None and (component not in found or value > (found[component].mean(measure) or 0.0)):
+            found[component] = site
+    return [found[c] for c in sorted(found, key=component_order)]
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tuple[Finding, ...]:
     """What the model answers by itself; each component's strongest site, and those that act as another component."""
-    sites, found = read_sites(tables["measures"]), []
-    answered = tables["measures"].filter(pl.col("measure") == "answered")
-    if len(answered):
-        values = tuple(
-            Estimate(r["group"], r["value"], r["low"], r["high"], r["n"]) for r in answered.iter_rows(named=True)
+    ways, found = _by_direction(read_sites(tables["measures"])), []
+    if answered := Measures.of(tables["measures"], missing=True).where("answered"):
+        parts = ", ".join(f"{row.group} {spoken(row, False)}" for row in answered)
+        said, values = (
+            f"Unpatched, texts that are answered as stated: {parts}.",
+            tuple(r.estimate(r.group or "") for r in answered),
         )
-        parts = ", ".join(f"{one.name} {spoken(one.mean, one.low, one.high, False)}" for one in values)
-        found.append(
-            Finding(
-                "answered",
-                f"Unpatched, texts that are answered as stated: {parts}.",
-                "share",
-                values,
-                per="pair",
-                signed=False,
-            )
-        )
-    for measure in NUMBERS:
-        for how in dict.fromkeys(site.how for site in sites):
-            found += _strongest([site for site in sites if site.how == how], measure, about.facts)
-    return (*found, *_acting([site for site in sites if site.how == sites[0].how]))
+        found.append(Finding("answered", said, "share", values, per="pair", signed=False))
+    for measure, what in NUMBERS.items():
+        for how, sites in ways.items():
+            if best := _best(sites, measure):
+                parts = ", ".join(f"{site.site} {spoken(site.numbers[measure], False)}" for site in best)
+                way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
+                said = f"The largest of each component{way}, {what}: {parts}."
+                values = tuple(site.numbers[measure].estimate() for site in best)
+                one = (f"largest_{measure}", said, UNITS[measure], values)
+                found.append(Finding(*one, per="pair", groups=(how,), signed=measure != "own"))
+    return (*found, *present(_acting(next(iter(ways.values())))))
 
 
-def _strongest(sites: Sequence[SiteNumbers], measure: str, facts: PatchFacts) -> tuple[Finding, ...]:
-    best = best_sites(sites, measure)
-    if not best:
-        return ()
-    values = tuple(site.numbers[measure]._replace(name=site.place) for site in best)
-    parts = ", ".join(f"{one.name} {spoken(one.mean, one.low, one.high, False)}" for one in values)
-    how = f" ({RUNS[best[0].how]})" if facts.how == "both" else ""
-    said = f"The largest of each component{how}, {NUMBERS[measure]}: {parts}."
-    return (
-        Finding(
-            f"largest_{measure}",
-            said,
-            UNITS[measure],
-            values,
-            per="pair",
-            groups=(best[0].how,),
-            signed=measure != "own",
-        ),
-    )
-
-
-def _acting(sites: Sequence[SiteNumbers]) -> tuple[Finding, ...]:
+def _acting(sites: Sequence[SiteMeasures]) -> Finding | None:
     """Sites where another component's answer comes more often than their own, with intervals that lie apart."""
-    found = []
-    for site in sites:
-        own = site.numbers.get("own")
-        for name, other in site.numbers.items():
-            if own is not None and name.startswith("as ") and (other.low or 0.0) > (own.high or 1.0):
-                found.append((site, name.removeprefix("as "), other))
-    if not found:
-        return ()
-    most = sorted(found, key=lambda one: -(one[2].mean or 0.0))[:6]
-    parts = ", ".join(f"{site.place} as {as_} {spoken(one.mean, one.low, one.high, False)}" for site, as_, one in most)
-    values = tuple(one._replace(name=f"{site.place} as {as_}") for site, as_, one in most)
+    found = [
+        (f"{site.site} {name}", other)
+        for site in sites
+        for name, other in site.numbers.items()
+        if name.startswith("as ") and "own" in site.numbers and (other.low or 0.0) > (site.numbers["own"].high or 1.0)
+    ]
+    most = sorted(found, key=lambda one: -(one[1].mean or 0.0))[:6]
+    parts = ", ".join(f"{name} {spoken(one, False)}" for name, one in most)
+    values = tuple(one.estimate(name) for name, one in most)
     said = f"Another component's answer than their own, share of pairs: {parts}. What passes there becomes the other's further up."
-    return (Finding("acts_as", said, "share", values, per="pair", signed=False),)
+    return Finding("acts_as", said, "share", values, per="pair", signed=False) if found else None
 
 
-def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers]) -> Section:
+def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteMeasures]) -> Section:
     """What a pair is, what came in a sentence or one for each component, the drawings; numbers in words are folded."""
     found, facts = findings(tables, about), about.facts
     lead = [
         "A pair is a base and a donor text of as many tokens. The base is read with one part of the donor's in the place of its own, "
         "and the model goes on from there: what then changes is what that part says."
     ]
-    predicted = facts.predicted and facts.how != "noise"
-    lead += _lessons([site for site in sites if site.how == "denoise"]) if predicted else []
+    if facts.predicted and facts.how != "noise":
+        lead += _lessons(_by_direction(sites).get("denoise", []))
     largest = next((one for one in found if one.measure.startswith("largest_")), None)
     if len(lead) == 1 and largest is not None:
         most = max(largest.values, key=lambda e: abs(e.mean or 0.0))
         what = NUMBERS[largest.measure.removeprefix("largest_")]
-        lead.append(
-            f"Most comes through {most.name}: {spoken(most.mean, most.low, most.high, largest.signed)}, {what}."
-        )
-    drawn = tuple(draw(sites, facts))
+        lead.append(f"Most comes through {most.name}: {spoken(most, largest.signed)}, {what}.")
+    drawn = tuple(_figures(sites, facts))
     if not drawn:
         lead.append(f"There is no figure, since no site has a number: {_silent(tables['pairs'])}.")
-    notes = tuple(TextBlock(one, "quiet") for one in _notes(tables, about))
-    whole = sentences(found)
-    return Section("What came", tuple(lead), drawn, (whole,) if whole else (), blocks=notes)
+    return Section("What came", tuple(lead), drawn, present(sentences(found)), blocks=quiet(_notes(tables, about)))
 
 
 def _silent(pairs: pl.DataFrame) -> str:
@@ -177,27 +194,71 @@ def _notes(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Iter
         yield f"With fewer than {FEW_TEXTS} pairs such intervals are too wide or too narrow to lean on."
 
 
-def _lessons(sites: Sequence[SiteNumbers]) -> Iterable[str]:
+def _lessons(sites: Sequence[SiteMeasures]) -> Iterable[str]:
     """A sentence for each of q, k and v: what is predicted of it, and what came where it came most."""
-    best = {site.component: site for site in best_sites(sites, "own")}
-    for component in (c for c in DOES if c in best):
-        site, (what, answer) = best[component], DOES[component]
-        own, stayed = site.mean("own"), site.mean("unchanged")
-        others = [
-            (name.removeprefix("as "), one.mean or 0.0) for name, one in site.numbers.items() if name.startswith("as ")
-        ]
-        rest = "".join(f", that of {name} in {_percent(share)}" for name, share in others)
+    best = {site.place.component: site for site in _best(sites, "own")}
+    for component, (what, answer) in DOES.items():
+        if component not in best:
+            continue
+        site = best[component]
+        shares = {name: "–" if one.mean is None else percent(one.mean) for name, one in site.numbers.items()}
+        others = [name.removeprefix("as ") for name in shares if name.startswith("as ")]
+        rest = "".join(f", that of {name} in {shares[f'as {name}']}" for name in others)
         yield (
-            f"If {component} says {what}, {component} from the donor brings {answer}: at {site.place} that came in {_percent(own)} "
-            f"of pairs, the base's own answer in {_percent(stayed)}{rest}."
+            f"If {component} says {what}, {component} from the donor brings {answer}: at {site.site} that came in {shares['own']} "
+            f"of pairs, the base's own answer in {shares.get('unchanged', '–')}{rest}."
         )
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else percent(share)
+def _figures(sites: Sequence[SiteMeasures], facts: PatchFacts) -> Iterable[Figure]:
+    """By layer both numbers beside each other, and by head a figure for each; a set for every stack and direction."""
+    number = 1
+    for how, stack in dict.fromkeys((direction(site), site.place.stack) for site in sites):
+        mine = [site for site in sites if (direction(site), site.place.stack) == (how, stack)]
+        tail = ("" if stack == "plain" else f"-{stack}") + ("-noise" if how == "noise" else "")
+        whose = (f", {stack_words(stack)}" if stack_words(stack) else "") + (
+            f", {RUNS['noise']}" if how == "noise" else ""
+        )
+        rows = {measure: _rows(mine, measure, single=False) for measure in TITLES}
+        if any(map(len, rows.values())):
+            panels, bars, said = [], [], []
+            for measure, known in rows.items():
+                if known:
+                    bars = [row.bar for row in known]
+                    axis = frame_of(bars, UNITS[measure])
+                    panels.append(layer_panel(_begun(TITLES[measure]), bars, axis))
+                    said.append(f"{_caption(known, measure, how, facts)}{cut(bars, axis)}")
+            caption = f"{' '.join(said)} Bars are 95 % intervals."
+            names = (f"patch-layers{tail}", f"Figure {number}", f"By layer{whose}")
+            yield Figure(*names, caption, tuple(panels), component_key(bars))
+            number += 1
+        for measure in NUMBERS:
+            if known := _rows(mine, measure, single=True):
+                signed, most = measure == "logit_change", max(abs(row.value) for row in known) or 1.0
+                ends = (-most, most) if signed else (0.0, 1.0 if measure == "own" else most)
+                caption = f"{_caption(known, measure, how, facts)} The same colours in every panel."
+                name, title = f"patch-heads-{measure.replace('_', '-')}{tail}", f"By head{whose}: {TITLES[measure]}"
+                yield head_maps((name, f"Figure {number}", title), caption, known, UNITS[measure], signed, ends)
+                number += 1
 
 
-def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> Section:
+def _rows(sites: Sequence[SiteMeasures], measure: str, single: bool) -> Measures:
+    """A measure of whole layers, or of single heads."""
+    rows = (site.numbers[measure] for site in sites if measure in site.numbers)
+    return Measures(tuple(row for row in rows if (row.head is not None) == single)).known
+
+
+def _begun(said: str) -> str:
+    return said[0].upper() + said[1:]
+
+
+def _caption(rows: Measures, measure: str, how: str, facts: PatchFacts) -> str:
+    n = max(row.n or 0 for row in rows)
+    what_is = "all that a site names patched at once" if facts.per == "site" else f"one {facts.per}'s component patched"
+    return f"{_begun(NUMBERS[measure])}, with {what_is}, {RUNS[how]}; n\u00a0=\u00a0{words.several(n, 'pair')}."
+
+
+def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteMeasures]) -> Section:
     """The first pair that counts, token by token, and a few pairs with what was predicted and what came."""
     pairs, tokens = tables["pairs"], tables["tokens"]
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
@@ -205,91 +266,62 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
     drawn = text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
     named = [n for n in PREDICTED if pairs[f"answer_{n}"].is_not_null().any()]
-    first_run = [s for s in sites if s.how == sites[0].how]
-    best = best_sites(first_run, "own" if any("own" in s.numbers for s in first_run) else "logit_change")[:3]
-    came = {site.place: _answers(tables["interchanges"], site) for site in best}
+    (first_run, *_) = _by_direction(sites).values()
+    best = _best(first_run, "own" if any("own" in s.numbers for s in first_run) else "logit_change")[:3]
+    came = {site.site: _answers(tables["interchanges"], site) for site in best}
     answered = bool(pairs["own_base"].is_not_null().any())
-    columns = (
-        "pair",
-        "base",
-        "donor",
-        *(("predicted",) if named else ()),
-        *(("unpatched",) if answered else ()),
-        *came,
-    )
     rows = []
     for row in pairs.head(SHOWN).iter_rows(named=True):
-        said = "; ".join(f"{name}: {_shown(row[f'answer_{name}'])}" for name in named)
-        own = f"base: {_shown(row['own_base'])}; donor: {_shown(row['own_donor'])}"
-        cells = (row["base"], row["donor"], *((said,) if named else ()), *((own,) if answered else ()))
-        rows.append((str(row["pair"]), *cells, *(answers.get(row["pair"], "–") for answers in came.values())))
+        cells = {"pair": str(row["pair"]), "base": row["base"], "donor": row["donor"]}
+        if named:
+            cells["predicted"] = "; ".join(f"{name}: {_shown(row[f'answer_{name}'])}" for name in named)
+        if answered:
+            cells["unpatched"] = f"base: {_shown(row['own_base'])}; donor: {_shown(row['own_donor'])}"
+        rows.append(cells | {site: answers.get(row["pair"], "–") for site, answers in came.items()})
     said = (
         "Of every pair the texts, the answers that are predicted, and the model's, unpatched and with a site patched."
     )
-    table = Table(columns, tuple(rows), f"The first {len(rows)} of {len(pairs)} pairs", prose=True, folded=False)
-    return Section("The texts", (said,) if answered else (), () if drawn is None else (drawn,), (table,))
+    caption, body = f"The first {len(rows)} of {len(pairs)} pairs", tuple(tuple(cells.values()) for cells in rows)
+    table = Table(tuple(rows[0]), body, caption, prose=True, folded=False)
+    return Section("The texts", (said,) if answered else (), present(drawn), (table,))
 
 
-def _answers(interchanges: pl.DataFrame, site: SiteNumbers) -> dict[int, str]:
+def _answers(interchanges: pl.DataFrame, site: SiteMeasures) -> dict[int, str]:
     """What each pair answered with a site patched, and whose prediction that was."""
-    mine = interchanges.filter(
-        pl.col("stack") == site.stack,
-        pl.col("layer").eq_missing(site.layer),
-        pl.col("head").eq_missing(site.head),
-        pl.col("component") == site.component,
-        pl.col("group") == site.group,
-    )
-    return {
-        row["pair"]: f"{_shown(row['answer'])} ({row['came']})"
-        for row in mine.iter_rows(named=True)
-        if row["came"] is not None
-    }
+    place = ("stack", "layer", "head", "component", "group")
+    mine = interchanges.filter(*(pl.col(name).eq_missing(getattr(site.place, name)) for name in place))
+    known = mine.drop_nulls("came").iter_rows(named=True)
+    return {row["pair"]: f"{_shown(row['answer'])} ({row['came']})" for row in known}
 
 
 def _shown(answer: str | None) -> str:
     return "–" if answer is None else answer.strip() or repr(answer)
 
 
-def _numbers(sites: Sequence[SiteNumbers], about: About[PatchFacts]) -> Section:
+def _numbers(sites: Sequence[SiteMeasures], about: About[PatchFacts]) -> Section:
     """Every site as a row."""
-    kinds = [
-        m
-        for m in ("own", "as q", "as k", "as v", "unchanged", "donor", "logit_change", "output_change")
-        if any(m in s.numbers for s in sites)
-    ]
     names = {
         "own": "own answer",
+        **{f"as {c}": f"as {c}" for c in "qkv"},
+        "unchanged": "unchanged",
         "donor": "other text's answer",
         "logit_change": "logit change",
         "output_change": "output change",
     }
+    kinds = [m for m in names if any(m in s.numbers for s in sites)]
     both = about.facts.how == "both"
 
-    def cell(site: SiteNumbers, measure: str) -> str:
-        one = site.numbers.get(measure)
-        return (
-            "–" if one is None or one.mean is None else spoken(one.mean, one.low, one.high, measure == "logit_change")
-        )
+    def cell(site: SiteMeasures, measure: str) -> str:
+        return "–" if site.mean(measure) is None else spoken(site.numbers[measure], measure == "logit_change")
 
-    columns = ("site", *(("direction",) if both else ()), *(names.get(m, m) for m in kinds), "pairs")
+    columns = ("site", *(["direction"] * both), *(names[m] for m in kinds), "pairs")
     rows = tuple(
         (
-            s.place,
-            *((RUNS[s.how],) if both else ()),
+            s.site,
+            *([RUNS[direction(s)]] * both),
             *(cell(s, m) for m in kinds),
             str(max(e.n or 0 for e in s.numbers.values())),
         )
         for s in sites
     )
     return Section("Numbers", tuple(about.notes), (), (Table(columns, rows, "Every site"),))
-
-
-def _facts(about: About[PatchFacts]) -> tuple[tuple[str, str], ...]:
-    facts = about.facts
-    mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
-    own = (
-        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Pairs", f"{facts.corpus}: {words.several(facts.pairs, 'pair')}, {facts.counted} counted{mark}"),
-        ("Patch", f"{facts.how}, per {facts.per}, positions {facts.positions}, path {facts.path}, seed {facts.seed}"),
-    )
-    return provenance(about, *own, timed=False)

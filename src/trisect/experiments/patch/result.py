@@ -8,9 +8,10 @@ from typing import NamedTuple
 import polars as pl
 
 from trisect.core.json_text import Json
+from trisect.experiments.patch.page import direction, read_sites
 from trisect.experiments.patch.settings import PatchFacts
-from trisect.experiments.patch.words import SiteKey, place_of, site_order
 from trisect.lab.experiment import Result
+from trisect.report.measures import SiteMeasures
 
 
 class PatchedSite(NamedTuple):
@@ -52,18 +53,12 @@ class Patched(Result[PatchFacts]):
 
 def read_patched(measures: pl.DataFrame) -> tuple[PatchedSite, ...]:
     """The table `measures` by site."""
-    found: dict[SiteKey, dict[str, tuple[float | None, int]]] = {}
-    for row in measures.filter(pl.col("measure") != "answered").iter_rows(named=True):
-        key = (row["stack"], row["layer"], row["head"], row["component"], row["group"])
-        found.setdefault(key, {})[row["measure"]] = (row["value"], row["n"])
-    return tuple(_site(key, found[key]) for key in sorted(found, key=site_order))
+    return tuple(map(_site, read_sites(measures)))
 
 
-def _site(key: SiteKey, numbers: Mapping[str, tuple[float | None, int]]) -> PatchedSite:
-    scored = numbers.get("own") or numbers.get("unchanged") or numbers.get("output_change") or (None, 0)
-    own, unchanged, donor, logits, output = (
-        numbers.get(name, (None, 0))[0] for name in ("own", "unchanged", "donor", "logit_change", "output_change")
-    )
-    others = {name.removeprefix("as "): of[0] for name, of in numbers.items() if name.startswith("as ")}
-    how = key[4].partition(",")[0]
-    return PatchedSite(place_of(*key), own, others, unchanged, scored[1], how, donor, logits, output)
+def _site(site: SiteMeasures) -> PatchedSite:
+    scored = next((site.numbers[m] for m in ("own", "unchanged", "output_change") if m in site.numbers), None)
+    own, *rest = (site.mean(name) for name in ("own", "donor", "logit_change", "output_change"))
+    others = {name.removeprefix("as "): row.mean for name, row in site.numbers.items() if name.startswith("as ")}
+    n = 0 if scored is None else scored.n or 0
+    return PatchedSite(site.site, own, others, site.mean("unchanged"), n, direction(site), *rest)

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.profile import page_whose as whose
-from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot, ProfileNumbers
-from trisect.experiments.profile.page_beyond import (
-    causal_findings,
-    causal_twin,
-    exchange_findings,
-    exchanged,
-    head_twins,
-    mlp_check,
-    mlp_findings,
-)
-from trisect.experiments.profile.page_checkpoints import checkpoint_findings, over_checkpoints
+from trisect.experiments.profile.numbers import COMPONENTS, EXCHANGED, KINDS, PAIRS, LayerSpot, ProfileNumbers
 from trisect.papers import profile
 from trisect.report import format as words
-from trisect.report.heatmaps import grid
-from trisect.report.label_maps import LabelCell, label_grid
-from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.blocks import present
+from trisect.report.heatmaps import LabelCell, grid, label_grid
+from trisect.report.layers import Bar, layer_figure
 from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
 from trisect.report.provenance import provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.subject import spoken
 
 if TYPE_CHECKING:
     from trisect.experiments.profile.settings import ProfileFacts
 
 MARGIN = profile.MARGIN
 SHOWN = 12  # heads in the table of those that differ most
+CROSS = "cross"
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 SAID = {
     "word": "which word it is (identity)",
@@ -49,6 +41,7 @@ SAID = {
     "linked.position": "the place of the word that it is linked to (linked.position)",
 }
 UNIT = "accuracy"
+DIFFERENCES = "Differences of q from k and v are of gains over random maps, since their words are not the same"
 SHORT = (
     "Accuracy from a head's own queries, keys or values minus that from random maps of the same input, mean over all heads with its 95 % "
     "interval: right of 0 a label is kept, left of it dropped. Each panel has an axis of its own."
@@ -63,65 +56,124 @@ REFERENCES = (
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Sheet:
     """The page from the tables measures and claims."""
-    facts = about.facts
+    facts, cross = about.facts, about.facts.attention == CROSS
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     name = words.called(facts.subject, about.command)
+    of_each = f"each word of {facts.corpus}"
+    if cross:
+        of_each = (
+            f"the words of sentence pairs of {facts.corpus}, in cross-attention (queries of each word of the target, as the decoder "
+            "reads it, keys and values of each word of the source, at the encoder's output)"
+        )
     lede = (
-        f"What the queries, keys and values of {name} keep of {whose.of_each(facts)}, "
-        "and what they drop: how well a linear probe predicts a label from one head's numbers, minus how well it does from "
-        f"random maps of {whose.same(facts)} to as many numbers. This speaks of this one model on these texts."
+        f"What the queries, keys and values of {name} keep of {of_each}, and what they drop: how well a linear probe predicts a label "
+        f"from one head's numbers, minus how well it does from random maps of {'what each reads' if cross else 'the same input'} to as "
+        "many numbers. This speaks of this one model on these texts."
     )
     each = [_label(numbers, label, facts.as_used) for label in numbers.labels]
     drawn = small_multiples("profile-short", "Label by label", SHORT, each)
-    in_words = sentences(each, "Label by label, in words")
+    kept = tuple(one.words for one in _answer(numbers, facts.as_used))
+    figures, in_words = (*present(drawn), _picture(numbers, facts)), sentences(each, "Label by label, in words")
     sections = (
-        Section(
-            "What is kept, what is dropped",
-            tuple(one.words for one in _answer(numbers, facts.as_used)),
-            (*((drawn,) if drawn else ()), _picture(numbers, facts)),
-            (in_words,) if in_words else (),
-        ),
+        Section("What is kept, what is dropped", kept, figures, present(in_words)),
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
-        Section("Layer by layer", whose.how(facts), tuple(_by_label(numbers)), (_table(numbers),)),
+        Section("Layer by layer", _how(facts), (_by_label(numbers),), (_table(numbers),)),
         _heads(numbers, facts),
-        *(over_checkpoints(numbers, facts.checkpoints) if facts.checkpoints else ()),
-        *exchanged(numbers, facts),
-        *(mlp_check(numbers) if facts.mlp else ()),
-        *(causal_twin(numbers, facts) if facts.causal_corpus is not None else ()),
+        *_further(numbers, facts),
         Section("Notes", tuple(about.notes)),
     )
-    own = provenance(
-        about,
+    return Sheet(f"What {name} keeps and drops", "Profile", lede, sections, _provenance(about), REFERENCES)
+
+
+def _provenance(about: About[ProfileFacts]) -> tuple[tuple[str, str], ...]:
+    facts, cross = about.facts, about.facts.attention == CROSS
+    unit = "pair" if cross else "text"
+    classes = ", ".join(f"{n} ({c} classes)" for n, c in zip(facts.labels, facts.classes, strict=True))
+    if cross:
+        sides = zip(facts.labels, facts.classes, facts.source_classes, strict=True)
+        classes = ", ".join(f"{n} ({c} classes in the target, {d} in the source)" for n, c, d in sides)
+    own = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        (
-            "Texts",
-            f"{facts.corpus}: {words.several(facts.texts, whose.unit(facts))}, fingerprint {facts.corpus_fingerprint}",
-        ),
-        ("Words", f"{whose.counted(facts)} in {words.several(facts.groups, 'group')} of {whose.unit(facts)}s"),
-        ("Labels", whose.classes(facts)),
+        ("Texts", f"{facts.corpus}: {words.several(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
+        ("Words", f"{_counted(facts)} in {words.several(facts.groups, 'group')} of {unit}s"),
+        ("Labels", classes),
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
-        timed=False,
     )
-    return Sheet(f"What {name} keeps and drops", "Profile", lede, sections, own, REFERENCES)
+    return provenance(about, *own, timed=False)
+
+
+def _counted(facts: ProfileFacts) -> str:
+    """How many words there are, of each side."""
+    if facts.attention == CROSS:
+        return f"{words.count(facts.words)} words of the target (q) and {words.count(facts.source_words)} of the source (k, v)"
+    return f"{words.count(facts.words)} words"
+
+
+def _how(facts: ProfileFacts) -> tuple[str, ...]:
+    """How a profile is made, and what it cannot say."""
+    cross = facts.attention == CROSS
+    dealt = "runs of pairs that follow one another" if cross else "articles, or runs of texts where none is marked,"
+    together = "q, k and v are three invertible maps of the same input almost surely"
+    if cross:
+        together = "q is an invertible map of what the decoder's layer reads almost surely, k and v are of the encoder's output"
+    apart = f"{DIFFERENCES}: an accuracy follows from how many classes one side's words have, and how often each."
+    return (
+        "The probe is linear discriminant analysis, in closed form from moments. Every word is predicted by a probe that was "
+        f"fitted to other texts: {dealt} are dealt into {facts.folds} folds as a whole.",
+        f"All heads together, {together}, and hold the same: nothing here says "
+        "how much of a label is there. What differs is what one head's few numbers keep of it, so layers are means over heads.",
+        *([apart] * cross),
+        "Intervals are 95 % of Student's t over heads; of one head alone, those of random maps.",
+    )
+
+
+def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
+    """What some profiles have besides: checkpoints, an exchange, MLP probes, erasure."""
+    if names := facts.checkpoints:
+        rule = (
+            "A component keeps (or drops) a label from a checkpoint on where from there to the last one the 95 % interval over all heads, "
+            "not corrected for how many there are, lies above (or below) random maps."
+        )
+        said = (*map(str, checkpoint_findings(numbers, names)), rule)
+        yield Section("When it begins", said, (_over_checkpoints(numbers, names),), (_stages(numbers, names),))
+    if found := _exchange(numbers, facts):
+        how = (
+            "In each layer, one at a time, the queries, keys or values of another text of as many tokens take the place of the text's "
+            "own (interchange intervention, activation patching). Held, all attention weights stay as they were: queries and keys then "
+            "have nothing to act by, and all that still changes came by the values."
+        )
+        yield Section("By which of them content arrives", (how, *map(str, found)))
+    if facts.mlp:
+        how = (
+            "An MLP probe has one hidden layer of 64; it is fitted to some of the words of three folds, ended by a fourth, and "
+            "predicts the fifth, with 12 random maps a layer."
+        )
+        yield Section("With MLP probes", (str(_mlp(numbers)), how))
+    if facts.causal_corpus is not None:
+        what = "the output changes by (as a share)" if facts.unit == "share" else "the loss rises by (nats)"
+        how = (
+            f"What a model keeps it need not use. Here each label is erased by LEACE from all heads of a layer's queries, keys or values, "
+            f"so that no linear map finds it there, and {what.partition(' (')[0]} more than with random subspaces of the same rank is "
+            f"measured on {words.several(facts.causal_texts, 'text')} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over "
+            "texts."
+        )
+        alone = tuple(map(str, _erased_heads(numbers, facts)))
+        note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
+        said = (how, *map(str, _erased(numbers, facts)), *alone, *([note] * bool(alone)))
+        yield Section("Is it used?", said, (_causal(numbers, facts, what),))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:
     """A sentence a label: which of q, k and v keep it and which drop it, and where; then every verdict."""
-    numbers = ProfileNumbers.of(tables["measures"], about.facts.labels)
-    named = (_label(numbers, label, about.facts.as_used) for label in numbers.labels)
-    begun = checkpoint_findings(numbers, about.facts.checkpoints)
-    twins: tuple[Finding, ...] = ()
-    if about.facts.causal_corpus is not None:
-        twins = (*causal_findings(numbers, about.facts), *head_twins(numbers, about.facts))
-    checked = mlp_findings(numbers) if about.facts.mlp else ()
-    moved = exchange_findings(numbers, about.facts)
+    facts = about.facts
+    numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     return (
-        *_answer(numbers, about.facts.as_used),
-        *named,
-        *begun,
-        *moved,
-        *checked,
-        *twins,
+        *_answer(numbers, facts.as_used),
+        *(_label(numbers, label, facts.as_used) for label in numbers.labels),
+        *checkpoint_findings(numbers, facts.checkpoints),
+        *_exchange(numbers, facts),
+        *([_mlp(numbers)] if facts.mlp else ()),
+        *((*_erased(numbers, facts), *_erased_heads(numbers, facts)) if facts.causal_corpus is not None else ()),
         *verdict_findings(tables["claims"]),
     )
 
@@ -131,28 +183,34 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
 
     Nothing of components that are read as attention used them: what they keep may not be by their weights.
     """
-    carried = [la for la in numbers.labels if any(numbers.carried(s, la) >= MARGIN for s in numbers.spots)]
     parts = []
     for c in (c for c in COMPONENTS if c not in as_used):
-        mine = [la for la in carried if any(numbers.carried(s, la, c) >= MARGIN for s in numbers.spots)]
+        mine = [la for la in numbers.labels if any(numbers.carried(s, la, c) >= MARGIN for s in numbers.spots)]
         sides = {way: [la for la in mine if numbers.gain(la, c).side == way] for way in (1, -1)}
         said = [f"{verb} {words.listed(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
         if said:
             parts.append(f"{NAMES[c]} {' and '.join(said)}")
     if not parts:
         return ()
+    same = "the same input"
+    if numbers.apart:
+        same = "what each reads (cross-attention: q of words of the target, k and v of words of the source)"
     heads = sum(numbers.heads(s, "q") for s in numbers.spots)
-    said = f"Compared with random maps of {whose.same_input(numbers.apart)}, over {words.several(heads, 'head')}: {'; '.join(parts)}."
+    said = f"Compared with random maps of {same}, over {words.several(heads, 'head')}: {'; '.join(parts)}."
     return (Finding("profile_answer", said, UNIT),)
 
 
 def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
     gains = {c: numbers.gain(label, c) for c in COMPONENTS}
     values = tuple(Estimate(c, g.value, g.low, g.high, g.n) for c, g in gains.items())
-    said, title = _sentence(numbers, label, as_used), whose.titled(label, numbers.apart)
-    return Finding(
-        "profile", said, UNIT, values, _compared(numbers, label), title=title, what="kept", groups=(label,), per="head"
-    )
+    title = f"{label} (q: target, k and v: source)" if numbers.apart else label
+    more = []  # which of q, k and v keeps more, over all heads, paired
+    for pair in PAIRS:
+        gain, (one, other) = numbers.gain(label, pair, None, "difference"), pair.split("-")
+        if gain.side:
+            more.append(f"{one} > {other}" if gain.side > 0 else f"{other} > {one}")
+    said, compared = _sentence(numbers, label, as_used), ", ".join(more) or "alike, or too uncertain"
+    return Finding("profile", said, UNIT, values, compared, title=title, what="kept", groups=(label,), per="head")
 
 
 def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> str:
@@ -163,7 +221,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
             f"not carried: in no layer does a linear probe of the whole input tell {SAID.get(label, label)} better than by the "
             f"most frequent class by {MARGIN:g}, so that there is nothing to keep or to drop."
         )
-    sides = {c: _side(numbers, label, c) for c in COMPONENTS}
+    sides = {c: numbers.gain(label, c).side for c in COMPONENTS}
     parts = [
         f"{words.listed([NAMES[c] for c in COMPONENTS if sides[c] == side])} {verb} it"
         for side, verb in ((1, "keep"), (-1, "drop"))
@@ -173,7 +231,8 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     said += _where(numbers, label)
     spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).value) for c in COMPONENTS))
     at = ", ".join(f"{c} {words.number(numbers.value(spot, label, 'accuracy', c))}" for c in COMPONENTS)
-    random = whose.random_maps(numbers, spot, label)
+    q, v = (words.number(numbers.value(spot, label, "random", c)) for c in ("q", "v"))
+    random = f"{q} for q, {v} for k and v" if numbers.apart else q
     said += f"Clearest in {_spoken([spot])}, probe accuracy: {at}, random maps {random}."
     if absent:
         said += f" Not carried in {_spoken(absent)}."
@@ -182,21 +241,14 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     return said
 
 
-def _side(numbers: ProfileNumbers, label: str, component: str) -> int:
-    """Whether all heads together keep (1) or drop (−1) a label by Holm over q, k and v."""
-    return numbers.gain(label, component).side
-
-
 def _where(numbers: ProfileNumbers, label: str) -> str:
     """The layers where a component lies above random maps, or below, by more than the margin and after Holm."""
     found = []
     for word, way in (("Above", 1), ("below", -1)):
         named = []
         for c in COMPONENTS:
-            there = [
-                s for s in numbers.spots if (g := numbers.gain(label, c, s)).side == way and abs(g.value) >= MARGIN
-            ]
-            if there:
+            gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
+            if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.value) >= MARGIN]:
                 every = "every layer" if len(there) == len(numbers.spots) > 1 else _spoken(there)
                 named.append(f"{c} in {every}")
         if named:
@@ -219,39 +271,45 @@ def _spoken(spots: Sequence[LayerSpot]) -> str:
     return f"layer{'s'[: len(spots) > 1]} {words.listed(named)}"
 
 
-def _compared(numbers: ProfileNumbers, label: str) -> str:
-    """Which of q, k and v keeps more, over all heads, paired; as in 'q > v, k > v'."""
-    found = []
-    for pair in PAIRS:
-        gain, (one, other) = numbers.gain(label, pair, None, "difference"), pair.split("-")
-        if gain.side:
-            found.append(f"{one} > {other}" if gain.side > 0 else f"{other} > {one}")
-    return ", ".join(found) or "alike, or too uncertain"
+MapRows = Iterable[
+    tuple[str, str, str, float, bool]
+]  # component, layer or checkpoint, label, number, whether it is marked
+
+
+def _map(names: tuple[str, str, str], caption: str, rows: MapRows, unit: str = UNIT, down: str = "layer") -> Figure:
+    """A map of labels for each component."""
+    values: dict[str, list[LabelCell]] = {}
+    marked: dict[str, set[tuple[str, str]]] = {}
+    for c, at, label, value, clear in rows:
+        values.setdefault(words.GROUP[c], []).append(LabelCell(at, label, value))
+        if clear:
+            marked.setdefault(words.GROUP[c], set()).add((at, label))
+    return label_grid(*names, caption, values, unit, marked, down)
 
 
 def _picture(numbers: ProfileNumbers, facts: ProfileFacts) -> Figure:
-    values: dict[str, list[LabelCell]] = {}
-    marked: dict[str, set[tuple[str, str]]] = {}
-    for c in COMPONENTS:
-        title = words.GROUP[c]
-        for spot in numbers.spots:
-            for label in numbers.labels:
-                gain = numbers.gain(label, c, spot)
-                values.setdefault(title, []).append(LabelCell(str(spot.layer), label, gain.value))
-                if gain.side:
-                    marked.setdefault(title, set()).add((str(spot.layer), label))
+    gains = (
+        (c, str(spot.layer), label, gain.value, gain.side != 0)
+        for c in COMPONENTS
+        for spot in numbers.spots
+        for label in numbers.labels
+        for gain in (numbers.gain(label, c, spot),)
+    )
     heads = numbers.heads(numbers.spots[0], "q")
     caption = (
         f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
         f"do on average; violet: it drops it. Means over the {words.several(heads, 'head')} of a layer, a dot where "
-        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{whose.counted(facts)}."
+        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{_counted(facts)}."
     )
-    return label_grid("profile", "Figure 1", "What each keeps and drops", caption, values, UNIT, marked)
+    return _map(("profile", "Figure 1", "What each keeps and drops"), caption, gains)
 
 
 def _rule(numbers: ProfileNumbers) -> str:
     if numbers.apart:
-        return whose.UNJUDGED
+        return (
+            "Both claims speak of the words of one text. In cross-attention queries are of words of the target, keys and values of words "
+            "of the source, so that the claims are not judged here."
+        )
     heads = sum(numbers.heads(s, "v") for s in numbers.spots)
     return (
         f"Heads are resampled with replacement, {words.several(heads, 'head')} in all; with fewer than 30 in a part there is no verdict. "
@@ -259,9 +317,9 @@ def _rule(numbers: ProfileNumbers) -> str:
     )
 
 
-def _by_label(numbers: ProfileNumbers) -> Iterable[Figure]:
+def _by_label(numbers: ProfileNumbers) -> Figure:
     """Each label's means by layer with their intervals, on one axis."""
-    named = {
+    panels = {
         label: [
             Bar(c, str(s.layer), g.value, g.low, g.high)
             for s in numbers.spots
@@ -270,37 +328,35 @@ def _by_label(numbers: ProfileNumbers) -> Iterable[Figure]:
         ]
         for label in numbers.labels
     }
-    every = [bar for bars in named.values() for bar in bars]
-    axis = frame_of(every, UNIT)
-    panels = tuple(layer_panel(label, bars, axis) for label, bars in named.items())
-    caption = f"Accuracy minus that of random maps, mean over heads with its 95 % interval.{cut(every, axis)}"
-    yield Figure("profile-layers", "Figure 2", "By layer", caption, panels, component_key(every, "random maps"))
+    caption = "Accuracy minus that of random maps, mean over heads with its 95 % interval."
+    return layer_figure(("profile-layers", "Figure 2", "By layer"), caption, panels, UNIT, "random maps")
 
 
 def _table(numbers: ProfileNumbers) -> Table:
-    references = whose.references(numbers.apart)
-    columns = ("label, layer", *(title for title, _, _ in references), "q", "k", "v", "q − v", "k − v", "q − k")
+    """Accuracies by label and layer, beside what they are compared with: on each side, where q is of other words than k and v."""
+    named = (("most frequent class", "majority"), ("whole input", "input"), ("random maps", "random"))
+    sides = ((", q", "q"), (", k, v", "v")) if numbers.apart else (("", "q"),)
+    references = [(f"{title}{side}", measure, c) for title, measure in named for side, c in sides]
+
+    def reference(spot: LayerSpot, label: str, measure: str, component: str) -> str:
+        if measure != "random":
+            return _accuracy(numbers.read(spot, label, measure, component).mean)
+        null = numbers.get(spot, label, measure, component)
+        return f"{_accuracy(null.mean)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
 
     def row(label: str, spot: LayerSpot) -> tuple[str, ...]:
-        means = (numbers.get(spot, label, "accuracy", c).value for c in COMPONENTS)
         pairs = (numbers.gain(label, p, spot, "difference") for p in PAIRS)
         return (
             f"{label}, {spot.layer}",
-            *(_reference(numbers, spot, label, measure, c) for _, measure, c in references),
-            *map(_accuracy, means),
+            *(reference(spot, label, measure, c) for _, measure, c in references),
+            *(_accuracy(numbers.get(spot, label, "accuracy", c).mean) for c in COMPONENTS),
             *(f"{words.number(g.value, True, 3)}{'*' if g.side else ''}" for g in pairs),
         )
 
+    columns = ("label, layer", *(title for title, *_ in references), "q", "k", "v", "q − v", "k − v", "q − k")
     caption = "Accuracies; a star where a difference over heads has p < 0.05 after Holm over the three pairs"
-    caption += f". {whose.DIFFERENCES}" if numbers.apart else ""
+    caption += f". {DIFFERENCES}" if numbers.apart else ""
     return Table(columns, tuple(row(la, s) for la in numbers.labels for s in numbers.spots), caption)
-
-
-def _reference(numbers: ProfileNumbers, spot: LayerSpot, label: str, measure: str, component: str) -> str:
-    if measure != "random":
-        return _accuracy(numbers.read(spot, label, measure, component).value)
-    null = numbers.get(spot, label, measure, component)
-    return f"{_accuracy(null.value)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
 
 
 def _accuracy(value: float | None) -> str:
@@ -309,68 +365,185 @@ def _accuracy(value: float | None) -> str:
 
 def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     """How many heads lie above and below random maps, and those that differ most; every head where that was asked for."""
-    rows, most = [], []
-    for label in numbers.labels:
-        cells = [f"{label}"]
-        for c in COMPONENTS:
-            above = below = 0
-            for spot in numbers.spots:
-                for head in range(1, numbers.heads(spot, c) + 1):
-                    gain = numbers.value(spot, label, "accuracy", c, head) - numbers.value(spot, label, "random", c)
-                    p = numbers.value(spot, label, "p_holm", c, head)
-                    above, below = above + (p < 0.05 and gain > 0), below + (p < 0.05 and gain < 0)
-                    most.append((abs(gain), label, spot, c, head, gain))
-            cells.append(f"{above} above, {below} below")
-        rows.append(tuple(cells))
-    every = sum(numbers.heads(s, "q") for s in numbers.spots)
+    every = []  # label, layer, component, head, how far above random maps, and whether clearly
+    for label, spot, c, head in numbers.each_head():
+        gain = numbers.value(spot, label, "accuracy", c, head) - numbers.value(spot, label, "random", c)
+        every.append((label, spot, c, head, gain, numbers.value(spot, label, "p_holm", c, head) < 0.05))
+
+    def sides(label: str, component: str) -> str:
+        gains = [gain for la, _, c, _, gain, clear in every if clear and (la, c) == (label, component)]
+        return f"{sum(gain > 0 for gain in gains)} above, {sum(gain < 0 for gain in gains)} below"
+
+    def extreme(label: str, spot: LayerSpot, component: str, head: int) -> tuple[str, ...]:
+        found = {m: numbers.get(spot, label, m, component, head).mean for m in ("accuracy", "z", "among")}
+        random, z = numbers.get(spot, label, "random", component).mean, words.number(found["z"], True, 1)
+        place = f"{label}, {component}@{spot.layer}.h{head}"
+        return place, _accuracy(found["accuracy"]), _accuracy(random), z, _accuracy(found["among"])
+
+    by_component = sorted(every, key=lambda o: (numbers.labels.index(o[0]), COMPONENTS.index(o[2])))
+    most = sorted(by_component, key=lambda o: -abs(o[4]))[:SHOWN]
     said = (
-        f"Of {words.several(every, 'head')}, how many lie above or below random maps, each counted as one more random map "
-        "(Student's t; Holm over all heads, q, k and v of the label). The last column of the second table is the share of the "
-        f"layer's other heads' q, k and v that find less of the label{whose.beyond(numbers.apart)}."
+        f"Of {words.several(sum(numbers.heads(s, 'q') for s in numbers.spots), 'head')}, how many lie above or below random maps, each "
+        "counted as one more random map (Student's t; Holm over all heads, q, k and v of the label). The last column of the second table "
+        "is the share of the layer's other heads' q, k and v that find less of the label"
+        f"{' beyond random maps' * numbers.apart}."
     )
     tables = (
-        Table(("label", *(words.GROUP[c] for c in COMPONENTS)), tuple(rows), "Heads above and below random maps"),
+        Table(
+            ("label", *(words.GROUP[c] for c in COMPONENTS)),
+            tuple((label, *(sides(label, c) for c in COMPONENTS)) for label in numbers.labels),
+            "Heads above and below random maps",
+        ),
         Table(
             ("label, place", "accuracy", "random maps", "z", "among the layer's"),
-            tuple(_extreme(numbers, *one[1:5]) for one in sorted(most, key=lambda o: -o[0])[:SHOWN]),
+            tuple(extreme(*one[:4]) for one in most),
             "Heads that differ most from random maps",
         ),
     )
-    figures = tuple(_grids(numbers)) if facts.per == "head" else ()
-    return Section("Head by head", (said,), figures, tables)
-
-
-def _extreme(numbers: ProfileNumbers, label: str, spot: LayerSpot, component: str, head: int) -> tuple[str, ...]:
-    found = {m: numbers.get(spot, label, m, component, head).value for m in ("accuracy", "z", "among")}
-    random = numbers.get(spot, label, "random", component).value
-    z = words.number(found["z"], True, 1)
-    place = f"{label}, {component}@{spot.layer}.h{head}"
-    return place, _accuracy(found["accuracy"]), _accuracy(random), z, _accuracy(found["among"])
-
-
-def _grids(numbers: ProfileNumbers) -> Iterable[Figure]:
-    """A figure a label: every head's q, k and v, all labels in one scale."""
-    gains = {
-        (label, c): [
-            (s.layer, h, numbers.value(s, label, "accuracy", c, h) - numbers.value(s, label, "random", c))
-            for s in numbers.spots
-            for h in range(1, numbers.heads(s, c) + 1)
-        ]
-        for label in numbers.labels
-        for c in COMPONENTS
-    }
-    most = max((abs(v) for rows in gains.values() for _, _, v in rows), default=0.0) or 1.0
-    for number, label in enumerate(numbers.labels, start=3):
-        values = {words.GROUP[c]: gains[label, c] for c in COMPONENTS}
-        marked = {
-            words.GROUP[c]: {
-                (s.layer, h)
-                for s in numbers.spots
-                for h in range(1, numbers.heads(s, c) + 1)
-                if numbers.value(s, label, "p_holm", c, h) < 0.05
-            }
+    figures = []  # a figure a label: every head's q, k and v, all labels in one scale
+    top = max((abs(gain) for *_, gain, _ in every), default=0.0) or 1.0
+    for number, label in enumerate(numbers.labels if facts.per == "head" else (), start=3):
+        values = {
+            words.GROUP[c]: [(s.layer, h, v) for la, s, x, h, v, _ in every if (la, x) == (label, c)]
+            for c in COMPONENTS
+        }
+        clear = {
+            words.GROUP[c]: {(s.layer, h) for la, s, x, h, _, p in every if p and (la, x) == (label, c)}
             for c in COMPONENTS
         }
         caption = f"Accuracy for {label} minus that of random maps, head by head; a dot where p < 0.05 after Holm."
-        name = f"profile-heads-{words.slug(label)}"
-        yield grid(name, f"Figure {number}", f"{label}, by head", caption, values, UNIT, True, (-most, most), marked)
+        named = (f"profile-heads-{words.slug(label)}", f"Figure {number}", f"{label}, by head")
+        figures.append(grid(*named, caption, values, UNIT, True, (-top, top), clear))
+    return Section("Head by head", (said,), tuple(figures), tables)
+
+
+def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterator[Finding]:
+    """A sentence a label: from which checkpoint on each component keeps it, or drops it, to the last one."""
+    for label in numbers.labels if names else ():
+        parts = []
+        for c in COMPONENTS:
+            sides = [numbers.stage(at, c, label).side for at in range(len(names))]
+            first = len(names) - 1
+            while first and sides[first - 1] == sides[-1]:
+                first -= 1
+            if sides[-1]:
+                parts.append(f"{NAMES[c]} {'keep' if sides[-1] > 0 else 'drop'} it from checkpoint {names[first]} on")
+        said, title = f"{', '.join(parts) or 'neither kept nor dropped'}.", f"{label}, last checkpoint"
+        values = tuple(numbers.stage(len(names) - 1, c, label).estimate(c) for c in COMPONENTS)
+        yield Finding("profile_checkpoints", said, UNIT, values, title=title, groups=(label,), per="head")
+
+
+def _over_checkpoints(numbers: ProfileNumbers, names: Sequence[str]) -> Figure:
+    gains = (
+        (c, name, label, gain.mean or 0.0, gain.side != 0)
+        for c in COMPONENTS
+        for at, name in enumerate(names)
+        for label in numbers.labels
+        for gain in (numbers.stage(at, c, label),)
+    )
+    caption = (
+        "Checkpoints downwards, in the order of training: orange keeps more of the label than random maps, violet less. Means over "
+        "all heads of all layers, a dot where the 95 % interval leaves 0 out."
+    )
+    return _map(("profile-checkpoints", "Checkpoints", "Over checkpoints"), caption, gains, UNIT, "checkpoint")
+
+
+def _stages(numbers: ProfileNumbers, names: Sequence[str]) -> Table:
+    def cells(label: str, spot: LayerSpot, c: str) -> Iterator[str]:
+        yield f"{label}, {spot.layer}, {c}"
+        for at in range(len(names)):
+            yield words.number(numbers.stage(at, c, label, spot.layer).mean, True, 3)
+
+    rows = (tuple(cells(la, s, c)) for la in numbers.labels for s in numbers.spots for c in COMPONENTS)
+    caption = "Accuracy minus random maps, mean over heads, by checkpoint"
+    return Table(("label, layer, component", *names), tuple(rows), caption, wrap=False)
+
+
+def _mlp(numbers: ProfileNumbers) -> Finding:
+    """How often an MLP probe agrees with the closed form on which side of random maps a mean over heads lies."""
+    pairs = [
+        (numbers.gain(label, c, s).value, numbers.value(s, label, "mlp", c) - numbers.value(s, label, "mlp_random", c))
+        for label in numbers.labels
+        for s in numbers.spots
+        for c in COMPONENTS
+    ]
+    clear = [(a, b) for a, b in pairs if abs(a) >= MARGIN]
+    same = sum((a > 0) == (b > 0) for a, b in clear)
+    said = (
+        f"Where a mean over heads lies {MARGIN:g} or more from random maps by linear probes, MLP probes put it on the same side in "
+        f"{same} of {words.several(len(clear), 'case')} (labels, layers, q, k and v)."
+    )
+    left, right = (np.array(column) for column in zip(*pairs, strict=True))
+    values = (Estimate("same side", same / len(clear) if clear else None, n=len(clear)),)
+    if left.std() > 0 and right.std() > 0:
+        r = float(np.corrcoef(left, right)[0, 1])
+        said += f" Over all {len(pairs)} the two differences correlate by {words.number(r)}."
+        values = (*values, Estimate("correlation", r, n=len(pairs)))
+    return Finding("profile_mlp", said, "share", values, title="MLP probes", per="case")
+
+
+def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ...]:
+    """What another text's queries, keys and values change in one layer, with attention's weights free and held."""
+    found = {(row.group, row.component): row for row in numbers.measures.where(EXCHANGED, layer=None)}
+    if len(found) < len(KINDS) * len(COMPONENTS):
+        return ()
+    what = "share of the output" if facts.unit == "share" else "nats, without the sign"
+    parts = [
+        f"with attention's {kind} {', '.join(f'{c} {spoken(found[kind, c])}' for c in COMPONENTS)}" for kind in KINDS
+    ]
+    said = (
+        f"Another text's part in one layer changes the model by ({what}, mean over layers, "
+        f"{words.several(found[KINDS[0], 'q'].n or 0, 'text')}): {'; '.join(parts)}."
+    )
+    values = tuple(found[kind, c].estimate(f"{c}, {kind}") for kind in KINDS for c in COMPONENTS)
+    return (Finding("exchange", said, facts.unit, values, title="Exchange", per="text"),)
+
+
+def _erased(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Finding]:
+    """For each label where erasing it costs most beyond random subspaces, for each of q, k and v."""
+    for label in numbers.labels:
+        most = [max(numbers.erased(c, label).known, key=lambda row: row.value) for c in COMPONENTS]
+        parts = ", ".join(f"{row.component}@{row.layer} {spoken(row)}" for row in most)
+        values = tuple(row.estimate(f"{row.component}@{row.layer}") for row in most)
+        said = f"erased, it costs most beyond random subspaces of the same rank at {parts}{_tail(facts)}."
+        yield Finding("profile_erased", said, facts.unit, values, title=label, groups=(label,), per="text")
+
+
+def _tail(facts: ProfileFacts) -> str:
+    return "" if facts.unit == "share" else " nats"
+
+
+def _erased_heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Finding]:
+    """For each label in how many heads erasing it there costs more than random subspaces, and where most."""
+    for label in numbers.labels:
+        parts, values = [], []
+        for c in COMPONENTS:
+            if mine := numbers.erased(c, label, heads=True).known:
+                most, costly = (
+                    max(mine, key=lambda row: row.value),
+                    sum(row.low is not None and row.low > 0 for row in mine),
+                )
+                place = f"{c}@{most.layer}.h{most.head}"
+                parts.append(f"{c} in {costly} of {len(mine)} heads, most at {place} {spoken(most)}{_tail(facts)}")
+                values.append(most.estimate(place))
+        if parts:
+            said = (
+                f"erased in one head alone it costs more than random subspaces of the same rank, in {'; '.join(parts)}."
+            )
+            one = ("profile_erased_head", said, facts.unit, tuple(values))
+            yield Finding(*one, title=label, groups=(label,), per="text")
+
+
+def _causal(numbers: ProfileNumbers, facts: ProfileFacts, what: str) -> Figure:
+    rows = (
+        (c, str(row.layer), label, row.value, row.side != 0)
+        for c in COMPONENTS
+        for spot in numbers.spots
+        for label in numbers.labels
+        for row in numbers.erased(c, label).where(layer=spot.layer, stack=spot.stack)
+    )
+    caption = (
+        f"What {what} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
+        f"leaves 0 out, n\u00a0=\u00a0{words.several(facts.causal_texts, 'text')}."
+    )
+    return _map(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)

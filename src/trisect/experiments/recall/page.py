@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from trisect.core.files import digest
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.recall.page_confidence import confidence
-from trisect.experiments.recall.page_guesses import examples, survival, unseen
 from trisect.experiments.recall.page_numbers import (
     BASELINE,
     CATEGORIES,
     MODELS,
+    SCORES,
     SHORT,
     STAGES,
-    Number,
+    UNSEEN,
     RecallCurve,
     RecallNumbers,
+    cumulative,
+    probabilities,
+    roc,
+    scored,
 )
 from trisect.experiments.recall.page_panels import (
     OTHERS,
+    PLACES,
+    UNIT,
+    Path,
     Share,
-    ends_words,
+    dash,
     keys,
+    look,
     loss_panel,
+    path_panel,
     share_frame,
     share_panel,
     share_words,
@@ -36,8 +45,11 @@ from trisect.experiments.recall.page_panels import (
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import palette
+from trisect.report.blocks import present
+from trisect.report.layers import component_key, layer_panel
+from trisect.report.measures import MeasuredValue, Measures
 from trisect.report.panels import Figure, LegendEntry
-from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.provenance import notes_section, provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 
 if TYPE_CHECKING:
@@ -49,6 +61,12 @@ COLUMNS = {
     "pretraining only": "pretraining\nonly",
     "fine-tuning only": "fine-tuning\nonly",
 }
+NEAR = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
+EXAMPLES = 5  # of each kind
+SURVIVAL = {"survival": "their mean over the questions", "survival_zero": "0"}
+SHORTLY = {"survival": "by the mean", "survival_zero": "by 0"}
+KINDS = ("retrieved", "wrong", "taught", "made up")
+SHOWN = {"made up": "guessed"}  # in the place of a value that stands in tables
 REFERENCES = (
     "Stanford CS 224N, assignment 5: Self-Attention, Transformers, and Pretraining. 2021.",
     "Colin Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer. JMLR 2020.",
@@ -61,23 +79,35 @@ REFERENCES = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
     """The page; what was not measured leaves no section, and the same rows give the same bytes."""
     numbers, facts = RecallNumbers.of(tables), about.facts
-    sections = [
+    verdicts = (
+        Section("What the claims say here", _scope(numbers), cards=numbers.claims) if len(numbers.claims) else None
+    )
+    kept = present(
         _accuracy(numbers, facts),
-        Section("What the claims say here", _scope(numbers), cards=numbers.claims) if len(numbers.claims) else None,
+        verdicts,
         _learning(numbers),
-        confidence(numbers),
-        unseen(numbers),
-        survival(numbers),
-        examples(numbers) if facts.examples else None,
-        Section("Notes", about.notes) if about.notes else None,
-    ]
+        _confidence(numbers),
+        _unseen(numbers),
+        _survived(numbers),
+        _examples(numbers) if facts.examples else None,
+        notes_section(about),
+    )
+    sections, number = [], 0  # figures are counted through the whole page
+    for section in kept:
+        figures = tuple(replace(f, number=f"Figure {number + i}") for i, f in enumerate(section.figures, start=1))
+        number += len(figures)
+        sections.append(replace(section, figures=figures))
     names = len(set(numbers.answers["name"].to_list()))
-    known = [words.several(names, "name")] if names else []
+    known = [words.several(names, "name")] * bool(names)
     lede = " · ".join([facts.corpus, *known, words.several(len(numbers.seeds), "seed")])
-    kept = [section for section in sections if section is not None]
+    own = (
+        ("Texts and questions", facts.corpus),
+        ("Seeds", ", ".join(map(str, numbers.seeds))),
+        ("Settings", ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))),
+    )
+    made = provenance(about, *(fact for fact in own if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
-    own = provenance(about, *_facts(numbers, facts))
-    return Sheet(title, "trisect · birth places", lede, tuple(_numbered(kept)), own, REFERENCES)
+    return Sheet(title, "trisect · birth places", lede, tuple(sections), made, REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
@@ -89,7 +119,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
         mine = [row for row in rows if row["claim"] == whole.claim]
         judged += [_whole(whole, row) for row in mine if row["part"] is None]
         judged += [_part(row) for row in mine if row["part"] is not None and row["decides"]]
-    return (_right(numbers, about.facts.examples), *filter(None, (_survival(numbers),)), *judged)
+    return (*present(_right(numbers, about.facts.examples), _survival(numbers)), *judged)
 
 
 def _whole(found: Finding, row: Mapping[str, Any]) -> Finding:
@@ -101,53 +131,25 @@ def _whole(found: Finding, row: Mapping[str, Any]) -> Finding:
 
 def _part(row: Mapping[str, Any]) -> Finding:
     """What a deciding part says, and what was found."""
-    found = None if row["effect"] is None else Number(row["effect"], row["low"], row["high"], row["n"])
-    said = "not measured" if found is None else words_for(found, True)
-    values = () if found is None else (Estimate(row["part"], *found),)
-    return Finding(
-        "part",
-        f"{row['sentence']}: {said}",
-        row["unit"] or "",
-        values,
-        source=row["source"],
-        claim=row["claim"],
-        verdict=row["verdict"],
-        part=row["part"],
-        per="name",
-    )
+    values = () if row["effect"] is None else (Estimate(*(row[key] for key in ("part", "effect", "low", "high", "n"))),)
+    said = f"{row['sentence']}: {words_for(values[0], True) if values else 'not measured'}"
+    own = {key: row[key] for key in ("source", "claim", "verdict", "part")}
+    return Finding("part", said, row["unit"] or "", values, **own, per="name")
 
 
 def _survival(numbers: RecallNumbers) -> Finding | None:
     """What stays of retrieved answers without q, k or v of one layer; null where it was not measured."""
-    rows = [] if numbers.deep is None else numbers.rows("survival", subject=numbers.deep, group=RETRIEVED)
-    found = {c: [row for row in rows if row["component"] == c and row["layer"] is not None] for c in "qkv"}
-    if not any(found.values()):
-        return None
+    rows = numbers.measures.where("survival", subject=numbers.deep, group=RETRIEVED).by("component")
+    found = {c: [row for row in rows.get(c, ()) if row.layer is not None] for c in "qkv"}
     values = tuple(
-        Estimate(c, fmean(row["value"] for row in mine), n=max(row["n"] or 0 for row in mine))
+        Estimate(c, fmean(row.value for row in mine), n=max(row.n or 0 for row in mine))
         for c, mine in found.items()
         if mine
     )
-    said = words.listed([f"{one.name} {share_words(one.mean or 0.0)}" for one in values])
-    return Finding(
-        "survival",
-        f"Retrieved answers that stay when one layer's is replaced by its mean, mean over layers: {said}.",
-        "of the answers",
-        values,
-        source=SOURCE.key,
-        what="retrieved answers that stay when one layer's is replaced by its mean, mean over layers",
-        per="name",
-        signed=False,
-    )
-
-
-def _numbered(sections: Sequence[Section]) -> Iterable[Section]:
-    """Figures counted through the whole page."""
-    number = 0
-    for section in sections:
-        figures = [replace(f, number=f"Figure {number + i}") for i, f in enumerate(section.figures, start=1)]
-        number += len(figures)
-        yield replace(section, figures=tuple(figures))
+    what = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
+    said = f"{what.capitalize()}: {words.listed([f'{one.name} {share_words(one.mean or 0.0)}' for one in values])}."
+    one = Finding("survival", said, "of the answers", values, source=SOURCE.key, what=what, per="name", signed=False)
+    return one if values else None
 
 
 def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
@@ -169,24 +171,19 @@ def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
 def _right(numbers: RecallNumbers, named: bool) -> Finding:
     """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
     found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
-    said = [f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items()]
+    said = "; ".join(f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items())
     base = numbers.number("accuracy", BASELINE)
     place = f"'{numbers.commonest}'" if named and numbers.commonest else "the commonest place"
     tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
-    values = [Estimate(m, *number) for m, number in (found | ({BASELINE: base} if base else {})).items()]
-    return Finding(
-        "accuracy",
-        f"Right answers to questions held out: {'; '.join(said)}{tail}." if said else "No question has a known answer.",
-        "of the answers",
-        tuple(values) if said else (),
-        source=SOURCE.key,
-        what="right answers to questions held out",
-        per="name",
-        signed=False,
-    )
+    values = tuple(number.estimate(m) for m, number in (found | ({BASELINE: base} if base else {})).items())
+    what = "right answers to questions held out"
+    said = f"{what.capitalize()}: {said}{tail}." if said else "No question has a known answer."
+    own = ("accuracy", said, "of the answers", values if found else ())
+    return Finding(*own, source=SOURCE.key, what=what, per="name", signed=False)
 
 
 def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
+    """Right answers by model, beside what others reached, and by where the model met the name."""
     said = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it guesses. Fine-tuning shows how such questions are answered; the texts about the people held out "
@@ -194,24 +191,22 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         str(_right(numbers, facts.examples)),
     )
     references, part = facts.references, facts.part
-    whole = [_share(numbers, m, None, SHORT.get(m, m)) for m in numbers.models]
-    met = [_share(numbers, m, c, COLUMNS.get(c, c)) for c in CATEGORIES for m in numbers.models]
-    whole, met = ([share for share in shares if share.number] for shares in (whole, met))
+    every = [
+        Share(COLUMNS.get(c, c) if c else SHORT.get(m, m), m, number, tuple(s for _, s in numbers.shares(m, c)))
+        for c in (None, *CATEGORIES)
+        for m in numbers.models
+        if (number := numbers.number("accuracy", m, c))
+    ]
+    whole = [share for share in every if isinstance(share.number, MeasuredValue) and share.number.group is None]
+    met = [share for share in every if share not in whole]
     tables = [*_by_category(numbers), *_others(references, part)]
     figures = (_right_figure(numbers, whole, met, references, part),) if whole else ()
-    said += (part,) if part else ()
-    return Section("Does pretraining let it answer?", said, figures, tuple(tables))
-
-
-def _share(numbers: RecallNumbers, model: str, category: str | None, column: str) -> Share:
-    seeds = tuple(share for _, share in numbers.shares(model, category))
-    return Share(column, model, numbers.number("accuracy", model, category), seeds)
+    return Section("Does pretraining let it answer?", (*said, *([part] if part else [])), figures, tuple(tables))
 
 
 def _right_figure(
     numbers: RecallNumbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Reference], part: str
 ) -> Figure:
-    """Right answers by model, beside what others reached, and by where the model met the name."""
     others = {
         SHORT["plain"]: [share for _, without, _ in references for share in without],
         SHORT["pretrained"]: [share for _, _, pretrained in references for share in pretrained],
@@ -222,11 +217,11 @@ def _right_figure(
     axis = share_frame(whole, [*levels.values(), *beside])
     panels = [share_panel("Questions held out", whole, axis, levels, others)]
     if met:
-        panels.append(
-            share_panel("By where the model met the name", met, share_frame(met, list(levels.values())), levels)
-        )
-    several, count = len(numbers.seeds) > 1, max(s.number.n or 0 for s in whole if s.number)
-    seeds = f", {words.several(len(numbers.seeds), 'seed')}, small marks are seeds" if several else ""
+        axis = share_frame(met, list(levels.values()))
+        panels.append(share_panel("By where the model met the name", met, axis, levels))
+    count, seeds = max(row.n or 0 for row in numbers.measures.where("accuracy", group=None, subject=numbers.models)), ""
+    if len(numbers.seeds) > 1:
+        seeds = f", {words.several(len(numbers.seeds), 'seed')}, small marks are seeds"
     caption = (
         "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
         f"n\u00a0=\u00a0{words.several(count, 'name')}{seeds}."
@@ -243,50 +238,43 @@ def _right_figure(
 def _by_category(numbers: RecallNumbers) -> Iterable[Table]:
     """Right answers by where the model met the name, with the number of names."""
     rows = [
-        (f"{category}: {SHORT.get(model, model)}", share_words(found.value), ends_words(found), words.count(found.n))
-        for category in CATEGORIES
-        for model in numbers.models
-        if (found := numbers.number("accuracy", model, category))
+        (f"{c}: {SHORT.get(m, m)}", share_words(found.value), words.ends(found, text=share_words), words.count(found.n))
+        for c in CATEGORIES
+        for m in numbers.models
+        if (found := numbers.number("accuracy", m, c))
     ]
     if rows:
         columns = ("Name met in, by model", "right", "95 %", "names")
         yield Table(columns, tuple(rows), "Right answers by where the model met the name")
 
 
-def _others(references: Sequence[Reference], part: str) -> tuple[Table, ...]:
+def _others(references: Sequence[Reference], part: str) -> Iterable[Table]:
     """What others reached, and what of their task this run leaves out."""
-    if not references:
-        return ()
-    rows = tuple((source, _versions(without), _versions(pretrained)) for source, without, pretrained in references)
-    caption = (
-        f"What others reached, who learnt from all of the data. {part}"
-        if part
-        else "What others reached on the same questions"
+    rows = tuple(
+        (source, *(" or ".join(map(share_words, shares)) or "–" for shares in both)) for source, *both in references
     )
-    return (Table(("Source", "without pretraining", "with"), rows, caption),)
-
-
-def _versions(shares: Sequence[float]) -> str:
-    return " or ".join(map(share_words, shares)) or "–"
+    caption = f"What others reached, who learnt from all of the data. {part}"
+    if rows:
+        caption = caption if part else "What others reached on the same questions"
+        yield Table(("Source", "without pretraining", "with"), rows, caption)
 
 
 def _learning(numbers: RecallNumbers) -> Section | None:
+    """Losses by epoch of both stages; null where they are not at hand."""
     curves = [c for c in numbers.curves() if c.name == "loss_nats" and c.split == "train"]
     stages = [(stage, mine) for stage in STAGES if (mine := [c for c in curves if c.stage == stage])]
     if not stages:
         return None
-    panels = [loss_panel(stage.capitalize(), mine, SHORT) for stage, mine in stages]
+    panels = tuple(loss_panel(stage.capitalize(), mine, SHORT) for stage, mine in stages)
     ends = "; ".join(f"{stage} {_ends(mine)}" for stage, mine in stages)
-    models = [m for m in numbers.models if any(c.model == m for c in curves)]
     caption = (
         "Mean loss of a predicted character by epoch, as training saw it. In pretraining every character of a text whose span was "
         f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {ends}. "
         f"{words.several(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
     )
-    key = keys({m: MODELS.get(m, m) for m in models})
-    return Section(
-        "How it was learned", (), (Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch"),)
-    )
+    key = keys({m: MODELS.get(m, m) for m in numbers.models if any(c.model == m for c in curves)})
+    figure = Figure("recall-loss", "", "Losses", caption, panels, key, at="epoch")
+    return Section("How it was learned", (), (figure,))
 
 
 def _ends(curves: Sequence[RecallCurve]) -> str:
@@ -295,10 +283,250 @@ def _ends(curves: Sequence[RecallCurve]) -> str:
     return words.listed([f"{words.number(fmean(values))} ({SHORT.get(m, m)})" for m, values in last.items()])
 
 
-def _facts(numbers: RecallNumbers, facts: RecallFacts) -> tuple[tuple[str, str], ...]:
-    found = (
-        ("Texts and questions", facts.corpus),
-        ("Seeds", ", ".join(map(str, numbers.seeds))),
-        ("Settings", ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))),
+def _confidence(numbers: RecallNumbers) -> Section | None:
+    """Whether probabilities separate what was retrieved from what was guessed: calibration, confidence by category, ranking, and risk
+    against coverage; null without a pretrained model.
+    """
+    deep = numbers.deep
+    if deep is None:
+        return None
+    models = [m for m in numbers.models if m != "plain"]
+    said = (
+        "An answer is retrieved where it is right and the model has met the name; it is guessed where no text has the name. "
+        "What is asked here is whether the model's own confidence separates right answers from the others.",
     )
-    return tuple(fact for fact in found if fact[1])
+    figures = present(
+        _reliability(numbers, models), _distribution(numbers, deep), _ranking(numbers, deep), _risk(numbers, models)
+    )
+    tables = present(_auroc(numbers, models), _thresholds(numbers, models))
+    return Section("Retrieved or guessed?", said, figures, tables) if figures or tables else None
+
+
+def _placed(numbers: RecallNumbers, measure: str, model: str) -> list[MeasuredValue]:
+    """Rows of a measure that stand at a probability or a share, in its order."""
+    found = [row for row in numbers.measures.where(measure, subject=model) if row.at is not None]
+    return sorted(found, key=lambda row: row.at or 0.0)
+
+
+def _path(model: str, rows: Sequence[MeasuredValue], ranged: bool = False) -> Path:
+    points = tuple((row.at or 0.0, row.value) for row in rows)
+    ends = tuple((row.low, row.high) for row in rows) if ranged else ()
+    return Path(SHORT.get(model, model), look(model), points, (), ranged, ends)
+
+
+def _said_of(numbers: RecallNumbers, measure: str, models: Iterable[str]) -> str:
+    """A number of each model that has it."""
+    found = {m: number for m in models if (number := numbers.number(measure, m))}
+    return "; ".join(f"{SHORT.get(m, m)} {words_for(number)}" for m, number in found.items())
+
+
+def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
+    found = {m: rows for m in models if (rows := _placed(numbers, "reliability", m))}
+    panels = tuple(
+        path_panel(MODELS.get(m, m).capitalize(), [_path(m, rows, True)], "probability", "share right", UNIT, True)
+        for m, rows in found.items()
+    )
+    total = max((sum(row.n or 0 for row in rows) for rows in found.values()), default=0)
+    errors = _said_of(numbers, "ece", found)
+    tail = f" Expected calibration error: {errors}." if errors else ""
+    caption = (
+        "The answers in bins by the probability that the model gives them; on the dashed line a probability is what it says, below "
+        f"it the model is too sure.{tail} n\u00a0=\u00a0{words.several(total, 'answer')} a panel."
+    )
+    return Figure("recall-reliability", "", "Is a probability what it says?", caption, panels) if panels else None
+
+
+def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
+    answers = numbers.of_model(deep)
+    found = {c: probabilities(of) for c in CATEGORIES if len(of := answers.filter(pl.col("category") == c))}
+    if not found:
+        return None
+    paths = [Path(c, look(c), tuple(cumulative(v)), dash(i)) for i, (c, v) in enumerate(found.items())]
+    middle = "; ".join(
+        f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in found.items()
+    )
+    caption = (
+        f"The share of answers whose probability is at most so high, by where the model met the name; "
+        f"{MODELS.get(deep, deep)}. The further right a line, the surer. Medians: {middle}, n counting answers."
+    )
+    panel = path_panel("Confidence by category", paths, "probability of the answer", "share of answers", UNIT)
+    return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys({c: c for c in found}))
+
+
+def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
+    answers = numbers.of_model(deep, "valid").drop_nulls("correct")
+    marks = [look(c) for c in CATEGORIES]
+    paths, key = [], []
+    for i, (score, name) in enumerate(SCORES.items()):
+        if points := roc(*scored(answers, score)):
+            paths.append(Path(name, marks[i], tuple(points), dash(i)))
+            key.append(LegendEntry(name, marks[i].colour, marks[i].shape))
+    if not paths:
+        return None
+    caption = (
+        "Of the answers to the questions held out, the share of right ones that score above a line against that of wrong ones, "
+        f"for every line. On the dashed diagonal a score is at chance; {MODELS.get(deep, deep)}. "
+        f"n\u00a0=\u00a0{words.several(len(answers), 'answer')}, "
+        f"{words.count(sum(answers['correct'].to_list()))} right."
+    )
+    if area := numbers.number("auroc_probability", deep):
+        caption += f" Area under the curve of the probability: {words_for(area)}."
+    panel = path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", UNIT, True)
+    return Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), tuple(key))
+
+
+def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
+    found = {m: rows for m in models if (rows := _placed(numbers, "risk", m))}
+    if not found:
+        return None
+    areas, count = _said_of(numbers, "aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
+    caption = (
+        "The share of wrong answers among those given, when only the surest are given and the others held back."
+        f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} n\u00a0=\u00a0{words.several(count, 'name')}."
+    )
+    paths = [_path(m, rows) for m, rows in found.items()]
+    panel = path_panel("An abstaining model", paths, "share of questions answered", "share wrong", UNIT)
+    return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys({m: MODELS.get(m, m) for m in found}))
+
+
+def _auroc(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
+    named = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
+    every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in named.items()}
+    rows = tuple((name, *map(words_for, found)) for name, found in every.items() if any(found))
+    columns = ("What is ranked by", *(SHORT.get(m, m) for m in models))
+    caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
+    return Table(columns, rows, caption) if rows else None
+
+
+def _thresholds(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
+    rows = []
+    for model in models:
+        limits = numbers.measures.where("threshold", subject=model).first("at")
+        for row in _placed(numbers, "threshold_coverage", model):
+            said = "another for each seed" if row.value > 0 else "abstains always"
+            said = words.number(limits[row.at].value) if row.at in limits else said
+            rows.append(
+                (
+                    f"{SHORT.get(model, model)}, at most {100 * (row.at or 0.0):g}\u00a0% wrong",
+                    said,
+                    share_words(row.value),
+                )
+            )
+    caption = (
+        "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong: set on the "
+        "questions held out about names that it has met, or on all of them where it has met none"
+    )
+    return Table(("Model and risk", "probability from", "answered"), tuple(rows), caption) if rows else None
+
+
+def _unseen(numbers: RecallNumbers) -> Section | None:
+    """How often a guess is the place of the nearest known name, against chance; null where it was not measured."""
+    deep, near = numbers.deep, list(NEAR)
+    rows = [*numbers.measures.where("match", subject=deep)]
+    if not rows or deep is None:
+        return None
+    shares, cells = [], []
+    for row in sorted(rows, key=lambda row: near.index(row.group) if row.group in near else len(near)):
+        name = NEAR.get(str(row.group), str(row.group))
+        expected, excess, p = (numbers.number(f"match_{m}", deep, row.group) for m in ("expected", "excess", "p"))
+        column = name.replace(" ", "\n", 1)
+        shares += [Share(column, "observed", row), *([Share(column, "by chance", expected)] if expected else [])]
+        chance = "–" if p is None else "< 0.001" if p.value < 0.001 else words.number(p.value)
+        by_chance = share_words(expected.value) if expected else "–"
+        cells.append((name, words.count(row.n), share_words(row.value), by_chance, words_for(excess, True), chance))
+    said = (
+        "Asked of a name that no text has, the model still writes a place. If it goes by how names look, that place is more often the "
+        "one of the most similar known name than chance would have it: chance being the same places dealt out among the names again.",
+    )
+    caption = (
+        f"Share of unseen names whose answer is the place of the nearest known name, for each way to say what is near, and the same by "
+        f"chance; {MODELS.get(deep, deep)}. Above chance by {'; '.join(f'{c[0]} {c[4]}' for c in cells)}. "
+        f"n\u00a0=\u00a0{'; '.join(f'{c[0]} {c[1]}' for c in cells)} names."
+    )
+    panel = share_panel("Follows the nearest name", shares, share_frame(shares))
+    key = keys({"observed": "observed", "by chance": "by chance"})
+    figure = Figure("recall-unseen", "", "Guesses about unseen names", caption, (panel,), key)
+    columns = ("Nearest by", "n", "match", "by chance", "excess", "p")
+    table = Table(columns, tuple(cells), "Matches of n names against chance, p from permutations")
+    return Section("Names it never saw", said, (figure,), (table,))
+
+
+def _survived(numbers: RecallNumbers) -> Section | None:
+    """What survives where a layer's q, k or v are replaced; null where it was not measured."""
+    found = {measure: numbers.measures.where(measure) for measure in SURVIVAL}
+    mine = {measure: rows.where(subject=numbers.deep or numbers.models[0]) for measure, rows in found.items() if rows}
+    figures = tuple(_survival_figure(measure, rows) for measure, rows in mine.items() if rows)
+    cells = [
+        (
+            f"{SHORT.get(row.subject, row.subject)}, {_kind(row.group)}: {row.component}@{row.layer}, {SHORTLY[measure]}",
+            share_words(row.value),
+            words.ends(row, text=share_words),
+            words.count(row.n),
+        )
+        for measure, rows in found.items()
+        for row in rows
+    ]
+    if not cells:
+        return None
+    said = (
+        "If an answer is retrieved through what attention reads in one layer, it changes when that layer's queries, keys or values say "
+        "nothing of this question. An answer that is guessed need not depend on them in the same way.",
+        "Retrieved: right about a name met in pretraining alone, so that nothing but that text can have held it. Wrong: another place "
+        "for such a name. Taught: right about a name that fine-tuning asked about. Guessed: about a name met in no text.",
+    )
+    columns = ("Model, kind of answer and replacement", "the same", "95 %", "names")
+    table = Table(columns, tuple(cells), "Every replacement, in every model")
+    return Section("Where do q, k and v come in?", said, figures, (table,))
+
+
+def _kind(group: str | None) -> str:
+    return SHOWN.get(group or "", str(group))
+
+
+def _survival_figure(measure: str, rows: Measures) -> Figure:
+    """A panel for each kind of answer, of one model."""
+    model, by, panels, counts, least = rows.rows[0].subject, SURVIVAL[measure], [], [], []
+    groups = rows.by("group")
+    for group in (k for k in dict.fromkeys((*KINDS, *groups)) if k in groups):
+        mine, kind = sorted(groups[group], key=lambda row: row.layer or 0), _kind(group)
+        panels.append(layer_panel(kind.capitalize(), [row.bar for row in mine], UNIT, zero=False))
+        counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
+        fewest = min(mine, key=lambda row: row.value)
+        least.append(f"{kind} {share_words(fewest.value)} at {fewest.component}@{fewest.layer}")
+    caption = (
+        "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
+        f"{by}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
+        f"{MODELS.get(model, model)}. n\u00a0=\u00a0{'; '.join(counts)}."
+    )
+    names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
+    return Figure(*names, caption, tuple(panels), component_key([row.bar for row in rows])[:-1])
+
+
+def _examples(numbers: RecallNumbers) -> Section | None:
+    """A few answers of each kind, mixed; what they were stands in a table of its own."""
+    deep = numbers.deep
+    if deep is None:
+        return None
+    answers = numbers.of_model(deep).filter(pl.col("seed") == numbers.seeds[0])
+    held = answers.filter(pl.col("split") == "valid")
+    right = held.filter(pl.col("correct") & (pl.col("category") != UNSEEN))
+    wrong = held.filter(~pl.col("correct") & (pl.col("category") != UNSEEN))
+    unseen = answers.filter(pl.col("category") == UNSEEN)
+    rows: list[dict[str, Any]] = []
+    for kind, of in (("retrieved", right), ("wrong", wrong), ("guessed: in no text", unseen)):
+        picked = sorted(of.iter_rows(named=True), key=lambda r: digest(r["name"]))[:EXAMPLES]
+        rows += [{**row, "kind": kind} for row in picked]
+    if not rows:
+        return None
+    rows.sort(key=lambda r: digest(f"shown {r['name']}"))
+    asked = [
+        (f"{i}. {r['question']}", r["answer"] or "–", share_words(probabilities(pl.DataFrame([r]))[0]))
+        for i, r in enumerate(rows, start=1)
+    ]
+    answers = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
+    said = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
+    tables = (
+        Table(("Question", "answer", "probability"), tuple(asked), "Questions and answers"),
+        Table(("Name", "the answer was", "right place"), tuple(answers), "What they were"),
+    )
+    return Section("Which are retrieved, which are guessed?", (said,), (), tables)

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import polars as pl
-from typing_extensions import TypedDict
 
 from trisect.core.tables import SCHEMAS, frame
+from trisect.report.measures import MeasuredValue, Measures
 
 V = TypeVar("V")
 MODELS = {
@@ -32,32 +32,6 @@ SCORES = {
 }
 
 
-class Number(NamedTuple):
-    """A number of the table `measures`: its 95 % interval's ends or nulls, and of how many names it is."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-
-
-class MeasureRow(TypedDict):
-    """A row of the table `measures`."""
-
-    subject: str
-    stack: str
-    layer: int | None
-    head: int | None
-    component: str | None
-    measure: str
-    group: str | None
-    at: float | None
-    value: float
-    low: float | None
-    high: float | None
-    n: int | None
-
-
 class RecallCurve(NamedTuple):
     """A loss by epoch of one training: of which model, in which stage, with which seed, on which split."""
 
@@ -75,7 +49,7 @@ class RecallNumbers:
     """The tables answers, measures, metrics and claims."""
 
     answers: pl.DataFrame
-    measures: pl.DataFrame
+    measures: Measures
     metrics: pl.DataFrame
     claims: pl.DataFrame
 
@@ -83,14 +57,14 @@ class RecallNumbers:
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
         """Take the tables; a missing one is an empty one, and numbers that are none are left out."""
         known = {n: tables[n] if n in tables else frame(n, ()) for n in ("answers", "measures", "metrics", "claims")}
-        for name in ("measures", "metrics"):
-            known[name] = known[name].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-        return cls(**known)
+        metrics = known["metrics"].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+        measures = Measures.of(known["measures"].sort(list(SCHEMAS["measures"]), nulls_last=True))
+        return cls(known["answers"], measures, metrics, known["claims"])
 
     @property
     def models(self) -> list[str]:
         """The models that answered, without pretraining first; those of the measures where answers are not at hand."""
-        measured = set(self.measures["subject"].drop_nulls().to_list()) - {BASELINE}
+        measured = set(filter(None, self.measures.distinct("subject"))) - {BASELINE}
         found = set(self.answers["model"].to_list()) or measured
         return [*(m for m in MODELS if m in found), *sorted(found - set(MODELS))]
 
@@ -113,17 +87,9 @@ class RecallNumbers:
         """Every seed."""
         return sorted(set(self.answers["seed"].to_list()) or {curve.seed for curve in self.curves()})
 
-    def rows(self, measure: str, **fixed: str | int | None) -> list[MeasureRow]:
-        """Rows of a measure, sorted; each of `fixed` is a column and its value, null for rows without."""
-        found = self.measures.filter(pl.col("measure") == measure)
-        for column, value in fixed.items():
-            found = found.filter(pl.col(column).is_null() if value is None else pl.col(column) == value)
-        return cast("list[MeasureRow]", found.sort(list(SCHEMAS["measures"]), nulls_last=True).to_dicts())
-
-    def number(self, measure: str, model: str, group: str | None = None) -> Number | None:
+    def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
         """One number of a model."""
-        found = self.rows(measure, subject=model, group=group)
-        return number_of(found[0]) if found else None
+        return next(iter(self.measures.where(measure, subject=model, group=group)), None)
 
     def of_model(self, model: str, *splits: str) -> pl.DataFrame:
         """A model's answers on the splits, or on all."""
@@ -151,11 +117,6 @@ class RecallNumbers:
                 found.append(RecallCurve(model, stage, int(seed), split, name, epochs, values))
         rank = list(MODELS)
         return sorted(found, key=lambda c: (rank.index(c.model) if c.model in rank else len(rank), c.seed))
-
-
-def number_of(row: MeasureRow) -> Number:
-    """A row of `measures` as a number."""
-    return Number(row["value"], row["low"], row["high"], row["n"])
 
 
 def probabilities(answers: pl.DataFrame) -> list[float]:

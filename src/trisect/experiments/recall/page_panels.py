@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from trisect.core.percent import percent
-from trisect.experiments.recall.page_numbers import Number, RecallCurve
+from trisect.experiments.recall.page_numbers import RecallCurve
 from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis, around
 from trisect.report.chart_data import Measure, Series
 from trisect.report.palette import Mark
-from trisect.report.panels import WIDTH, CurveLine, LegendEntry, Panel, chart_of, curve_panel, lay
+from trisect.report.panels import WIDTH, CurveLine, LegendEntry, Level, Panel, chart_of, curve_panel, lay, marks
+from trisect.report.points import Interval
+from trisect.report.subject import spoken
 
 # Neither colour nor shape of q, k or v, each of which stands for itself alone.
 LOOKS: dict[str, Mark] = {
@@ -41,7 +43,7 @@ class Share(NamedTuple):
 
     column: str
     group: str
-    number: Number | None
+    number: Interval
     seeds: tuple[float, ...] = ()
 
 
@@ -68,7 +70,7 @@ def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
 
 def share_frame(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
     """The axis that holds every share of a figure, from 0 up."""
-    ends = [e for s in shares if s.number for e in (s.number.value, s.number.low, s.number.high) if e is not None]
+    ends = [e for s in shares for e in (s.number.mean, s.number.low, s.number.high) if e is not None]
     values = [*ends, *(v for s in shares for v in s.seeds), *more]
     frame = around(values, "share", zero=True)
     return frame._replace(high=min(frame.high, 1.03), low=frame.low if min(values, default=0.0) < 0 else 0.0)
@@ -86,50 +88,32 @@ def share_panel(
     `levels` are dashed lines, by name; `others` are numbers of others in a column, small and grey. A line break in the
     name of a column is one.
     """
-    known, others = [s for s in shares if s.number], others or {}
-    columns, groups = (list(dict.fromkeys(getattr(s, of) for s in known)) for of in ("column", "group"))
-    single = len(known) == len(columns)
-    rows = [
-        _row(s, single) | {"mean": s.number.value, "low": s.number.low, "high": s.number.high}
-        for s in known
-        if s.number
-    ]
-    dots = [_row(s, single, " seeds") | {"value": v} for s in known if len(s.seeds) > 1 for v in s.seeds]
-    beside = [{"column": c, "value": v} for c in columns for v in others.get(c, ())]
+    columns, groups = (list(dict.fromkeys(getattr(s, of) for s in shares)) for of in ("column", "group"))
+    single = len(shares) == len(columns)
+
+    def row(share: Share, value: float | None, slot: str = "") -> dict[str, Any]:
+        return {
+            "column": share.column,
+            "group": share.group,
+            "slot": f"{'' if single else share.group}{slot}",
+            "value": value,
+        }
+
+    rows = [row(s, s.number.mean) | {"low": s.number.low, "high": s.number.high} for s in shares]
+    dots = [row(s, v, " seeds") for s in shares if len(s.seeds) > 1 for v in s.seeds]
+    beside = [{"column": c, "value": v} for c in columns for v in (others or {}).get(c, ())]
     slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
-    marks = [look(group) for group in groups]
-    colour = alt.Color("group:N", scale=alt.Scale(domain=groups, range=[m.colour for m in marks]), title=None)
-    shape = alt.Shape("group:N", scale=alt.Scale(domain=groups, range=[m.shape for m in marks]), title=None)
     side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
     x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
-    offset = alt.XOffset("slot:N", scale=alt.Scale(domain=slots), sort=slots)
-    layers: list[alt.Chart] = []
-    for i, level in enumerate((levels or {}).values()):
-        rule = chart_of(f"level{i}", [{"level": level}]).mark_rule(color=palette.BASELINE, strokeDash=[5, 3])
-        layers.append(rule.encode(axis.axis("level")))
-    if beside:
-        grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
-        layers.append(grey.encode(x, axis.axis("value")))
-    if dots:
-        small = chart_of("seeds", dots).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
-        layers.append(small.encode(x, axis.axis("value"), colour, shape, offset))
-    if ranged := [r for r in rows if r["low"] is not None and r["high"] is not None]:
-        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
-        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
-    heads = chart_of("main", rows).mark_point(size=52, filled=True, opacity=1)
-    layers.append(heads.encode(x, axis.axis("mean"), colour, shape, offset))
+    grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
+    behind = [grey.encode(x, axis.axis("value"))] if beside else []
+    named = levels or {}
+    lines = [Level(name, level) for name, level in named.items()]
+    layers = marks(rows, axis, x, {g: look(g) for g in groups}, slots, lines, dots, behind)
     wide = max(WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
-    return Panel(title, lay(title, *layers, width=wide), _said(title, rows, levels or {}), (), {})
-
-
-def _row(share: Share, single: bool, slot: str = "") -> dict[str, Any]:
-    """Where a share stands: its column, and in it the slot of its group, if there are several."""
-    return {"column": share.column, "group": share.group, "slot": f"{'' if single else share.group}{slot}"}
-
-
-def _said(title: str, rows: Sequence[Mapping[str, Any]], levels: Mapping[str, float]) -> str:
-    named = "; ".join(f"{r['column']}, {r['group']} {r['mean']:.3g}".replace("\n", " ") for r in rows)
-    return f"{title}: shares. {named}." + "".join(f" {name} {value:.3g}." for name, value in levels.items())
+    said = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
+    said = f"{title}: shares. {said}." + "".join(f" {name} {value:.3g}." for name, value in named.items())
+    return Panel(title, lay(title, *layers, width=wide), said, (), {})
 
 
 def path_panel(
@@ -199,21 +183,11 @@ def loss_panel(title: str, curves: Sequence[RecallCurve], names: Mapping[str, st
     return curve_panel(title, lines, around(values, "nats per character", zero=True), meet=True)
 
 
-def words_for(number: Number | None, signed: bool = False, share: bool = False) -> str:
+def words_for(number: Interval | None, signed: bool = False, share: bool = False) -> str:
     """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
     if number is None:
         return "–"
-    text = share_words if share else (lambda v: words.number(v, signed, PLACES))
-    if number.low is None or number.high is None:
-        return text(number.value)
-    return f"{text(number.value)} (95\u00a0%: {text(number.low)} to {text(number.high)})"
-
-
-def ends_words(number: Number) -> str:
-    """The ends of a share's interval, or a dash."""
-    if number.low is None or number.high is None:
-        return "–"
-    return f"{share_words(number.low)} to {share_words(number.high)}"
+    return spoken(number, signed, share_words if share else lambda value: words.number(value, signed, PLACES))
 
 
 def share_words(value: float) -> str:

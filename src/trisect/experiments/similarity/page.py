@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.similarity.numbers import Head, SimilarityNumbers
 from trisect.papers import matrices
 from trisect.report import format as words
-from trisect.report.blocks import TextBlock
-from trisect.report.heatmaps import grid
+from trisect.report.blocks import present, quiet
+from trisect.report.heatmaps import head_maps
+from trisect.report.measures import MeasuredValue, Measures
 from trisect.report.multiples import sentences, small_multiples
 from trisect.report.panels import Figure
-from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.provenance import notes_section, provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet, Table
 from trisect.report.subject import stack_words
+from trisect.stats.tested import ALPHA
 
 if TYPE_CHECKING:
     from trisect.experiments.similarity.settings import SimilarityFacts
@@ -46,126 +47,147 @@ REFERENCES = (
 )
 
 
+class Heads(NamedTuple):
+    """Every head's number of one measure; against random matrices their mean, z, and the side after Holm by stack, layer and head."""
+
+    rows: Measures
+    null: float | None
+    scores: Mapping[tuple[str, int | None, int | None], float]
+    sides: Mapping[tuple[str, int | None, int | None], int]
+
+    @classmethod
+    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> Heads:
+        """The heads of a measure, of none where it was not measured; the null is averaged over the shapes that there are."""
+        rows, null, scores, tests = (
+            measures.where(f"{measure}{tail}", component=component, group=group)
+            for tail in ("", "_null", "_z", "_p_holm")
+        )
+        z = {_head(row): row.value for row in scores}
+        clear = {_head(row) for row in tests if row.value < ALPHA}
+        sides = {head: (score > 0) - (score < 0) for head, score in z.items() if head in clear}
+        return cls(rows, null.mean if null else None, z, sides)
+
+    @property
+    def mean(self) -> float:
+        """The mean over heads."""
+        return self.rows.mean
+
+    @property
+    def against(self) -> str:
+        """The mean, and that of random matrices where there is one."""
+        said = words.number(self.mean)
+        return said if self.null is None else f"{said} (random: {words.number(self.null)})"
+
+    def beyond(self, side: int) -> int:
+        """How many heads lie above random matrices (1) or below (−1)."""
+        return sum(one == side for one in self.sides.values())
+
+    def finding(self, measure: str, said: str, pair: str) -> Finding:
+        """The mean over heads, and beside it that of random matrices."""
+        values = [Estimate(pair, self.mean, n=len(self.rows))]
+        values += [] if self.null is None else [Estimate("random", self.null)]
+        compared = f"{self.beyond(1)} heads above random matrices, {self.beyond(-1)} below, after Holm"
+        own = (measure, said, "share", tuple(values), compared * (len(values) > 1), matrices.SOURCE.key)
+        return Finding(*own, groups=(pair,), per="head", signed=False)
+
+
+def _head(row: MeasuredValue) -> tuple[str, int | None, int | None]:
+    return row.stack, row.layer, row.head
+
+
 def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
     """The page from the tables measures and claims."""
-    numbers, facts = SimilarityNumbers.of(tables["measures"]), about.facts
-    texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
+    numbers, facts = Measures.of(tables["measures"]), about.facts
     name = words.called(facts.subject, about.command)
+    texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
     lede = f"The query, key and value matrices of every head of {name}{texts}. This speaks of this one model."
-    sections = [
+    sections = present(
         _alike(numbers),
         Section("What the claims come to", (_rule(facts),), cards=tables["claims"]),
         _score(numbers, facts),
         _ranks(numbers),
         _described(numbers, facts),
-        *_elsewhere(numbers),
+        _elsewhere(numbers),
         _compared(numbers, facts),
-    ]
-    if about.notes:
-        sections.append(Section("Notes", tuple(about.notes)))
-    own = provenance(about, *_facts(facts), timed=False)
-    return Sheet(f"Why three matrices? {name}", "Similarity", lede, tuple(sections), own, REFERENCES)
+        notes_section(about),
+    )
+    read = f"{words.several(facts.texts or 0, 'text')}, {words.several(facts.tokens or 0, 'token')}"
+    own = (
+        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
+        *((("Texts", f"{facts.corpus}: {read}"),) if facts.corpus else ()),
+        ("Random matrices", f"{words.count(facts.draws)} draws a shape at least, seed {facts.seed}"),
+    )
+    title = f"Why three matrices? {name}"
+    return Sheet(title, "Similarity", lede, sections, provenance(about, *own, timed=False), REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
     """How alike each pair is, how symmetric the score, and every verdict with its reason."""
-    numbers = SimilarityNumbers.of(tables["measures"])
-    found = [_overlap(numbers, pair) for pair in PAIRS if numbers.get("overlap", pair)]
-    if numbers.get("symmetric_share", "q-k"):
-        said = f"Symmetric share of the score: {_against_null(numbers, 'symmetric_share', 'q-k')} on average."
-        values = _estimates(numbers, "symmetric_share", "q-k")
-        found.append(_finding("symmetric_share", said, values, _sides(numbers, "symmetric_share", "q-k"), "q-k"))
+    numbers = Measures.of(tables["measures"])
+    found = list(_overlaps(numbers))
+    score = Heads.of(numbers, "symmetric_share", "q-k")
+    if score.rows:
+        said = f"Symmetric share of the score: {score.against} on average."
+        found.append(score.finding("symmetric_share", said, "q-k"))
     return (*found, *verdict_findings(tables["claims"]))
 
 
-def _finding(measure: str, said: str, values: tuple[Estimate, ...], sides: tuple[int, int], pair: str) -> Finding:
-    compared = f"{sides[0]} heads above random matrices, {sides[1]} below, after Holm" if len(values) > 1 else ""
-    return Finding(
-        measure, said, "share", values, compared, matrices.SOURCE.key, groups=(pair,), per="head", signed=False
-    )
+def _overlaps(numbers: Measures) -> Iterator[Finding]:
+    """How much the matrices of each pair read the same, against random matrices and against the layer's other heads."""
+    for pair in PAIRS:
+        heads = Heads.of(numbers, "overlap", pair)
+        if not heads.rows:
+            continue
+        said = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
+        if heads.null is not None:
+            above, below = heads.beyond(1), heads.beyond(-1)
+            said += f", random matrices of the shape {words.number(heads.null)}; {above} heads above them and {below} below, after Holm"
+        if among := numbers.where("overlap_among", component=pair, group=None):
+            first = sum(row.value == 0 for row in numbers.where("overlap_others_above", component=pair, group=None))
+            said += (
+                f"; minus that with its layer's other heads {words.number(among.mean, True)}, {first} above all of them"
+            )
+        most = max(heads.rows, key=lambda row: row.value)
+        said += f". Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
+        yield heads.finding("overlap", said, pair)
 
 
-def _estimates(numbers: SimilarityNumbers, measure: str, pair: str) -> tuple[Estimate, ...]:
-    """The mean over heads, and beside it that of random matrices where there is one."""
-    heads, null = numbers.get(measure, pair), numbers.null(measure, pair)
-    mean = Estimate(pair, _mean(heads), n=len(heads))
-    return (mean,) if null is None else (mean, Estimate("random", null))
-
-
-def _sides(numbers: SimilarityNumbers, measure: str, pair: str) -> tuple[int, int]:
-    """How many heads lie above random matrices, and how many below."""
-    heads = numbers.get(measure, pair)
-    return sum(h.side == 1 for h in heads), sum(h.side == -1 for h in heads)
-
-
-def _alike(numbers: SimilarityNumbers) -> Section:
+def _alike(numbers: Measures) -> Section:
     said = (
         "A head's matrix reads a part of its input, as many directions as the head is wide. The overlap of two matrices is the "
         "mean squared cosine of the principal angles between what they read: 1 where they read the same, 0 where one reads "
         "only what the other is blind to. It stays what it is when a head is rewritten as (W_Q G, W_K G⁻ᵀ), which is the same head."
     )
-    found = [replace(_overlap(numbers, pair), title=_dash(pair)) for pair in PAIRS if numbers.get("overlap", pair)]
-    fold = sentences(found, "Overlaps in words")
-    figures = [
-        *_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS),
+    found = [replace(one, title=_dash(*one.groups)) for one in _overlaps(numbers)]
+    figures = (
+        *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
-    ]
-    question, notes = "Do two matrices of a head read the same?", (TextBlock(said, "quiet"),)
-    return Section(question, _most_alike(numbers), tuple(figures), (fold,) if fold else (), blocks=notes)
-
-
-def _most_alike(numbers: SimilarityNumbers) -> tuple[str, ...]:
-    """The pair that is most alike, in a sentence; empty where no pair was measured."""
-    pairs = [pair for pair in PAIRS if numbers.get("overlap", pair)]
-    if not pairs:
-        return ()
-    most = max(pairs, key=lambda pair: _mean(numbers.get("overlap", pair)))
-    heads = words.several(len(numbers.get("overlap", most)), "head")
-    return (
-        f"Overlap is largest for {_dash(most)}: {_against_null(numbers, 'overlap', most)} on average over {heads}.",
     )
+    every = {pair: Heads.of(numbers, "overlap", pair) for pair in PAIRS}
+    lead = ()
+    if measured := [pair for pair in PAIRS if every[pair].rows]:
+        most = max(measured, key=lambda pair: every[pair].mean)
+        count = words.several(len(every[most].rows), "head")
+        lead = (f"Overlap is largest for {_dash(most)}: {every[most].against} on average over {count}.",)
+    fold = sentences(found, "Overlaps in words")
+    return Section("Do two matrices of a head read the same?", lead, figures, present(fold), blocks=quiet([said]))
 
 
 def _short(
-    numbers: SimilarityNumbers, name: str, title: str, kinds: Sequence[tuple[str, str, str]], components: Sequence[str]
-) -> Iterable[Figure]:
-    """Means over heads as a row of small panels, of measures with their titles and units; none where there is nothing."""
+    numbers: Measures, name: str, title: str, kinds: Sequence[tuple[str, str, str]], components: Sequence[str]
+) -> Figure | None:
+    """Means over heads as a row of small panels, of measures with their titles and units; null where there is nothing."""
     short = []
     for measure, said, unit in kinds:
-        found = {c: numbers.get(measure, c) for c in components}
-        values = tuple(Estimate(c, _mean(heads), n=len(heads)) for c, heads in found.items() if heads)
+        means = {e.name: e for e in numbers.where(measure, group=None).means()}
+        values = tuple(means[c] for c in components if c in means)
         short.append(Finding(measure, "", unit, values, title=said, signed=measure == "cosine"))
-    drawn = small_multiples(name, title, "Means over heads; each panel has an axis of its own.", short)
-    return () if drawn is None else (drawn,)
+    return small_multiples(name, title, "Means over heads; each panel has an axis of its own.", short)
 
 
 _ALIKE = (("overlap", "Overlap", "share"), ("cosine", "Cosine of the matrices", "cosine"), ("cka", "Linear CKA", "CKA"))
-
-
 _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 the same."
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
-
-
-def _overlap(numbers: SimilarityNumbers, pair: str) -> Finding:
-    values, sides = _estimates(numbers, "overlap", pair), _sides(numbers, "overlap", pair)
-    return _finding("overlap", f"Overlap of {_overlaps(numbers, pair)}", values, sides, pair)
-
-
-def _overlaps(numbers: SimilarityNumbers, pair: str) -> str:
-    heads = numbers.get("overlap", pair)
-    null = numbers.null("overlap", pair)
-    said = f"{_dash(pair)}: {words.number(_mean(heads))} on average over {words.several(len(heads), 'head')}"
-    if null is not None:
-        above, below = _sides(numbers, "overlap", pair)
-        said += f", random matrices of the shape {words.number(null)}; {above} heads above them and {below} below, after Holm"
-    among = numbers.get("overlap_among", pair)
-    if among:
-        first = sum(h.value == 0 for h in numbers.get("overlap_others_above", pair))
-        said += (
-            f"; minus that with its layer's other heads {words.number(_mean(among), True)}, {first} above all of them"
-        )
-    most = max(heads, key=lambda h: h.value)
-    return f"{said}. Most: {words.number(most.value)} at {_of(most.stack)}layer {most.layer} head {most.head}."
 
 
 def _rule(facts: SimilarityFacts) -> str:
@@ -178,19 +200,18 @@ def _rule(facts: SimilarityFacts) -> str:
     )
 
 
-def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
-    shares = numbers.get("symmetric_share", "q-k")
+def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
+    """How symmetric the score is, by its weights and on texts."""
+    shares = Heads.of(numbers, "symmetric_share", "q-k")
     said, more, figures = [], [], []
-    if shares:
-        null = numbers.null("symmetric_share", "q-k")
-        above, below = _sides(numbers, "symmetric_share", "q-k")
+    if shares.rows:
         said.append(
-            f"By squared size {words.number(_mean(shares))} of the score is symmetric, averaged over heads (random matrices: "
-            f"{words.number(null)})."
+            f"By squared size {words.number(shares.mean)} of the score is symmetric, averaged over heads (random matrices: "
+            f"{words.number(shares.null)})."
         )
         more.append(
             "The score of two inputs is x W_Q W_Kᵀ y. Its symmetric part is the same both ways round, its antisymmetric part turns "
-            f"its sign. {above} heads are more symmetric than random matrices and {below} less, after Holm."
+            f"its sign. {shares.beyond(1)} heads are more symmetric than random matrices and {shares.beyond(-1)} less, after Holm."
         )
         caption = (
             "Share of W_Q W_Kᵀ that is symmetric, by squared size: 1 a similarity, 0 its opposite, random matrices ½."
@@ -198,7 +219,7 @@ def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
         figures += _grids(
             numbers, "symmetric_share", ("q-k",), "share", "Figure 2", "How symmetric the score is", caption
         )
-    elif not numbers.get("symmetric_share", "q-k", ELSEWHERE):
+    elif not numbers.where("symmetric_share", component="q-k", group=ELSEWHERE):
         said.append(
             "How symmetric the score is was not measured: no layer has queries and keys that are plain maps of their input. With a "
             "norm behind them the score is not x W_Q W_Kᵀ y (see the notes)."
@@ -231,20 +252,17 @@ def _score(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
             figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {3 + i}", title, caption + tail, CORPUS, sign)
     else:
         said.append("Whether a token scores highest with itself was not measured: that needs texts.")
-    notes = tuple(TextBlock(one, "quiet") for one in more)
-    return Section("Is the score a similarity?", tuple(said), tuple(figures), blocks=notes)
+    return Section("Is the score a similarity?", tuple(said), tuple(figures), blocks=quiet(more))
 
 
-def _on_texts(numbers: SimilarityNumbers, facts: SimilarityFacts) -> list[str]:
-    found = {
-        m: numbers.get(m, "q-k", CORPUS)
-        for m in ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
-    }
+def _on_texts(numbers: Measures, facts: SimilarityFacts) -> list[str]:
+    names = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
+    found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in names}
     if not found["score_unequal_share"]:
         return [
             "On the texts no score was compared: queries and keys are never of one sequence, or texts have one token."
         ]
-    mean = {name: words.number(_mean(heads)) for name, heads in found.items() if heads}
+    mean = {name: words.number(rows.mean) for name, rows in found.items() if rows}
     said = (
         f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
         f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
@@ -255,27 +273,26 @@ def _on_texts(numbers: SimilarityNumbers, facts: SimilarityFacts) -> list[str]:
     return [said]
 
 
-def _ranks(numbers: SimilarityNumbers) -> Section:
+def _ranks(numbers: Measures) -> Section:
     said = (
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
-    have = tuple(c for c in RANKS if numbers.get("effective_rank", c))
-    lines = tuple((PRODUCTS[c], _against_null(numbers, "effective_rank", c)) for c in have)
-    short = _short(
-        numbers, "ranks-short", "Matrix by matrix", (("effective_rank", "Effective rank", "directions"),), RANKS
-    )
-    fold = Table(("", "mean"), lines, "Mean effective rank", folded=True, label="Mean effective rank")
-    title, caption = "Directions that a head uses", "Effective rank of a head's products."
-    figures = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, caption)
-    means = [f"{PRODUCTS[c]} {words.number(_mean(numbers.get('effective_rank', c)))}" for c in have]
-    lead = f"On average over heads, directions in use: {words.listed(means)}."
-    return Section(
-        "How many directions does a head use?", (lead,), (*short, *figures), (fold,), blocks=(TextBlock(said, "quiet"),)
-    )
+    every = {c: Heads.of(numbers, "effective_rank", c) for c in RANKS}
+    have = tuple(c for c in RANKS if every[c].rows)
+    kinds = (("effective_rank", "Effective rank", "directions"),)
+    short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, RANKS)
+    lines, caption = tuple((PRODUCTS[c], every[c].against) for c in have), "Mean effective rank"
+    fold = Table(("", "mean"), lines, caption, folded=True, label=caption)
+    title, said_of = "Directions that a head uses", "Effective rank of a head's products."
+    maps = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, said_of)
+    means = words.listed([f"{PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
+    lead = (f"On average over heads, directions in use: {means}.",)
+    figures = (*present(short), *maps)
+    return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([said]))
 
 
-def _described(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
+def _described(numbers: Measures, facts: SimilarityFacts) -> Section:
     said = (
         "The cosine of two flattened matrices and linear CKA change when a head is rewritten in another basis, so that no verdict "
         "rests on them. They say how alike the weights and the representations are as this model happens to hold them."
@@ -290,19 +307,18 @@ def _described(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
     return Section("Described, not judged", (said,), tuple(figures))
 
 
-def _elsewhere(numbers: SimilarityNumbers) -> Iterable[Section]:
-    """How attention to another sequence differs from attention to its own; nothing where there is none."""
-    if not numbers.get("overlap", "q-k", ELSEWHERE):
-        return
+def _elsewhere(numbers: Measures) -> Section | None:
+    """How attention to another sequence differs from attention to its own; null where there is none."""
+    if not numbers.where("overlap", component="q-k", group=ELSEWHERE):
+        return None
     named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
     lines = []
     for measure, component in named:
-        heads = [*numbers.get(measure, component), *numbers.get(measure, component, ELSEWHERE)]
-        means = [[h.value for h in heads if h.stack == stack] for stack in ("enc", "dec", "cross")]
-        cells = (words.number(sum(some) / len(some)) if some else "–" for some in means)
-        null = numbers.null(measure, component)
-        null = numbers.null(measure, component, ELSEWHERE) if null is None else null
-        lines.append((f"{NAMES[measure]}: {_dash(component)}", *cells, words.number(null)))
+        same, other = (Heads.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
+        means = Measures((*same.rows, *other.rows)).by("stack")
+        cells = (words.number(means[stack].mean) if stack in means else "–" for stack in ("enc", "dec", "cross"))
+        null = words.number(other.null if same.null is None else same.null)
+        lines.append((f"{NAMES[measure]}: {_dash(component)}", *cells, null))
     said = (
         "In cross-attention the queries are made of the decoder's vectors, the keys and values of the encoder's. What W_Q reads "
         "there is compared with what W_K and W_V read as if both were of one space, which they share only as far as training made "
@@ -315,23 +331,20 @@ def _elsewhere(numbers: SimilarityNumbers) -> Iterable[Section]:
     table = Table(
         ("Mean over heads", "encoder", "decoder", "cross", "random"), tuple(lines), "By where queries come from"
     )
-    yield Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
+    return Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
 
 
-def _compared(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
+def _compared(numbers: Measures, facts: SimilarityFacts) -> Section:
+    """Every measure that has a null, with how many heads differ from it."""
     rows = []
-    for (measure, component, group), heads in numbers.heads.items():
-        null = numbers.null(measure, component, group)
-        if null is None:
+    for measure, component, group in numbers.by("measure", "component", "group"):
+        heads = Heads.of(numbers, measure, component, group)
+        if heads.null is None:
             continue
-        scores = [h.z for h in heads if h.z is not None]
+        z = sum(heads.scores.values()) / len(heads.scores) if heads.scores else None
         name = f"{NAMES[measure]}{f', {group}' if group in (AFFINE, ELSEWHERE) else ''}"
-        cells = (
-            words.number(_mean(heads)),
-            words.number(null),
-            words.number(sum(scores) / len(scores), True) if scores else "–",
-        )
-        sides = (str(sum(h.side == 1 for h in heads)), str(sum(h.side == -1 for h in heads)), str(len(heads)))
+        cells = (words.number(heads.mean), words.number(heads.null), words.number(z, True))
+        sides = (str(heads.beyond(1)), str(heads.beyond(-1)), str(len(heads.rows)))
         rows.append((f"{name}: {_dash(component)}", *cells, *sides))
     columns = ("measure", "mean", "random", "mean z", "above", "below", "heads")
     caption = "Means over heads; above and below count heads that differ from random matrices after Holm, two-sided."
@@ -344,7 +357,7 @@ def _compared(numbers: SimilarityNumbers, facts: SimilarityFacts) -> Section:
 
 
 def _grids(
-    numbers: SimilarityNumbers,
+    numbers: Measures,
     measure: str,
     components: Sequence[str],
     unit: str,
@@ -355,30 +368,22 @@ def _grids(
     diverging: bool = False,
 ) -> Iterable[Figure]:
     """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
-    values: dict[str, list[tuple[int, int, float]]] = {}
-    marked: dict[str, set[tuple[int, int]]] = {}
-    for component in components:
-        for head in numbers.get(measure, component, group):
-            panel = f"{_of(head.stack)}{_dash(component)}"
-            values.setdefault(panel, []).append((head.layer, head.head, head.value))
-            if head.side:
-                marked.setdefault(panel, set()).add((head.layer, head.head))
-    if not values:
+    found = {c: Heads.of(numbers, measure, c, group) for c in components}
+    rows = Measures(tuple(row for heads in found.values() for row in heads.rows))
+    if not rows:
         return
-    if marked:
+
+    def clear(row: MeasuredValue) -> bool:
+        return bool(found[row.component or ""].sides.get(_head(row)))
+
+    if any(map(clear, rows)):
         caption += " Dots: heads that differ from random matrices, p < 0.05 after Holm."
-    count = words.several(max(len(rows) for rows in values.values()), "head")
+    count = words.several(max(map(len, rows.by("stack", "component").values())), "head")
     name = f"{measure.replace('_', '-')}{'-' + group.replace(' ', '-') if group else ''}"
-    yield grid(name, number, title, f"{caption} {count} a panel.", values, unit, diverging, None, marked)
-
-
-def _against_null(numbers: SimilarityNumbers, measure: str, component: str) -> str:
-    said, null = words.number(_mean(numbers.get(measure, component))), numbers.null(measure, component)
-    return said if null is None else f"{said} (random: {words.number(null)})"
-
-
-def _mean(heads: Sequence[Head]) -> float:
-    return sum(h.value for h in heads) / len(heads)
+    names, said = (name, number, title), f"{caption} {count} a panel."
+    yield head_maps(
+        names, said, rows, unit, diverging, None, clear, lambda row: _of(row.stack) + _dash(row.component or "")
+    )
 
 
 def _of(stack: str) -> str:
@@ -387,11 +392,3 @@ def _of(stack: str) -> str:
 
 def _dash(component: str) -> str:
     return component.replace("-", "–")
-
-
-def _facts(facts: SimilarityFacts) -> Iterable[tuple[str, str]]:
-    yield "Model", f"{facts.subject}, weights {facts.fingerprint}"
-    if facts.corpus:
-        read = f"{words.several(facts.texts or 0, 'text')}, {words.several(facts.tokens or 0, 'token')}"
-        yield "Texts", f"{facts.corpus}: {read}"
-    yield "Random matrices", f"{words.count(facts.draws)} draws a shape at least, seed {facts.seed}"

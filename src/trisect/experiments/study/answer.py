@@ -21,6 +21,7 @@ from trisect.report.opening import NAMES, answered, opening, picture_of, sure, u
 from trisect.report.panels import Figure
 from trisect.report.points import Mean, Point, interval, paired
 from trisect.report.sheet import Section
+from trisect.report.subject import spoken
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
 COLUMNS = {OWN: "its own", OTHERS: "another's", UNCHANGED: "unchanged"}
@@ -94,12 +95,7 @@ def _at(rows: StudyRows, measure: str, component: str) -> Mean | None:
 
 
 def _percent(mean: Mean) -> str:
-    ends = (
-        ""
-        if mean.low is None or mean.high is None
-        else f" (95\u00a0%: {percent(max(0.0, mean.low), 1)} to {percent(min(1.0, mean.high), 1)})"
-    )
-    return f"{percent(mean.mean, 1)}{ends}"
+    return spoken(mean, text=lambda share: percent(min(1.0, max(0.0, share)), 1))
 
 
 def _costs(rows: StudyRows) -> Iterator[Finding]:

@@ -8,12 +8,11 @@ from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
-from trisect.report.axes import around
 from trisect.report.chart_data import Measure
 from trisect.report.heatmaps import grid
-from trisect.report.panels import ZERO, Figure, site_panel
-from trisect.report.parts import component_key, cut, with_means
-from trisect.report.points import Point, by_site, interval, order
+from trisect.report.panels import ZERO, Figure
+from trisect.report.parts import SitePanel, axis_of, site_figure
+from trisect.report.points import Point, by_site, interval, order, side
 
 
 def together(points: Sequence[Point]) -> list[Point]:
@@ -35,42 +34,37 @@ def together(points: Sequence[Point]) -> list[Point]:
 
 def combinations(rows: StudyRows) -> Iterable[Figure]:
     """Sites of several parts against the sum of their single effects, for every method that has both."""
-    found: dict[str, list[Point]] = {}
-    for label in rows.labels:
-        found[f"Attack on {study_words.label_name(label)}"] = together(
-            rows.readable(rows.effects("attack", "valid", label))
-        )
+    found = {
+        f"Attack on {study_words.label_name(label)}": together(rows.readable(rows.effects("attack", "valid", label)))
+        for label in rows.labels
+    }
     found["Freezing"] = together(rows.effects("freeze", "valid"))
     found["Mean ablation"] = together(rows.measure("ablate_rise_nats", "valid"))
     found["Rewinding area"] = together(rows.measure("rewind_area", "train"))
     found = {title: points for title, points in found.items() if points}
     if not found:
         return
-    panels, shown = [], []
-    for title, points in found.items():
-        axis = around([p.value for p in with_means(points)], "nats", zero=True, bend=True)
-        measure = Measure(f"{title}: together minus the sum of the parts", "nats", True)
-        panels.append(site_panel(title, points, axis, (ZERO._replace(name="the sum"),), measure))
-        shown.append((axis, points))
     every = [p for points in found.values() for p in points]
     caption = (
         "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "
         "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
         f"freezing and ablation: validation loss; rewinding: train loss. {study_words.seeds(rows)}. {_tally(found)}"
-        f"{study_words.from_diverged(every)}{cut(shown)}"
+        f"{study_words.from_diverged(every)}"
     )
-    key = component_key(every, ZERO._replace(name="the sum"))
-    yield Figure(
-        "combinations", "Beyond the paper", "Together against the sum of the parts", caption, tuple(panels), key
-    )
+    noun, total = "together minus the sum of the parts", (ZERO._replace(name="the sum"),)
+    names = ("combinations", study_words.BEYOND, "Together against the sum of the parts")
+    panels = [
+        SitePanel(t, ps, Measure(f"{t}: {noun}", "nats", True), axis_of(ps, "nats", bend=True), total)
+        for t, ps in found.items()
+    ]
+    yield site_figure(names, caption, panels)
 
 
 def _tally(found: dict[str, list[Point]]) -> str:
     said = []
     for title, points in found.items():
         means = by_site(points)
-        above = sum(m.low is not None and m.low > 0 for m in means.values())
-        below = sum(m.high is not None and m.high < 0 for m in means.values())
+        above, below = (sum(side(mean) == way for mean in means.values()) for way in (1, -1))
         said.append(
             f"{title}: of {words.several(len(means), 'site')}, {above} clear above and {below} clear below the sum"
         )
@@ -103,7 +97,7 @@ def _map(rows: StudyRows, name: str, title: str, points: Sequence[Point], noun: 
         group = "+".join(known.components)
         where = (known.layers or (0,))[0], (known.heads or (0,))[0]
         cells.setdefault(words.GROUP.get(group, group), []).append((*where, mean.mean))
-        if site in read and mean.low is not None and mean.high is not None and (mean.low > 0 or mean.high < 0):
+        if site in read and side(mean):
             clear.setdefault(words.GROUP.get(group, group), set()).add(where)
     if not cells:
         return
@@ -114,4 +108,4 @@ def _map(rows: StudyRows, name: str, title: str, points: Sequence[Point], noun: 
         f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {said}"
         f"The same colours in every panel, {study_words.seeds(rows)}.{study_words.from_collapsed(rows, points)}"
     )
-    yield grid(name, "Beyond the paper", title, caption, cells, "nats", True, (-most, most), clear)
+    yield grid(name, study_words.BEYOND, title, caption, cells, "nats", True, (-most, most), clear)

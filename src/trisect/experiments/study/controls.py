@@ -12,10 +12,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
-from trisect.report.axes import around
-from trisect.report.chart_data import Measure
-from trisect.report.panels import ZERO, Figure, site_panel
-from trisect.report.parts import component_key, cut, with_means
+from trisect.report.panels import Figure
+from trisect.report.parts import axis_of, change_panel, site_figure
 from trisect.report.points import Mean, Point, interval, place
 from trisect.report.survival import NAMES, tallied, tally
 
@@ -87,9 +85,8 @@ def _beside(rows: StudyRows, label: str, split: str) -> dict[str, list[Point]]:
 
 def _figure(rows: StudyRows, label: str, split: str, found: Mapping[str, Sequence[Point]]) -> Figure:
     every = [p for points in found.values() for p in points]
-    axis = around([p.value for p in with_means(every)], f"nats, {split}", zero=True, bend=True)
+    axis = axis_of(every, f"nats, {split}", bend=True)
     noun = f"change of {SPLIT[split]} loss"
-    panels = tuple(site_panel(n, ps, axis, (ZERO,), Measure(f"{n}: {noun}", "nats", True)) for n, ps in found.items())
     less = _less(rows, found)
     less = f" Attack minus control, mean over sites: {less}." if less else ""
     how = " ".join(HOW[c] for c in CONTROLS if NAMES[c] in found)
@@ -98,11 +95,11 @@ def _figure(rows: StudyRows, label: str, split: str, found: Mapping[str, Sequenc
         f"of the next word is attacked, and with each control. {how} {study_words.seeds(rows)}, "
         f"{words.several(len({p.site for p in every}), 'site')}.{less}{_distance(rows, label)}"
         f"{study_words.from_collapsed(rows, every, paired=True)}{study_words.from_diverged(every)}"
-        f"{cut((axis, ps) for ps in found.values())}"
     )
     title = f"Attack on {study_words.label_name(label)} and its controls: {SPLIT[split]} loss"
     name = f"controls-{words.slug(label)}-{split}"
-    return Figure(name, "Beyond the paper", title, caption, panels, component_key(every, ZERO))
+    panels = [change_panel(n, ps, split, noun, axis) for n, ps in found.items()]
+    return site_figure((name, study_words.BEYOND, title), caption, panels)
 
 
 def _differences(rows: StudyRows, found: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:

@@ -129,21 +129,20 @@ def attacks(rows: StudyRows) -> Iterable[Figure]:
             points, curves = found[0]
             number = NUMBERS.get((label, split))
             stem = f"fig{number:02d}-" if number else ""
-            first, *others = arranged(rows, curves)
+            views = arranged(rows, curves)
             if label == first_label and len(rows.labels) > 1:
-                others += _by_label(rows, split)
-            yield Figure(
-                f"{stem}attack-{words.slug(label)}-{split}",
-                f"Figure {number}" if number else "Beyond the paper",
-                f"Attack on {study_words.label_name(label)}: {SPLIT[split]} loss",
-                f"Loss per epoch while an adversary at one site is fought with λ = {rows.strength:g}."
-                + _caption(rows, "attack", split, label, points, curves),
-                first.panels,
-                first.key,
-                at="epoch",
-                view=first.name,
-                others=tuple(others),
-            )
+                views = (*views, *_by_label(rows, split))
+            caption = f"Loss per epoch while an adversary at one site is fought with λ = {rows.strength:g}."
+            caption += _caption(rows, "attack", split, label, points, curves)
+            title = f"Attack on {study_words.label_name(label)}: {SPLIT[split]} loss"
+            name = f"{stem}attack-{words.slug(label)}-{split}"
+            yield _figure((name, f"Figure {number}" if number else study_words.BEYOND, title), caption, views)
+
+
+def _figure(names: tuple[str, str, str], caption: str, views: Sequence[FigureView]) -> Figure:
+    """Curves over epochs, in the first arrangement and the others."""
+    first, *others = views
+    return Figure(*names, caption, first.panels, first.key, at="epoch", view=first.name, others=tuple(others))
 
 
 def _by_label(rows: StudyRows, split: str) -> list[FigureView]:
@@ -151,33 +150,18 @@ def _by_label(rows: StudyRows, split: str) -> list[FigureView]:
     found = _against(rows, "attack", split, rows.labels)
     views = [arranged(rows, curves)[0] for _, curves in found]
     names = [study_words.label_name(label) for label in rows.labels if rows.curves("attack", split, label=label)]
-    beside = [_titled(p, f"{p.title}, {name}") for v, name in zip(views, names, strict=True) for p in v.panels]
+    beside = [p.titled(f"{p.title}, {name}") for v, name in zip(views, names, strict=True) for p in v.panels]
     return [FigureView(BY_LABEL, tuple(beside), views[0].key)]
-
-
-def _titled(panel: Panel, title: str) -> Panel:
-    chart = panel.chart.copy(deep=False)
-    chart.title = title
-    return panel._replace(title=title, chart=chart, alt=f"{title}{panel.alt.removeprefix(panel.title)}")
 
 
 def freezing(rows: StudyRows) -> Iterable[Figure]:
     """Figures 11 and 12."""
     for number, split in ((11, "train"), (12, "valid")):
         for points, curves in _against(rows, "freeze", split, [None]):
-            first, other = arranged(rows, curves)
-            yield Figure(
-                f"fig{number}-freeze-{split}",
-                f"Figure {number}",
-                f"Freezing: {SPLIT[split]} loss",
-                "Loss per epoch while one site keeps its initial weights."
-                + _caption(rows, "freeze", split, None, points, curves),
-                first.panels,
-                first.key,
-                at="epoch",
-                view=first.name,
-                others=(other,),
-            )
+            caption = "Loss per epoch while one site keeps its initial weights."
+            caption += _caption(rows, "freeze", split, None, points, curves)
+            names = (f"fig{number}-freeze-{split}", f"Figure {number}", f"Freezing: {SPLIT[split]} loss")
+            yield _figure(names, caption, arranged(rows, curves))
 
 
 def baseline(rows: StudyRows) -> Iterable[Figure]:
@@ -237,7 +221,7 @@ def midstage(rows: StudyRows) -> Iterable[Figure]:
     axis = around([p.value for p in (*points, *final)], LOSS, most=max(start) if start else math.inf)
     other = CurveLine("final", palette.BASELINE, (5, 3), tuple(flat)) if flat else None
     measure = Measure("train loss with that epoch's weights", LOSS)
-    first, second = arranged(rows, Curves(tuple(of_runs(points, measure)), other, axis), meet=True)
+    views = arranged(rows, Curves(tuple(of_runs(points, measure)), other, axis), meet=True)
     caption = (
         "Train loss of the final model when one site's weights are those of an earlier epoch; grey and dashed is the final loss. "
         f"{study_words.seeds(rows)}, {words.several(len({p.site for p in points}), 'site')}."
@@ -246,14 +230,4 @@ def midstage(rows: StudyRows) -> Iterable[Figure]:
     if zero:
         caption += f" With the initial weights: {study_words.extremes(zero, 'nats', False)}"
     caption += CUT if any(p.value > axis.high for p in points) else ""
-    yield Figure(
-        "fig10-midstage",
-        "Figure 10",
-        "Rewinding to mid-stage weights",
-        caption,
-        first.panels,
-        first.key,
-        at="epoch",
-        view=first.name,
-        others=(second,),
-    )
+    yield _figure(("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights"), caption, views)

@@ -10,10 +10,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.removal import baselines
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
-from trisect.report.axes import around
-from trisect.report.chart_data import Measure
-from trisect.report.panels import ZERO, Figure, site_panel
-from trisect.report.parts import component_key, cut, with_means
+from trisect.report.panels import Figure
+from trisect.report.parts import change_panel, site_figure
 from trisect.report.points import Point
 
 BITS = "probe_linear_bits"
@@ -75,7 +73,10 @@ class Reached(NamedTuple):
 
 def against_control(rows: StudyRows, label: str, variant: str = "plain") -> Reached:
     """Attack minus control labels at equal bits removed: in each seed at the most bits that both of them remove there."""
-    attack, control = doses(rows, label, variant), doses(rows, label, _controlled(variant))
+    attack, control = (
+        doses(rows, label, variant),
+        doses(rows, label, "control" if variant == "plain" else f"control+{variant}"),
+    )
     return _in_every_seed(rows, label, variant, _compared(attack, control))
 
 
@@ -95,10 +96,6 @@ def _in_every_seed(rows: StudyRows, label: str, variant: str, points: Sequence[P
             attacked.setdefault(point.site, set()).add(point.seed)
     has = {site: {p.seed for p in points if p.site == site} for site in attacked}
     return Reached([p for p in points if has.get(p.site) == attacked.get(p.site)], len(attacked))
-
-
-def _controlled(variant: str) -> str:
-    return "control" if variant == "plain" else f"control+{variant}"
 
 
 def _compared(attack: DoseCurves, control: DoseCurves) -> list[Point]:
@@ -123,25 +120,15 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
             continue
         reached = "; ".join(f"{title}: every seed at {one.words}" for title, one in panels.items())
         noun, measured = study_words.label_name(label), "change of the validation loss"
-        axes = {
-            t: around([p.value for p in with_means(ps)], "nats, valid", zero=True, bend=True) for t, ps in found.items()
-        }
-        drawn = tuple(
-            site_panel(t, ps, axes[t], (ZERO,), Measure(f"{t}: {measured}", "nats", True)) for t, ps in found.items()
-        )
         caption = (
             f"Attacks on {noun} compared at equal bits removed, not at equal λ. Bits are what a fresh linear probe no longer finds at the "
             "attacked site on held-out tokens; between the strengths that were run the loss is interpolated, from no change at 0 bits. "
             "Half of the bits: of those that the baseline of the same seed has there. Attack minus control: the control removes as "
             "many bits of labels that each word type drew by chance, in each seed the most that both remove. Collapsed runs are left "
             f"out, and so are sites that some seed does not reach ({reached}). {study_words.seeds(rows)}."
-            f"{cut((axes[t], ps) for t, ps in found.items())}"
         )
-        every = [p for points in found.values() for p in points]
-        title = f"Attacks on {noun} at equal bits removed"
-        yield Figure(
-            f"attack-{words.slug(label)}-dose", "Beyond the paper", title, caption, drawn, component_key(every, ZERO)
-        )
+        names = (f"attack-{words.slug(label)}-dose", study_words.BEYOND, f"Attacks on {noun} at equal bits removed")
+        yield site_figure(names, caption, [change_panel(t, ps, "valid", measured) for t, ps in found.items()])
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:

@@ -9,10 +9,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
-from trisect.report.axes import around
-from trisect.report.chart_data import Measure
-from trisect.report.panels import ZERO, Figure, site_panel
-from trisect.report.parts import component_key, cut, with_means
+from trisect.report.panels import Figure
+from trisect.report.parts import change_panel, site_figure
 from trisect.report.points import Point
 
 
@@ -20,23 +18,17 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
     """A figure for each kind, both losses of each of its settings, as differences to the baseline of the same seed."""
     found = [kind for kind in rows.runs["edit"].unique(maintain_order=True) if kind != "none"]
     for kind in (kind for kind in found if not kind_of(kind).own_page):
-        panels, shown = [], []
-        for split in ("valid", "train"):
-            for name, points in _by_settings(rows.effects(kind, split)).items():
-                axis = around([p.value for p in with_means(points)], f"nats, {split}", zero=True, bend=True)
-                title = f"{name}: {SPLIT[split]} loss"
-                panels.append(site_panel(title, points, axis, (ZERO,), Measure(f"{title}: change", "nats", True)))
-                shown.append((axis, points))
+        panels = [
+            change_panel(f"{name}: {SPLIT[split]} loss", points, split, "change")
+            for split in ("valid", "train")
+            for name, points in _by_settings(rows.effects(kind, split)).items()
+        ]
         if panels:
-            every = [p for _, points in shown for p in points]
-            what = kind_of(kind).title
             caption = (
                 f"Difference to the baseline of the same seed, at the last epoch, of runs with the edit {kind}. "
-                f"{study_words.seeds(rows)}.{study_words.from_diverged(every)}{cut(shown)}"
+                f"{study_words.seeds(rows)}.{study_words.from_diverged([p for one in panels for p in one.points])}"
             )
-            yield Figure(
-                f"edit-{words.slug(kind)}", "Beyond the paper", what, caption, tuple(panels), component_key(every, ZERO)
-            )
+            yield site_figure((f"edit-{words.slug(kind)}", study_words.BEYOND, kind_of(kind).title), caption, panels)
 
 
 def _by_settings(points: Iterable[Point]) -> dict[str, list[Point]]:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from typing_extensions import TypedDict
-
 from trisect.claims import claims_hash
 from trisect.core.methods import METHODS
 from trisect.experiments.study import words as study_words
@@ -25,25 +23,6 @@ class NumbersTable(NamedTuple):
     rows: list[tuple[str, list[tuple[str, str]]]]
 
 
-class StudyWords(TypedDict):
-    """What the page says of a study, in words; `today` is the hash of today's claims, `changed` that runs carry another."""
-
-    model: str
-    corpus: str
-    budget: str
-    seeds: str
-    runs: str
-    hashes: list[str]
-    today: str
-    many: bool
-    changed: bool
-    fingerprints: list[str]
-    wall: str
-    products: str
-    versions: list[str]
-    settings: list[tuple[str, list[tuple[str, str]]]]
-
-
 def numbers(rows: StudyRows) -> NumbersTable:
     """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
     items: list[tuple[str, str, bool, list[Point]]] = []
@@ -59,8 +38,7 @@ def numbers(rows: StudyRows) -> NumbersTable:
     def cell(mean: Mean | None, signed: bool, digits: int) -> tuple[str, str]:
         if mean is None:
             return "–", ""
-        low, high = (words.number(end, signed, digits) for end in (mean.low, mean.high))
-        return words.number(mean.mean, signed, digits), "" if mean.low is None else f"{low} to {high}"
+        return words.number(mean.mean, signed, digits), "" if mean.low is None else words.ends(mean, signed, digits)
 
     return NumbersTable(
         [(title, unit) for title, unit, _, _ in columns],
@@ -85,8 +63,10 @@ def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
     return [(title, [p._replace(value=100 * p.value) for p in points]) for title, points in found if points]
 
 
-def study(rows: StudyRows) -> StudyWords:
-    """What the head, the cards and the last section say about the study."""
+def study(rows: StudyRows) -> dict[str, Any]:
+    """What the head, the cards and the last section say about the study; `today` is the hash of today's claims, `changed` that runs
+    carry another.
+    """
     experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
     edits = experiment.get("edits")
     model, splits = experiment.get("model") or {}, corpus.get("splits") or {}
@@ -97,7 +77,7 @@ def study(rows: StudyRows) -> StudyWords:
         f"{words.count(corpus.get('types'))} types)"
     )
     states = rows.runs["status"].value_counts().sort("status").rows()
-    seconds = rows.about.get("wall_seconds")
+    seconds, precision = rows.about.get("wall_seconds"), rows.about.get("precision", "float32")
     # Runs name their text as NAME:FINGERPRINT; the fingerprint alone says whether it is the same text.
     texts = {*rows.runs["corpus"].drop_nulls().unique().to_list(), corpus.get("fingerprint", "–")}
     hashes = [mark for mark in rows.runs["claims_hash"].drop_nulls().unique().sort().to_list() if mark]
@@ -113,9 +93,13 @@ def study(rows: StudyRows) -> StudyWords:
         "changed": any(mark != claims_hash() for mark in hashes),
         "fingerprints": sorted({text.rpartition(":")[2] for text in texts}),
         "wall": _duration(seconds) if seconds else "–",  # none where nobody noted them
-        "products": _products(rows.about.get("precision", "float32")),
+        "products": "" if precision == "float32" else f", with {precision} products in training",
         "versions": _versions(rows),
-        "settings": [(name, _settings(part)) for name in SECTIONS if (part := experiment.get(name))]
+        "settings": [
+            (name, [(key, _setting(key, part[key])) for key in sorted(part)])
+            for name in SECTIONS
+            if (part := experiment.get(name))
+        ]
         + ([("edits", [_edit(one) for one in edits])] if edits else []),
     }
 
@@ -124,12 +108,8 @@ SECTIONS = ("text", "model", "training", *METHODS)
 UNSET = {"epochs": "as in training"}
 
 
-def _settings(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """One part of the experiment as names and words; what is null is said as what it stands for."""
-    return [(name, _setting(name, values[name])) for name in sorted(values)]
-
-
 def _setting(name: str, value: Any) -> str:
+    """One setting in words; what is null is said as what it stands for."""
     if value is None:
         return UNSET.get(name, "all")
     if isinstance(value, (list, tuple)):
@@ -143,21 +123,11 @@ def _edit(edit: Mapping[str, Any]) -> tuple[str, str]:
     return edit["kind"], ", ".join((edit["site"], *own))
 
 
-def _products(precision: str) -> str:
-    """What is to be said of the precision of training's products: nothing where they are as everything else."""
-    return "" if precision == "float32" else f", with {precision} products in training"
-
-
 def _versions(rows: StudyRows) -> list[str]:
     """Every distinct set of versions that made runs, in words; those of the study's description where runs name none."""
     found = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
     found = [versions for versions in found if versions] or [rows.about.get("versions") or {}]
-    return [_spelt(versions) for versions in found]
-
-
-def _spelt(versions: Mapping[str, Any]) -> str:
-    """`numpy 2.1, torch 2.8`, by name."""
-    return ", ".join(f"{name} {versions[name]}" for name in sorted(versions)) or "–"
+    return [", ".join(f"{name} {versions[name]}" for name in sorted(versions)) or "–" for versions in found]
 
 
 def _duration(seconds: float) -> str:

@@ -15,8 +15,8 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.axes import SharedAxis, around
 from trisect.report.chart_data import Measure
-from trisect.report.panels import ZERO, Figure, Level, heat_panel, site_panel
-from trisect.report.parts import component_key, cut, groups_of, with_means
+from trisect.report.panels import ZERO, Figure, Level, heat_panel
+from trisect.report.parts import SitePanel, axis_of, groups_of, site_figure, with_means
 from trisect.report.points import interval, order, place
 
 MEASURES = {
@@ -57,10 +57,16 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
         else:
             unit = "nats, valid" if kind in study_words.SIGNED else "nats, train"
             frames[kind] = around(values, unit, zero=True, bend=True)
-    panels = tuple(
-        site_panel(one.title, one.points, frames[one.kind], _levels(one.kind), MEASURES[one.kind](one.title))
+    panels = [
+        SitePanel(
+            one.title,
+            one.points,
+            MEASURES[one.kind](one.title),
+            frames[one.kind],
+            (ZERO,) * (one.kind != "criticality"),
+        )
         for one in items
-    )
+    ]
     bent = [one.title for one in items if frames[one.kind].linear is not None]
     points = [p for item in items for p in item.points]
     marks = "Marks are the one seed's values."
@@ -75,12 +81,7 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
     )
     if bent:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
-    caption += cut((frames[one.kind], one.points) for one in items)
-    yield Figure("answer", "", "The answer in one picture", caption, panels, component_key(points, ZERO))
-
-
-def _levels(kind: str) -> tuple[Level, ...]:
-    return () if kind == "criticality" else (ZERO,)
+    yield site_figure(("answer", "", "The answer in one picture"), caption, panels)
 
 
 def _heat(rows: StudyRows) -> Iterable[Figure]:
@@ -118,12 +119,12 @@ def _criticality(rows: StudyRows) -> Iterable[Figure]:
     if not last:
         return
     unit = SharedAxis("α", -0.04, 1.04)
-    panels, shown = [site_panel("Criticality", last, unit, (), MEASURES["criticality"]("Criticality"))], [(unit, last)]
+    panels = [SitePanel("Criticality", last, MEASURES["criticality"]("Criticality"), unit, ())]
     early = {(p.site, p.seed): p.value for p in first}
     differ = sorted({p.site for p in last if early.get((p.site, p.seed), p.value) != p.value}, key=order)
     if differ:
-        panels.append(site_panel("The other reading", first, unit, (), MEASURES["criticality"]("The other reading")))
-        shown.append((unit, first))
+        other = "The other reading"
+        panels.append(SitePanel(other, first, MEASURES["criticality"](other), unit, ()))
     epsilon = ((rows.about.get("experiment") or {}).get("rewind") or {}).get("epsilon", 0.01)
     caption = (
         f"The smallest α from which on the train loss stays within {100 * epsilon:g} % of the final loss: "
@@ -141,19 +142,9 @@ def _criticality(rows: StudyRows) -> Iterable[Figure]:
         )
     area = rows.measure("rewind_area", "train")
     if area:
-        axis = around([p.value for p in with_means(area)], "nats", zero=True)
-        panels.append(site_panel("Area", area, axis, (ZERO,), MEASURES["area"]("Area")))
-        shown.append((axis, area))
+        panels.append(SitePanel("Area", area, MEASURES["area"]("Area"), axis_of(area, "nats")))
         caption += " The area, the mean rise of the train loss over α, needs no tolerance."
-    caption += cut(shown)
-    yield Figure(
-        "fig09-criticality",
-        "Figure 9",
-        "Criticality of every site",
-        caption,
-        tuple(panels),
-        component_key(last, *([ZERO] if area else [])),
-    )
+    yield site_figure(("fig09-criticality", "Figure 9", "Criticality of every site"), caption, panels)
 
 
 def _adversary(rows: StudyRows) -> Iterable[Figure]:
@@ -162,31 +153,22 @@ def _adversary(rows: StudyRows) -> Iterable[Figure]:
     if not found:
         return
     axis = SharedAxis(SHARE, 0.0, 1.0)
-    levels = {label: _majority(rows, label) for label, _ in found}
-    panels = tuple(
-        site_panel(
-            f"Predicting {study_words.label_name(label)}",
+    nouns = {label: study_words.label_name(label) for label, _ in found}
+    panels = [
+        SitePanel(
+            f"Predicting {nouns[label]}",
             points,
+            Measure(f"adversary's accuracy on {nouns[label]}", SHARE),
             axis,
-            levels[label],
-            Measure(f"adversary's accuracy on {study_words.label_name(label)}", SHARE),
+            _majority(rows, label),
         )
         for label, points in found
-    )
+    ]
     caption = (
         "How often the adversary names the label of the next word rightly at the last epoch, on the validation split: what the attack left "
         f"for this adversary to find, which is not all that is there.{study_words.attacked(rows)} {study_words.seeds(rows)}."
     )
-    points = [p for _, ps in found for p in ps]
-    caption += cut((axis, ps) for _, ps in found)
-    yield Figure(
-        "adversary",
-        "Beyond the paper",
-        "The adversary's accuracy",
-        caption,
-        panels,
-        component_key(points, *(level for of in levels.values() for level in of)),
-    )
+    yield site_figure(("adversary", study_words.BEYOND, "The adversary's accuracy"), caption, panels)
 
 
 def _majority(rows: StudyRows, label: str) -> tuple[Level, ...]:
@@ -208,20 +190,10 @@ def _strengths(rows: StudyRows) -> Iterable[Figure]:
             continue
         axis = around([p.value for p in points], "nats, valid", zero=True, bend=True)
         name = f"Attack on {study_words.label_name(label)}"
-        panels = tuple(
-            site_panel(f"λ = {s:g}", ps, axis, (ZERO,), MEASURES["attack"](f"{name}, λ = {s:g}")) for s, ps in found
-        )
+        panels = [SitePanel(f"λ = {s:g}", ps, MEASURES["attack"](f"{name}, λ = {s:g}"), axis) for s, ps in found]
         caption = (
             "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
             f"by strength of the attack. {study_words.seeds(rows)}.{study_words.from_collapsed(rows, points)}"
-            f"{cut((axis, ps) for _, ps in found)}"
         )
-        title = f"Attack on {study_words.label_name(label)} by strength"
-        yield Figure(
-            f"attack-{words.slug(label)}-strengths",
-            "Beyond the paper",
-            title,
-            caption,
-            panels,
-            component_key(points, ZERO),
-        )
+        names = (f"attack-{words.slug(label)}-strengths", study_words.BEYOND, f"{name} by strength")
+        yield site_figure(names, caption, panels)

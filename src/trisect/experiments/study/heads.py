@@ -14,8 +14,8 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report.axes import around
 from trisect.report.chart_data import Measure
-from trisect.report.panels import ZERO, Figure, Panel, site_panel
-from trisect.report.parts import component_key, cut, with_means
+from trisect.report.panels import ZERO, Figure, Level
+from trisect.report.parts import SitePanel, site_figure, with_means
 from trisect.report.points import Point, interval
 
 OWN, OTHERS, MAPS = "Heads of the attacked site", "Other heads of the layer", "Random maps"
@@ -88,13 +88,10 @@ def figures(rows: StudyRows) -> Iterable[Figure]:
 
 def _before(rows: StudyRows, label: str, kind: str, noun: str, heads: Sequence[Point], maps: Sequence[Point]) -> Figure:
     shown = {"Heads": heads} | ({MAPS: maps} if maps else {})
-    panels, hidden = _panels(shown, "bits", zero=False)
     caption = f"{_bits(rows, label, noun)}, in one head of the baseline: mean over the heads of a component and layer. {_beside(maps)}"
-    caption += f"{study_words.seeds(rows)}. Of heads: {study_words.extremes(heads, 'bits')}{hidden}"
+    caption += f"{study_words.seeds(rows)}. Of heads: {study_words.extremes(heads, 'bits')}"
     title = f"What single heads hold of {study_words.label_name(label)}, by a {noun}"
-    return Figure(
-        _name(label, kind, "heads"), "Beyond the paper", title, caption, panels, component_key([*heads, *maps])
-    )
+    return _figure((_name(label, kind, "heads"), study_words.BEYOND, title), caption, shown, "bits", ())
 
 
 def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str, BitsLost]) -> Figure:
@@ -103,7 +100,6 @@ def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str
         for variant, found in taken.items()
         for name, points in found.named.items()
     }
-    panels, hidden = _panels(shown, "bits removed", zero=True)
     every = [p for points in shown.values() for p in points]
     caption = (
         f"{_bits(rows, label, noun)}, in one head: what an attack takes from the heads of its own site, from other heads of q, k and v of "
@@ -115,19 +111,20 @@ def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str
         said = [f"less those of {name} {gap}" for name, points in beside if (gap := _gap(own, points))]
         if said:
             caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(said)}."
-    caption += study_words.from_collapsed(rows, every) + hidden
+    caption += study_words.from_collapsed(rows, every)
     title = f"What single heads lose of {study_words.label_name(label)}, by a {noun}"
-    return Figure(
-        _name(label, kind, "heads-lost"), "Beyond the paper", title, caption, panels, component_key(every, ZERO)
+    return _figure(
+        (_name(label, kind, "heads-lost"), study_words.BEYOND, title), caption, shown, "bits removed", (ZERO,)
     )
 
 
-def _panels(shown: Mapping[str, Sequence[Point]], unit: str, zero: bool) -> tuple[tuple[Panel, ...], str]:
-    """One panel each, on the same axis, and a sentence on what the axis does not show."""
-    axis = around([p.value for points in shown.values() for p in with_means(points)], unit, zero=zero)
-    levels = (ZERO,) if zero else ()
-    made = (site_panel(name, points, axis, levels, Measure(name, "bits", zero)) for name, points in shown.items())
-    return tuple(made), cut((axis, points) for points in shown.values())
+def _figure(
+    names: tuple[str, str, str], caption: str, shown: Mapping[str, Sequence[Point]], unit: str, levels: Sequence[Level]
+) -> Figure:
+    """One panel each, on the same axis."""
+    axis = around([p.value for points in shown.values() for p in with_means(points)], unit, zero=bool(levels))
+    panels = [SitePanel(n, ps, Measure(n, "bits", bool(levels)), axis, levels) for n, ps in shown.items()]
+    return site_figure(names, caption, panels)
 
 
 def _bits(rows: StudyRows, label: str, noun: str) -> str:

@@ -68,7 +68,16 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
         *_verdicts(rows, said),
         _figures(rows, [one for one in drawn if one.name != "answer" and _group(one.name) == "figures"], said["many"]),
-        *(_group_section(*one) for one in groups if one[-1]),
+        *(
+            Section(
+                title,
+                (question,),
+                blocks=tuple(Picture(f, folded=len(own) > MANY and n >= SHOWN) for n, f in enumerate(own)),
+                id=group,
+            )
+            for group, title, question, own in groups
+            if own
+        ),
         _reproduce(rows, said),
     )
     return Sheet(
@@ -92,15 +101,15 @@ def _attention(checks: Sequence[Check]) -> Section:
         else "Not by these checks: one of them fails or was not measured, so every verdict below is inconclusive by rule."
     )
     text = f"{start} Both are read on the validation split, and every seed must pass."
-    blocks = (Requirements(tuple(map(_check, checks))),)
+    items = []
+    for check in checks:
+        said = "not measured"
+        if check.effect is not None:
+            said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
+        numbers = f"Mean difference: {said}; margin {check.margin:g} nats."
+        items.append(Requirement(check.ok, check.name, check.sentence, numbers))
+    blocks = (Requirements(tuple(items)),)
     return Section("Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?")
-
-
-def _check(check: Check) -> Requirement:
-    said = "not measured"
-    if check.effect is not None:
-        said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
-    return Requirement(check.ok, check.name, check.sentence, f"Mean difference: {said}; margin {check.margin:g} nats.")
 
 
 def _answer(rows: StudyRows, figure: Figure | None) -> Section:
@@ -174,10 +183,11 @@ def _revised(rows: StudyRows) -> tuple[PageBlock, ...]:
     """The verdicts by today's rules where the runs were made under earlier ones; nothing where they are the same."""
     if not rows.revised.height:
         return ()
-    before = {(r["source"], r["claim"]): r["verdict"] for r in _wholes(rows.claims)}
+    whole, now = (table.filter(pl.col("part").is_null()) for table in (rows.claims, rows.revised))
+    before = {(r["source"], r["claim"]): r["verdict"] for r in whole.iter_rows(named=True)}
     cells = tuple(
         (r["claim"], before.get((r["source"], r["claim"]), "not asked"), r["verdict"], words.why_open(r) or "–")
-        for r in _wholes(rows.revised)
+        for r in now.iter_rows(named=True)
     )
     said = (
         "Revision 2 of the rules was written after results like these had been seen, so for these runs its verdicts are exploratory; "
@@ -193,10 +203,6 @@ def _revised(rows: StudyRows) -> tuple[PageBlock, ...]:
         wrap=False,
     )
     return TextBlock(said, "quiet"), table
-
-
-def _wholes(claims: pl.DataFrame) -> list[dict[str, Any]]:
-    return [row for row in claims.iter_rows(named=True) if row["part"] is None]
 
 
 def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:
@@ -307,12 +313,6 @@ PREFIXES = {
 def _group(name: str) -> str:
     """The section that a figure stands in."""
     return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
-
-
-def _group_section(group: str, title: str, question: str, own: Sequence[Figure]) -> Section:
-    """A section of figures that are not the paper's; of many, those beyond the first few wait behind their titles."""
-    pictures = tuple(Picture(one, folded=len(own) > MANY and n >= SHOWN) for n, one in enumerate(own))
-    return Section(title, (question,), blocks=pictures, id=group)
 
 
 def _dark_ramp(rows: StudyRows) -> str:

@@ -13,10 +13,9 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.axes import around
 from trisect.report.chart_data import Measure, Stroke, mean_of, of_runs
-from trisect.report.panels import WIDTH, ZERO, Figure, Level, Panel, chart_of, lay, site_panel
-from trisect.report.parts import component_key, cut, with_means
+from trisect.report.panels import WIDTH, Figure, Level, Panel, heat
+from trisect.report.parts import SitePanel, axis_of, change_panel, site_figure
 from trisect.report.points import Point, interval, order
 
 PROBES = {"linear": "linear probe", "mlp": "probe with a hidden layer"}
@@ -82,11 +81,11 @@ def _own(rows: StudyRows, label: str, kind: str, name: str) -> Iterable[Figure]:
     chance = rows.measure("probe_majority", "valid", label) if name == "accuracy" else []
     level = GUESSING._replace(value=interval([p.value for p in chance]).mean) if chance else GUESSING
     every = [p for points in found.values() for p in points]
-    axis = around([p.value for p in with_means(every)] + [level.value], unit)
-    panels = tuple(
-        site_panel(title, points, axis, (level,), Measure(f"{title}: {PROBES[kind]}, {name}", unit))
+    axis = axis_of(every, unit, False, more=[level.value])
+    panels = [
+        SitePanel(title, points, Measure(f"{title}: {PROBES[kind]}, {name}", unit), axis, (level,))
         for title, points in found.items()
-    )
+    ]
     caption = (
         f"{NOUNS[name]} of {study_words.label_name(label)} of the next word, by a fresh {PROBES[kind]} on held-out tokens, "
         f"{study_words.fitted(rows, 'probe', label)}; guessing {GUESSED[name]}. An adversary that was fooled proves nothing: only what "
@@ -97,10 +96,9 @@ def _own(rows: StudyRows, label: str, kind: str, name: str) -> Iterable[Figure]:
         if read := rows.readable(lost):
             caption += f" What the attack took from its own site: {study_words.extremes(read, unit)}"
         caption += study_words.from_collapsed(rows, lost)
-    caption += cut((axis, points) for points in found.values())
     title = f"What is left of {study_words.label_name(label)} at the attacked site, by a {PROBES[kind]}: {name}"
     figure = f"removed-{words.slug(label)}-{kind}-{name}"
-    yield Figure(figure, "Beyond the paper", title, caption, panels, component_key(every, GUESSING))
+    yield site_figure((figure, study_words.BEYOND, title), caption, panels)
 
 
 def _elsewhere(rows: StudyRows, label: str) -> Iterable[Figure]:
@@ -122,7 +120,7 @@ def _elsewhere(rows: StudyRows, label: str) -> Iterable[Figure]:
     ramp = (-most, most, "bits")
     title = f"Where {study_words.label_name(label)} went"
     name = f"removed-{words.slug(label)}-elsewhere"
-    yield Figure(name, "Beyond the paper", title, caption, tuple(panels), (), ramp, stops=palette.DIVERGING)
+    yield Figure(name, study_words.BEYOND, title, caption, tuple(panels), (), ramp, stops=palette.DIVERGING)
 
 
 def _changes(rows: StudyRows, label: str, measure: str) -> dict[tuple[str, str], list[float]]:
@@ -150,9 +148,8 @@ def _matrix(title: str, changes: Mapping[tuple[str, str], Sequence[float]], most
     y = alt.Y(
         "attacked:O", sort=down, scale=alt.Scale(domain=down, paddingInner=0.06), title="attacked", axis=down_axis
     )
-    scale = alt.Scale(domain=[-most, most], range=list(palette.DIVERGING), interpolate="rgb", clamp=True)
-    cells = chart_of("cells", rows).mark_rect().encode(x, y, alt.Color("value:Q", scale=scale, title="bits"))
-    chart = lay(title, cells, width=max(WIDTH / 2, CELL * len(across)), height=max(40.0, CELL * len(down)))
+    size = (max(WIDTH / 2, CELL * len(across)), max(40.0, CELL * len(down)))
+    chart = heat(title, rows, x, (y,), (-most, most), "bits", size, palette.DIVERGING)
     measure = Measure("change of bits", "bits", True)
     runs = {
         key: of_runs(
@@ -210,9 +207,6 @@ def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     if not rise:
         return
     found = {"The label's subspace": rise} | ({"Random subspaces": chance} if chance else {})
-    axis = around([p.value for p in with_means([*rise, *chance])], "nats, valid", zero=True, bend=True)
-    noun = "rise of the validation loss"
-    panels = tuple(site_panel(n, ps, axis, (ZERO,), Measure(f"{n}: {noun}", "nats", True)) for n, ps in found.items())
     caption = (
         "Rise of the trained baseline's validation loss when everything that a linear probe could use of "
         f"{study_words.label_name(label)} is erased at one site (LEACE), and when random subspaces of the same rank are, "
@@ -226,30 +220,27 @@ def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     beyond = beyond_chance(rows, label)
     if beyond:
         caption += f" Beyond random subspaces: {study_words.extremes(beyond, 'nats')}"
-    caption += cut((axis, ps) for ps in found.values())
+    axis = axis_of([*rise, *chance], "nats, valid", bend=True)
+    panels = [change_panel(n, ps, "valid", "rise of the validation loss", axis) for n, ps in found.items()]
     title = f"Erasing {study_words.label_name(label)} from the trained baseline"
-    yield Figure(f"erasure-{words.slug(label)}", "Beyond the paper", title, caption, panels, component_key(rise, ZERO))
+    yield site_figure((f"erasure-{words.slug(label)}", study_words.BEYOND, title), caption, panels)
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
     for label in rows.labels:
-        noun = study_words.label_name(label)
-        lost = removed(rows, label, "probe_linear_accuracy")
-        if lost:
-            words_ = f"accuracy on {noun} that a linear probe loses at the attacked site,"
-            what = "accuracy that a linear probe loses at the site itself"
-            yield study_words.finding(rows, "probe", "Removed", words_, lost, "of the tokens", what, label, ranks=False)
-        lost = removed(rows, label, "probe_linear_bits")
-        if lost:
+        noun, site = study_words.label_name(label), "that a linear probe loses at the"
+        if lost := removed(rows, label, "probe_linear_accuracy"):
+            said, what = f"accuracy on {noun} {site} attacked site,", f"accuracy {site} site itself"
+            yield study_words.finding(rows, "probe", "Removed", said, lost, "of the tokens", what, label, ranks=False)
+        if lost := removed(rows, label, "probe_linear_bits"):
             before = rows.measure("probe_linear_bits", "valid", label, baselines(rows))
             sites = {p.site for p in rows.readable(lost) or lost}
             share = words.number(interval([p.value for p in before if p.site in sites]).mean)
-            words_ = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
+            said = f"bits of {noun} that a linear probe no longer finds at the attacked site (of {share}),"
             what = "bits that a linear probe no longer finds at the site itself"
-            yield study_words.finding(rows, "information", "Removed", words_, lost, "bits", what, label, ranks=False)
-        rise = beyond_chance(rows, label)
-        if rise:
-            words_ = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
+            yield study_words.finding(rows, "information", "Removed", said, lost, "bits", what, label, ranks=False)
+        if rise := beyond_chance(rows, label):
+            said = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
             what = "rise of the validation loss by LEACE, minus that by random subspaces"
-            yield study_words.finding(rows, "erasure", "Erasure", words_, rise, "nats", what, label, ranks=True)
+            yield study_words.finding(rows, "erasure", "Erasure", said, rise, "nats", what, label, ranks=True)

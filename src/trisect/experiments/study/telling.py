@@ -111,26 +111,19 @@ def _best(found: Sequence[MethodScore]) -> str:
 
 
 def _methods(found: Sequence[MethodScore]) -> Table:
-    rows = tuple(
-        (one.title, one.over, f"{one.auroc:.2f}", _each(one), _percent(one.false_alarms), _percent(one.misses))
-        for one in found
-    )
+    def row(one: MethodScore) -> tuple[str, ...]:
+        low, high = min(one.by_seed.values()), max(one.by_seed.values())
+        each = f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+        return one.title, one.over, f"{one.auroc:.2f}", each, _percent(one.false_alarms), _percent(one.misses)
+
+    seeds = words.several(max(len(one.by_seed) for one in found), "seed")
     columns = ("Method", "Over", "AUROC", "In each seed", "False alarms", "Misses")
-    caption = f"How well each method finds what is planted. {words.several(_seeds(found), 'seed')}."
-    return Table(columns, rows, caption, folded=False, id="planted-methods", wrap=False)
+    caption = f"How well each method finds what is planted. {seeds}."
+    return Table(columns, tuple(map(row, found)), caption, folded=False, id="planted-methods", wrap=False)
 
 
-def _seeds(found: Sequence[MethodScore]) -> int:
-    return max((len(one.by_seed) for one in found), default=0)
-
-
-def _each(one: MethodScore) -> str:
-    low, high = min(one.by_seed.values()), max(one.by_seed.values())
-    return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else percent(share)
+def _percent(share: float | None, decimals: int = 0) -> str:
+    return "–" if share is None else percent(share, decimals)
 
 
 def _cases(found: Sequence[MethodScore], over: str) -> Table:
@@ -145,24 +138,17 @@ def _cases(found: Sequence[MethodScore], over: str) -> Table:
 
 
 def _headed(case: Case) -> Markup:
-    mark = " ●" if case.carried else ""
-    return Markup("{}{}<small>{}</small>").format(case.site, mark, case.column)
+    return Markup("{}{}<small>{}</small>").format(case.site, " ●" * case.carried, case.column)
 
 
 def _cell(one: MethodScore, case: Case) -> Markup:
     effect: CaseEffect | None = next((e for e in one.effects if e.case == case), None)
     if effect is None:
         return Markup("–")
-    mean = effect.effect
-    sign = " ✓" if effect.found else ""
-    if mean.low is None:
-        return Markup("{}{}").format(_short(mean.mean), sign)
-    low, high = _short(mean.low), _short(mean.high)
-    return Markup("{}{}<small>{} to</small><small>{}</small>").format(_short(mean.mean), sign, low, high)
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else words.number(value, True, 2 if abs(value) >= 0.1 else 3)
+    ends = [end for end in (effect.effect.low, effect.effect.high) if end is not None]
+    mean, *both = (words.number(v, True, 2 if abs(v) >= 0.1 else 3) for v in (effect.effect.mean, *ends))
+    said = Markup("{}{}").format(mean, " ✓" * bool(effect.found))
+    return said + Markup("<small>{} to</small><small>{}</small>").format(*both) if both else said
 
 
 def _interchange(rows: StudyRows) -> Table:
@@ -170,7 +156,11 @@ def _interchange(rows: StudyRows) -> Table:
     found = {name: by_site(rows.measure(f"interchange_{name}", "valid")) for name in SHARES}
     counted = rows.sites.filter(pl.col("measure") == "interchange_own")["n"].max()
     sites = sorted(found["own"], key=lambda site: (site.rpartition("@")[2], "qkv".index(site[0])), reverse=False)
-    body = tuple((site, *(_pairs(found[name].get(site)) for name in SHARES)) for site in sites)
+
+    def pairs(mean: Mean | None) -> str:
+        return _percent(None if mean is None else mean.mean, 1)
+
+    body = tuple((site, *(pairs(found[name].get(site)) for name in SHARES)) for site in sites)
     caption = (
         f"Interchange (activation patching): one of q, k and v comes from another document, and the model goes on. Shares of "
         f"{counted} pairs a seed, all of whose four answers differ: the answer that this component predicts, those of the others, "
@@ -178,7 +168,3 @@ def _interchange(rows: StudyRows) -> Table:
         "has the key, v the other document's value."
     )
     return Table(("Site", *SHARES.values()), body, caption, folded=False, id="planted-interchange", wrap=False)
-
-
-def _pairs(mean: Mean | None) -> str:
-    return "–" if mean is None else percent(mean.mean, 1)

@@ -17,8 +17,8 @@ from trisect.report import format as words
 from trisect.report import palette
 from trisect.report.axes import SharedAxis, around
 from trisect.report.chart_data import Measure, Stroke, mean_of, of_runs
-from trisect.report.panels import HEIGHT, WIDTH, ZERO, Figure, LegendEntry, Panel, chart_of, lay, site_panel
-from trisect.report.parts import component_key, cut, with_means
+from trisect.report.panels import HEIGHT, WIDTH, ZERO, Figure, LegendEntry, Panel, chart_of, lay
+from trisect.report.parts import SitePanel, axis_of, cut, site_figure, with_means
 from trisect.report.points import Mean, Point, interval, paired, place
 
 EDITS = ("tie", "identity", "narrow")
@@ -129,7 +129,7 @@ def _against(rows: StudyRows, found: Sequence[Fewer]) -> Figure:
         f"Here {_where(found)}.{count} Marks are means over seeds, bars 95 % intervals. {study_words.seeds(rows)}."
         f"{study_words.from_diverged([p for _, points in shown for p in points])}{cut(shown)}"
     )
-    return Figure("tying", "Beyond the paper", "Three matrices or fewer", caption, tuple(panels), _key(found))
+    return Figure("tying", study_words.BEYOND, "Three matrices or fewer", caption, tuple(panels), _key(found))
 
 
 def _where(found: Iterable[Fewer]) -> str:
@@ -197,28 +197,25 @@ def _panel(title: str, found: Sequence[tuple[Fewer, Sequence[Point]]], axis: Sha
 
 
 def _by_layer(rows: StudyRows, found: Sequence[Fewer]) -> Iterable[Figure]:
-    panels, shown = [], []
+    panels = []
     for split, of in (("valid", [f.loss for f in found]), ("train", [f.train for f in found])):
-        points = [p for one in of for p in one]
-        if points:
-            axis = around([p.value for p in with_means(points)], f"nats, {split}", zero=True, bend=True)
+        if points := [p for one in of for p in one]:
             title = f"{SPLIT[split].capitalize()} loss"
-            panels.append(site_panel(title, points, axis, (ZERO,), Measure(f"change of {title.lower()}", "nats", True)))
-            shown.append((axis, points))
-    if not panels:
-        return
-    every = [p for _, points in shown for p in points]
-    caption = "Difference to the baseline of the same seed when matrices of one layer are one from the first step."
-    caption += f" {study_words.seeds(rows)}."
-    caption += cut(shown)
-    key = component_key(every, ZERO)
-    yield Figure("tying-layers", "Beyond the paper", "Fewer matrices in one layer", caption, tuple(panels), key)
+            noun, axis = (
+                Measure(f"change of {title.lower()}", "nats", True),
+                axis_of(points, f"nats, {split}", bend=True),
+            )
+            panels.append(SitePanel(title, points, noun, axis))
+    if panels:
+        caption = "Difference to the baseline of the same seed when matrices of one layer are one from the first step."
+        names = ("tying-layers", study_words.BEYOND, "Fewer matrices in one layer")
+        yield site_figure(names, f"{caption} {study_words.seeds(rows)}.", panels)
 
 
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """What fewer matrices cost, by component and by model; nothing without them."""
     found = fewer(rows)
-    if shared := _shared(rows):
+    if shared := {c: interval(list(values.values())) for c, values in _by_seed(rows).items()}:
         said = words.listed([f"{c} {words.spoken(mean, 'nats')}" for c, mean in shared.items()])
         what = f"{study_words.VALID} when it shares its matrix with one other, mean of two ties"
         values = tuple(Estimate(c, *mean) for c, mean in shared.items())
@@ -244,11 +241,6 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
         yield Finding(
             "matrices", f"{what}: {said}.", "nats", values, "", SOURCE.key, title="Tying", what=what, per="seed"
         )
-
-
-def _shared(rows: StudyRows) -> dict[str, Mean]:
-    """By component the mean over seeds of `_by_seed`."""
-    return {c: interval(list(values.values())) for c, values in _by_seed(rows).items()}
 
 
 def _by_seed(rows: StudyRows) -> dict[str, dict[int, float]]:

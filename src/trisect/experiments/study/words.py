@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.core.methods import ON_TRAIN
-from trisect.core.study_data import EraseData, ProbeData
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.submodules import SOURCE
 from trisect.report.format import FEW, listed, number, several, spoken
@@ -15,6 +14,7 @@ from trisect.report.points import Mean, Point, by_component, by_site, extreme, o
 
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
+BEYOND = "Beyond the paper"  # in place of a number: of figures that the paper has not
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 
@@ -35,7 +35,9 @@ def fitted(rows: StudyRows, kind: str, label: str) -> str:
     stated = design.get("probe") if kind == "probe" else design.get("erase")
     if stated is None or stated.get("fitted", ON_TRAIN) == ON_TRAIN:
         return "fitted on the text that the model was trained on (as studies of revision 1 did)"
-    shrunk = "" if kind == "probe" else ", with the covariance " + ("not " * (not _shrinks(stated))) + "shrunk"
+    shrunk = (
+        "" if kind == "probe" else ", with the covariance " + ("not " * (not stated.get("shrinkage", True))) + "shrunk"
+    )
     return f"fitted on other parts of the held-out text (cross-fitted, {_dealt(rows, kind, label)}){shrunk}"
 
 
@@ -48,10 +50,6 @@ def _dealt(rows: StudyRows, kind: str, label: str) -> str:
         return "by whole articles"
     units = ", which are the units of intervals too" if kind == "erase" else ""
     return f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
-
-
-def _shrinks(stated: ProbeData | EraseData) -> bool:
-    return bool(stated.get("shrinkage", True))
 
 
 def label_name(label: str) -> str:
@@ -169,25 +167,9 @@ SIGNED = ("attack", "freeze", "ablate")
 def findings(rows: StudyRows) -> Iterator[Finding]:
     """For each method what its rows say: where its numbers are largest and smallest, and its components' means."""
     for method in methods(rows):
-        signed, points = method.kind in SIGNED, rows.readable(method.points)
-        shown = "" if method.kind == "criticality" else method.unit
-        alike = rows.comparable(method.points)
-        ranked = ranking(alike, method.unit, method.ranks, remaining(alike, method.points))
-        said = f"{extremes(points, shown, signed)} {ranked}" if points else NOTHING
-        compared = comparison(alike, method.unit) if method.ranks else None
-        yield Finding(
-            method.measure,
-            f"{LEADS[method.kind]} {said.strip()}{from_collapsed(rows, method.points)}",
-            method.unit,
-            estimates(alike),
-            "" if compared is None else compared.words(),
-            SOURCE.key,
-            title=method.title,
-            what=", ".join(filter(None, (method.noun, method.what, MEANT))),
-            groups=(method.label,) if method.label else (),
-            per="seed",
-            compared=compared,
-        )
+        own = (method.title, LEADS[method.kind], method.points, method.unit, method.what, method.label, method.ranks)
+        shown, signed = "" if method.kind == "criticality" else method.unit, method.kind in SIGNED
+        yield finding(rows, method.measure, *own, noun=method.noun, shown=shown, signed=signed, source=SOURCE.key)
 
 
 def finding(
@@ -200,26 +182,31 @@ def finding(
     what: str,
     label: str,
     ranks: bool,
+    noun: str | None = None,
+    shown: str | None = None,
+    signed: bool = True,
+    source: str = "",
 ) -> Finding:
-    """A finding on one label that no source asks for: extremes over sites and means of components, after `start`.
+    """Extremes over sites and means of components, after `start`; about the label `noun`, where that is not the label's own name.
 
     Where it `ranks`, components are compared; how much of a label is there at whole width never does (science A4, r2).
     Nothing is read of sites where a run collapsed.
     """
-    shown, points = "" if unit.startswith("of ") else unit, rows.readable(every)
-    alike = rows.comparable(every)
+    points, alike = rows.readable(every), rows.comparable(every)
+    shown = ("" if unit.startswith("of ") else unit) if shown is None else shown
     compared = comparison(alike, unit) if ranks else None
     ranked = ranking(alike, unit, ranks, remaining(alike, every))
-    said = f"{extremes(points, shown)} {ranked}" if points else NOTHING
+    said = f"{extremes(points, shown, signed)} {ranked}" if points else NOTHING
     return Finding(
         measure,
         f"{start} {said.strip()}{from_collapsed(rows, every)}",
         unit,
         estimates(alike),
         "" if compared is None else compared.words(),
+        source,
         title=title,
-        what=f"{label_name(label)}, {what}, {MEANT}",
-        groups=(label,),
+        what=", ".join(filter(None, (label_name(label) if noun is None else noun, what, MEANT))),
+        groups=(label,) if label else (),
         per="seed",
         compared=compared,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -48,32 +48,19 @@ def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
 
 
 def _errors(result: Construction, curve: ErrorCurve) -> Panel | None:
-    """Computed errors as points, the law as a line, both axes logarithmic; errors of 0 have no place there."""
-    rows = [
-        {"beta": b, "value": v, "name": name}
-        for name, values in ((COMPUTED, curve.error), (LAW, curve.expected))
-        for b, v in zip(curve.beta.tolist(), values.tolist(), strict=True)
-        if v > 0
-    ]
-    here = {"beta": result.settings["beta"], "value": result.error, "name": HERE}
-    if not any(row["name"] == COMPUTED for row in rows):
+    """Computed errors as points, the law as a line, both axes logarithmic; null where every error is 0."""
+    here = result.settings["beta"]
+    named = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
+    if not (curve.error > 0).any():
         return None
-    scale = alt.Scale(domain=[COMPUTED, LAW, HERE], range=[NUMBERS[ONE].colour, palette.BASELINE, NUMBERS[TWO].colour])
-    colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
-    shapes = alt.Scale(domain=[COMPUTED, LAW, HERE], range=["square", "stroke", "diamond"])
-    shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
-    y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=result.measured, axis=alt.Axis(format="~e", tickCount=5))
-    x = _beta(curve, here["beta"] if here["value"] > 0 else None)
-    layers = [
-        chart_of("law", [r for r in rows if r["name"] == LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3]),
-        chart_of("main", [r for r in rows if r["name"] == COMPUTED]).mark_point(size=26, filled=True, opacity=1),
-        chart_of("here", [here] if here["value"] > 0 else []).mark_point(
-            size=90, strokeWidth=2, opacity=1, filled=False
-        ),
-    ]
-    drawn = [layers[0].encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in layers[1:])]
+    looks = {
+        COMPUTED: palette.Mark(NUMBERS[ONE].colour, "square"),
+        LAW: palette.Mark(palette.BASELINE, "stroke"),
+        HERE: palette.Mark(NUMBERS[TWO].colour, "diamond"),
+    }
+    drawn = _over_beta(curve, named, {HERE: result.error}, here, looks, result.measured)
     said = (
-        f"{result.measured} over β, both logarithmic. At β {here['beta']:.3g} it is {result.error:.3g}; the law says "
+        f"{result.measured} over β, both logarithmic. At β {here:.3g} it is {result.error:.3g}; the law says "
         f"{result.relation} {result.expected:.3g}."
     )
     return _panel("Error and law over β", drawn, said)
@@ -83,42 +70,44 @@ def _variances(result: Construction, curve: ErrorCurve) -> Panel:
     """Variance of c with one head and with two, over β: points computed, dashed lines the closed forms."""
     assert curve.variances is not None
     assert result.variances is not None
+    v, here = result.variances, result.settings["beta"]
     named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
+    drawn = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
+    said = (
+        f"Variance of c over β with one head and with two, dashed the closed forms. At β {here:.3g} it is "
+        f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
+    )
+    return _panel("Variance of c, dashed the law", drawn, said)
+
+
+def _over_beta(
+    curve: ErrorCurve,
+    named: Sequence[tuple[str, str, Array]],
+    at: Mapping[str, float],
+    here: float,
+    looks: Mapping[str, palette.Mark],
+    unit: str,
+) -> list[alt.Chart]:
+    """Numbers over β, both axes logarithmic, where 0 has no place: laws as lines, what is computed as points, large those `at` one β."""
     rows = [
         {"beta": b, "value": v, "name": name, "kind": kind}
         for name, kind, values in named
         for b, v in zip(curve.beta.tolist(), values.tolist(), strict=True)
         if v > 0
     ]
-    here = [
-        {"beta": result.settings["beta"], "value": value, "name": name}
-        for name, value in ((ONE, result.variances.one), (TWO, result.variances.two))
-        if value > 0
-    ]
-    names = list(NUMBERS)
-    colour = alt.Color(
-        "name:N", scale=alt.Scale(domain=names, range=[NUMBERS[n].colour for n in names]), title=None, legend=LEGEND
+    marked = [{"beta": here, "value": value, "name": name} for name, value in at.items() if value > 0]
+    colours, shapes = (alt.Scale(domain=list(looks), range=of) for of in zip(*looks.values(), strict=True))
+    colour = alt.Color("name:N", scale=colours, title=None, legend=LEGEND)
+    shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
+    y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=unit, axis=alt.Axis(format="~e", tickCount=5))
+    x, of = (
+        _beta(curve, here if marked else None),
+        {kind: [r for r in rows if r["kind"] == kind] for kind in (LAW, COMPUTED)},
     )
-    shape = alt.Shape(
-        "name:N", scale=alt.Scale(domain=names, range=[NUMBERS[n].shape for n in names]), title=None, legend=LEGEND
-    )
-    y = alt.Y("value:Q", scale=alt.Scale(type="log"), title="variance of c", axis=alt.Axis(format="~e", tickCount=5))
-    x = _beta(curve, result.settings["beta"])
-    drawn = [
-        chart_of("law", [r for r in rows if r["kind"] == LAW])
-        .mark_line(strokeWidth=2, strokeDash=[5, 3])
-        .encode(x, y, colour),
-        chart_of("main", [r for r in rows if r["kind"] == COMPUTED])
-        .mark_point(size=26, filled=True, opacity=1)
-        .encode(x, y, colour, shape),
-        chart_of("here", here).mark_point(size=90, strokeWidth=2, opacity=1, filled=False).encode(x, y, colour, shape),
-    ]
-    v = result.variances
-    said = (
-        f"Variance of c over β with one head and with two, dashed the closed forms. At β {result.settings['beta']:.3g} it is "
-        f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
-    )
-    return _panel("Variance of c, dashed the law", drawn, said)
+    law = chart_of("law", of[LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3])
+    main = chart_of("main", of[COMPUTED]).mark_point(size=26, filled=True, opacity=1)
+    large = chart_of("here", marked).mark_point(size=90, strokeWidth=2, opacity=1, filled=False)
+    return [law.encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in (main, large))]
 
 
 class Bins(NamedTuple):

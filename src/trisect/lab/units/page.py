@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.finding import About, Estimate, Finding, PairedDifference
+from trisect.core.finding import About, Estimate, Finding
+from trisect.lab.experiment import LayerMeasure
 from trisect.lab.units.names import MODELS
-from trisect.lab.units.page_layers import ends_said, group_of_name, last_name, layer_sections, layer_values, small_signs
 from trisect.lab.units.pool import PooledFinding, PooledNumber, mean_of, pooled
 from trisect.lab.units.settings import UnitsFacts
 from trisect.report import format as words
 from trisect.report import palette
-from trisect.report.blocks import Bullets, Table
-from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
+from trisect.report.blocks import Bullets, Table, present
+from trisect.report.layers import Bar, layer_figure
 from trisect.report.multiples import sentences
 from trisect.report.panels import Figure
-from trisect.report.provenance import provenance, verdict_findings
+from trisect.report.provenance import notes_section, provenance, verdict_findings
 from trisect.report.sheet import Section, Sheet
-from trisect.report.subject import paired_words, spoken
+from trisect.report.subject import paired_words, spoken, stack_words
 
 FEW_MODELS = 5
 FEW_SENTENCES = 3  # findings that are said in paragraphs; more are folded
+SEVERAL = r", layers ([0-9](?:[0-9,-]*[0-9])?)"  # how the group of a row says that it is of several layers at once, and of which
+TITLES = {False: "Layer by layer", True: "Several layers at once"}
 REFERENCES = (
     "Thibault Sellam et al. The MultiBERTs: BERT Reproductions for Robustness Analysis. ICLR 2022.",
     "Oskar van der Wal et al. PolyPythias: Stability and Outliers across Fifty Language Model Pre-Training Runs. ICLR 2025.",
@@ -34,31 +38,31 @@ REFERENCES = (
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     """The page from the tables, whatever the experiment."""
-    facts = about.facts
-    whole = facts.units == MODELS
-    count = words.several(len(facts.models), "model" if whole else "revision")
+    facts, whole = about.facts, about.facts.units == MODELS
     units = (
         "Each of them counts as one unit: means, intervals and claims speak of the recipe that they were made by, on these texts."
         if whole
         else "They are steps on one way and no sample, so that nothing is averaged or tested over them: each has its own numbers, in order."
     )
-    sections = (
-        Section(
-            "Over models" if whole else "Over revisions",
-            tuple(_said(tables, about)),
-            tuple(_numbers(tables, facts)),
-            (*_in_words(tables, about), *(_pairs(tables, facts) if whole else ())),
-        ),
-        *_claims(tables, facts),
+    found = [one for one in findings(tables, about) if one.claim is None]
+    # findings that are too many for paragraphs are a folded table: the figures show their numbers
+    few, in_words = len(found) <= FEW_SENTENCES, sentences([replace(one, title=_begun(one.title)) for one in found])
+    said = (*(_begun(str(one)) for one in found if few), *_reading(found, facts))
+    shown = present(None if few else in_words, _pairs(tables, facts) if whole else None)
+    title = "Over models" if whole else "Over revisions"
+    sections = present(
+        Section(title, said, tuple(_numbers(tables, facts)), shown),
+        _claims(tables, facts),
         *layer_sections(tables, facts),
         _own(tables, facts),
-        *((Section("Notes", tuple(about.notes)),) if about.notes else ()),
+        notes_section(about),
     )
     own = (("Models" if whole else "Revisions", ", ".join(f"{m.name} ({m.fingerprint})" for m in facts.models)),)
+    names = words.called_apart(facts.names)
     return Sheet(
-        f"{facts.what.capitalize()} over {count}",
+        f"{facts.what.capitalize()} over {words.several(len(facts.models), 'model' if whole else 'revision')}",
         f"trisect · {facts.what} over {facts.units}",
-        f"{_joined(words.called_apart(facts.names))}. {units}",
+        f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {units}",
         sections,
         provenance(about, *own, timed=False),
         REFERENCES if whole else (),
@@ -67,10 +71,6 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
 
 def _begun(said: str) -> str:
     return said[:1].upper() + said[1:]
-
-
-def _joined(names: Sequence[str]) -> str:
-    return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
@@ -113,10 +113,17 @@ def _digits(one: PooledFinding) -> set[tuple[float, ...]]:
     return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
 
 
+def _titled(facts: UnitsFacts) -> dict[tuple[str, str], list[LayerMeasure]]:
+    """What is drawn by layer, by its title and unit."""
+    found: dict[tuple[str, str], list[LayerMeasure]] = {}
+    for one in facts.by_layer:
+        found.setdefault((one.title, one.unit), []).append(one)
+    return found
+
+
 def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[LayerAverage]:
     """Each component's mean over the layers, of every measure that is drawn by layer."""
-    for title, unit in dict.fromkeys((one.title, one.unit) for one in facts.by_layer):
-        asked = [one for one in facts.by_layer if (one.title, one.unit) == (title, unit)]
+    for (title, unit), asked in _titled(facts).items():
         gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
         for (panel, component, _), of in layer_values(measures, asked).items():
             for model, value in of.items():
@@ -135,7 +142,7 @@ def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[LayerAverag
 
 
 def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
-    sizes = [(n.name, spoken(n.mean.mean, n.mean.low, n.mean.high, one.signed)) for n in one.numbers]
+    sizes = [(n.name, spoken(n.mean, one.signed)) for n in one.numbers]
     parts = ", ".join(size if name == one.label else f"{name} {size}" for name, size in sizes)
     said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}."
     compared = one.compared
@@ -152,36 +159,12 @@ def _over_revisions(one: PooledFinding, names: Sequence[str]) -> Finding:
 
 
 def _finding(one: PooledFinding, said: str, values: tuple[Estimate, ...], per: str) -> Finding:
-    return Finding(
-        one.measure,
-        said,
-        one.unit,
-        values,
-        source=one.source,
-        title=one.label,
-        groups=one.groups,
-        per=per,
-        signed=one.signed,
-    )
+    own = {"source": one.source, "title": one.label, "groups": one.groups, "per": per, "signed": one.signed}
+    return Finding(one.measure, said, one.unit, values, **own)
 
 
-def _found(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> list[Finding]:
-    return [one for one in findings(tables, about) if one.claim is None]
-
-
-def _in_words(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Iterator[Table]:
-    """Findings that are too many for paragraphs, as a table that is folded: the figures show their numbers."""
-    found = _found(tables, about)
-    whole = sentences([replace(one, title=_begun(one.title)) for one in found])
-    if whole is not None and len(found) > FEW_SENTENCES:
-        yield whole
-
-
-def _said(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Iterator[str]:
-    facts = about.facts
-    found = _found(tables, about)
-    if len(found) <= FEW_SENTENCES:
-        yield from (_begun(str(one)) for one in found)
+def _reading(found: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
+    """How to read the numbers of all models."""
     if not found:
         yield "No number stands among the findings of all of them; each model's own page has its own."
     if facts.units != MODELS:
@@ -209,102 +192,77 @@ def _numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
             kinds.setdefault((one.measure, one.unit), []).append(one)
     whole = facts.units == MODELS
     for number, ((measure, unit), found) in enumerate(kinds.items(), start=1):
-        panels = [panel for one in found for panel in (_means(one) if whole else _course(one, facts))]
-        every = [bar for _, bars, _ in panels for bar in bars]
-        axis = frame_of([*every, *(bar for _, _, units in panels for bar in units)], unit)
-        drawn = tuple(
-            layer_panel(title, bars, axis, True, "" if whole else "revision", units) for title, bars, units in panels
-        )
+        panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
+        for one in found:
+            (_means if whole else _course)(one, facts, panels, small)
         caption = f"{small_signs(facts)}." if whole else "Every revision in its order, with its own 95 % interval."
         title = _begun(found[0].label if len(found) == 1 else measure.replace("_", " "))
-        key = component_key(every, "0")
-        yield Figure(
-            f"over-{words.slug(measure)}-{number}", f"Figure {number}", title, caption + cut(every, axis), drawn, key
-        )
+        names = (f"over-{words.slug(measure)}-{number}", f"Figure {number}", title)
+        yield layer_figure(names, caption, panels, unit, "0", "" if whole else "revision", small)
 
 
-def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Table]:
-    """Paired differences of q, k and v over models, of what they are to be ranked by."""
-    rows = [
-        (
-            one.label,
-            f"{p.first} minus {p.second}",
-            words.number(p.effect, True),
-            _between(p),
-            f"{p.p_holm:.2g}",
-            _side(p),
-        )
-        for one in _shared(tables, facts)
-        if one.compared is not None
-        for p in one.compared.pairs
-    ]
-    if rows:
-        columns = ("of", "difference", "mean", "95 %", "p, Holm", "reading")
-        yield Table(columns, tuple(rows), f"Paired by model, n = {len(facts.models)}", wrap=False)
+Bars = dict[str, list[Bar]]  # by panel
 
 
-def _between(pair: PairedDifference) -> str:
-    return "–" if pair.low is None else f"{words.number(pair.low, True)} to {words.number(pair.high, True)}"
-
-
-def _side(pair: PairedDifference) -> str:
-    return "alike" if pair.alike else f"{pair.first} above {pair.second}" if pair.above else "not distinguished"
-
-
-PanelBars = tuple[str, list[Bar], list[Bar]]  # title, numbers, and what they are means of
-
-
-def _means(one: PooledFinding) -> list[PanelBars]:
+def _means(one: PooledFinding, facts: UnitsFacts, panels: Bars, small: Bars) -> None:
     """Means with every model's number; what is of a component in one of several ways has a panel for each way."""
-    panels: dict[str, tuple[list[Bar], list[Bar]]] = {}
     for n in one.numbers:
         component, _, way = n.name.partition(", ")
         split = bool(way) and component in palette.GROUPS
         name, title = (component, f"{one.label}, {way}") if split else (n.name, one.label)
-        means, each = panels.setdefault(title, ([], []))
-        means.append(Bar(group_of_name(name), name, n.mean.mean or 0.0, n.mean.low, n.mean.high))
-        each.extend(Bar(group_of_name(name), name, e.mean or 0.0) for e in n.each)
-    return [(title, means, each) for title, (means, each) in panels.items()]
+        own = Bar(group_of_name(name), name, n.mean.mean or 0.0, n.mean.low, n.mean.high)
+        panels.setdefault(title, []).append(own)
+        small.setdefault(title, []).extend(Bar(own.group, name, e.mean or 0.0) for e in n.each)
 
 
-def _course(one: PooledFinding, facts: UnitsFacts) -> list[PanelBars]:
+def _course(one: PooledFinding, facts: UnitsFacts, panels: Bars, small: Bars) -> None:
     """Revisions in their order; what is no component has a panel of its own."""
-    panels: dict[str, list[Bar]] = {}
     for i, model in enumerate(facts.names):
         for n in one.numbers:
             e, group = n.each[i], group_of_name(n.name)
             title = one.label if group == n.name else f"{one.label}, {n.name}"
             panels.setdefault(title, []).append(Bar(group, last_name(model), e.mean or 0.0, e.low, e.high))
-    return [(title, bars, []) for title, bars in panels.items()]
 
 
-def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
+def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Table | None:
+    """Paired differences of q, k and v over models, of what they are to be ranked by."""
+    rows = []
+    for one in _shared(tables, facts):
+        for p in one.compared.pairs if one.compared is not None else ():
+            side = "alike" if p.alike else f"{p.first} above {p.second}" if p.above else "not distinguished"
+            ends = words.ends(Estimate("", p.effect, p.low, p.high), True)
+            of = (one.label, f"{p.first} minus {p.second}", words.number(p.effect, True))
+            rows.append((*of, ends, f"{p.p_holm:.2g}", side))
+    columns, caption = (
+        ("of", "difference", "mean", "95 %", "p, Holm", "reading"),
+        f"Paired by model, n = {len(facts.models)}",
+    )
+    return Table(columns, tuple(rows), caption, wrap=False) if rows else None
+
+
+def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | None:
     """Verdicts over models, and below them those of each model alone."""
     if "claims_by_model" not in tables:
-        return
+        return None
     rows = tables["claims_by_model"].filter(pl.col("part").is_null())
     names = rows["claim"].unique(maintain_order=True).to_list()
-    of = {(row["model"], row["claim"]): row for row in rows.iter_rows(named=True)}
-    cells = tuple((model, *(_verdict(of.get((model, name))) for name in names)) for model in facts.names)
+    said = {}
+    for row in rows.iter_rows(named=True):
+        effect = f" {words.number(row['effect'], True)}" if isinstance(row["effect"], float) else ""
+        said[row["model"], row["claim"]] = f"{row['verdict']}{effect}"
+    cells = tuple((model, *(said.get((model, name), "–") for name in names)) for model in facts.names)
     alone = Table(("model", *names), cells, "Each model's own verdict, from its own texts or heads", wrap=False)
-    said = (
+    over = (
         "A claim's effect is each model's own; it is tested by Student's t over models, and corrected over the claims of its "
         "source as for one model. A part that has to hold for every head enters with the head that speaks for it least; as noise moves "
         "that head towards the bound, such a part may support a claim and not refute it. What bars a verdict in one model, such as "
         "too few texts, bars it over all: they have read the same texts, and intervals and verdicts hold for these.",
     )
-    if "claims" in tables:
-        yield Section("What the claims come to", said, (), (alone,), tables["claims"])
-    else:
-        alone_said = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
-        yield Section("What the claims come to", (alone_said,), (), (alone,))
-
-
-def _verdict(row: Mapping[str, object] | None) -> str:
-    if row is None:
-        return "–"
-    effect = row["effect"]
-    return str(row["verdict"]) + (f" {words.number(effect, True)}" if isinstance(effect, float) else "")
+    if "claims" not in tables:
+        over = (
+            "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them.",
+        )
+    return Section("What the claims come to", over, (), (alone,), tables.get("claims"))
 
 
 def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
@@ -322,8 +280,126 @@ def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     ]
     if facts.units == MODELS:
         rows.append(("mean", *(words.number(n.mean.mean, one.signed) for one, n in columns)))
-        rows.append(("95 %", *(ends_said(n.mean, one.signed) for one, n in columns)))
+        rows.append(("95 %", *(words.ends(n.mean, one.signed) for one, n in columns)))
     names = ("model", *(one.label if n.name == one.label else f"{one.label}: {n.name}" for one, n in columns))
     turned = tuple(zip(names, *rows, strict=True))
     table = Table(tuple(turned[0]), tuple(turned[1:]), "Every model's numbers", wrap=False)
     return Section("Each model", (), (), (table,), blocks=(own,))
+
+
+def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
+    """Means over models at every layer, and of several layers at once; of revisions every layer's curve."""
+    numbered = count(1)
+    for several in TITLES:
+        every = {of: layer_values(tables["measures"], asked, several) for of, asked in _titled(facts).items()}
+        drawn = {of: spots for of, spots in every.items() if spots}
+        if drawn:
+            figures = (_layer_figure(spots, *of, facts, next(numbered)) for of, spots in drawn.items())
+            listed = (_layer_table(spots, _titled(facts)[of][0], facts) for of, spots in drawn.items())
+            yield Section(TITLES[several], (), tuple(figures), tuple(listed))
+
+
+LayerSpots = dict[tuple[str, str, int | str], dict[str, float]]  # panel, component, layer -> value of each model
+
+
+def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure], several_at_once: bool = False) -> LayerSpots:
+    """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean.
+
+    With `several_at_once` of what is of more than one layer, in place of the layer those layers as the row's group spells them ('1-3').
+    """
+    found: LayerSpots = {}
+    for one in asked:
+        rows = measures.filter(pl.col("measure") == one.measure, pl.col("value").is_not_null())
+        if several_at_once:
+            single = pl.format("{}, head {}", pl.col("group").str.replace(SEVERAL, ""), "head")
+            rows = rows.with_columns(
+                pl.col("group").str.extract(SEVERAL).alias("layer"),
+                pl.when(pl.col("head").is_null())
+                .then(pl.col("group").str.replace(SEVERAL, ""))
+                .otherwise(single)
+                .alias("group"),
+                pl.lit(None, pl.Int64).alias("head"),
+            )
+        rows = rows.filter(pl.col("layer").is_not_null())
+        if rows["at"].is_not_null().any():
+            rows = rows.filter(pl.col("at").is_null())
+        keys = ("model", "stack", "layer", "component", "group")
+        own = rows.filter(pl.col("head").is_null()).select(*keys, "value")
+        heads = rows.filter(pl.col("head").is_not_null()).group_by(keys).agg(pl.col("value").mean())
+        heads = heads.join(own, on=keys, how="anti", nulls_equal=True)
+        several = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
+        for row in pl.concat([own, heads]).sort(keys).iter_rows(named=True):
+            component = one.component or row["component"] or ""
+            parts = (
+                stack_words(row["stack"]) or row["stack"] if several["stack"] else "",
+                row["group"] if several["group"] else "",
+            )
+            plain = component in palette.GROUPS
+            panel = ", ".join(filter(None, (*parts, "" if plain else component)))
+            found.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
+    return found
+
+
+def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, number: int) -> Figure:
+    """By panel the means over models and the models themselves; of revisions every layer's course."""
+    whole, several = facts.units == MODELS, any(isinstance(layer, str) for _, _, layer in spots)
+    across, whose = ("layers", TITLES[True]) if several else ("layer", "All layers")
+    panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
+    for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
+        group = group_of_name(component)
+        if whole:
+            mean = mean_of(component, list(of.values()))
+            own = Bar(group, str(layer), mean.mean or 0.0, mean.low, mean.high)
+            panels.setdefault(panel or whose, []).append(own)
+            small.setdefault(panel or whose, []).extend(own._replace(value=v, low=None, high=None) for v in of.values())
+        else:
+            course = [Bar(group, last_name(model), of[model]) for model in facts.names if model in of]
+            panels.setdefault(", ".join(filter(None, (panel, _called(layer)))), []).extend(course)
+    how = TITLES[several].lower()
+    caption = f"{title.capitalize()}, {how}. " if several else f"{title.capitalize()} by layer. "
+    caption += f"{small_signs(facts)} where all have the {across}." if whole else "Revisions in their order."
+    name = f"{'several-' if several else ''}layers-{words.slug(title)}"
+    names = (name, f"Figure L{number}", f"{title.capitalize()}, {how}")
+    return layer_figure(names, caption, panels, unit, "0", across if whole else "revision", small)
+
+
+def _in_order(spot: tuple[tuple[str, str, int | str], Mapping[str, float]]) -> tuple[str, list[int], int]:
+    """Panels by name, then layers, then q, k and v."""
+    panel, component, layer = spot[0]
+    known = list(palette.GROUPS)
+    numbers = [int(n) for n in re.findall(r"\d+", str(layer))]
+    return panel, numbers, known.index(component) if component in known else len(known)
+
+
+def _called(layer: int | str) -> str:
+    return f"layers {layer}" if isinstance(layer, str) else f"layer {layer}"
+
+
+def _layer_table(spots: LayerSpots, drawn: LayerMeasure, facts: UnitsFacts) -> Table:
+    rows = []
+    for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
+        place = ", ".join(filter(None, (panel, _called(layer), component if component in palette.GROUPS else "")))
+        each = [words.number(of.get(model), drawn.signed) for model in facts.names]
+        if facts.units == MODELS:
+            mean = mean_of(component, list(of.values()))
+            each = [words.number(mean.mean, drawn.signed), words.ends(mean, drawn.signed), *each]
+        rows.append((place, *each))
+    head = ("mean", "95 %") if facts.units == MODELS else ()
+    columns = ("where", *head, *(facts.names if facts.units == MODELS else map(last_name, facts.names)))
+    return Table(columns, tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
+
+
+def small_signs(facts: UnitsFacts) -> str:
+    """What signs are, where models are drawn beside their mean."""
+    n = words.several(len(facts.models), "model")
+    return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
+
+
+def group_of_name(name: str) -> str:
+    """What a number is drawn as: its component, or as what is none."""
+    return name if name in palette.GROUPS else "all"
+
+
+def last_name(model: str) -> str:
+    """A revision's own name."""
+    return model.rpartition("@")[2]
