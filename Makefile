@@ -17,7 +17,7 @@ test quick: export OMP_NUM_THREADS = 1
 	@touch $@
 
 .venv/ready: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,erase,hub,notebook,ray,tensorboard,trackio,wandb,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[annotate,erase,hub,notebook,ray,test]'
 	@touch $@
 
 study: .venv/installed

@@ -351,7 +351,7 @@ def imported() -> None:
     import trisect
 
     for found in pkgutil.walk_packages(trisect.__path__, "trisect."):
-        if not any(word in found.name for word in ("ray", "__main__", "server", "tracking")):
+        if not any(word in found.name for word in ("ray", "__main__", "server")):
             with suppress(ImportError):
                 importlib.import_module(found.name)
 

@@ -231,7 +231,7 @@ def small_study(rng: random.Random, place: Path, model: Path) -> list[str]:
         more = {**options, "--workers": ["1", "2"], "--gpus": ["0", "1"]}
         own = ["--json"] * (rng.random() < 0.5) + ["--runs"] * (rng.random() < 0.5) + ["--force"] * (rng.random() < 0.2)
         return ["plan", str(file), *some_options(rng, more), *own]
-    more = {**options, "--precision": ["float32"], "--losses": ["1"], "--track": ["tensorboard"], "--engine": ["here"]}
+    more = {**options, "--precision": ["float32"], "--losses": ["1"], "--engine": ["here"]}
     own = ["--json"] * (rng.random() < 0.3) + ["--quiet"] * (rng.random() < 0.3)
     return ["study", str(file), "--workers", "0", *some_options(rng, more), *own, "--out", str(place / "out")]
 

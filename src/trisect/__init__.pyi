@@ -399,7 +399,6 @@ def study(
     losses: int = 3,
     precision: str = 'float32',
     fleet: int | None = None,
-    track: str | None = None,
     force: bool = False,
     out: str | Path | None = None,
     quiet: bool = False,

@@ -207,9 +207,9 @@ SCRATCH = (
 
 
 @pytest.mark.parametrize("locked", [True, False])
-@pytest.mark.parametrize("harm", ["another model", "about.json", "study.json", "another precision", "a tracker's list"])
+@pytest.mark.parametrize("harm", ["another model", "about.json", "study.json", "another precision"])
 def test_a_study_that_is_refused_stays_as_it_was(begun, tmp_path, harm, locked):
-    out, experiment, how = copied(begun, tmp_path / "study"), tiny.EXPERIMENT, {}
+    out, experiment = copied(begun, tmp_path / "study"), tiny.EXPERIMENT
     if locked:
         (out / ".lock").touch()
     else:
@@ -219,17 +219,12 @@ def test_a_study_that_is_refused_stays_as_it_was(begun, tmp_path, harm, locked):
     elif harm == "another precision":
         ledger = Folder(out).read_ledger()
         write_json(out / "study.json", ledger | {"precision": "bfloat16"})
-    elif harm == "a tracker's list":
-        pytest.importorskip("tensorboard", reason="TensorBoard is the optional extra trisect[tensorboard]")
-        (out / "track").mkdir(exist_ok=True)
-        (out / "track" / "tensorboard.json").write_text("{")
-        experiment, how = replace(experiment, seeds=(1, 2, 3)), {"track": "tensorboard"}
     else:
         (out / harm).write_text("{")
         experiment = replace(experiment, seeds=(1, 2, 3))
     before = seen(tmp_path)
     with pytest.raises(StudyError):
-        study(out, experiment, **how)
+        study(out, experiment)
     assert seen(tmp_path) == before
 
 

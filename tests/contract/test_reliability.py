@@ -188,7 +188,6 @@ def victims(folder):
         "corpus.json": folder.corpus / "corpus.json",
         "array": folder.corpus / "train.column-1.npy",
         "run.json": first / "run.json",
-        "list of what was tracked": folder.path / "track" / "wandb.json",
         "final weights, read by nothing else": next(folder.path.glob("runs/freeze*/final.safetensors")),
         "weights of an epoch": first / "epochs" / "0001.safetensors",
         "evaluation": next(folder.path.glob("evaluations/*/rewind*")),
@@ -197,7 +196,6 @@ def victims(folder):
 
 
 def test_check_names_every_kind_of_damaged_file_and_what_to_delete(whole, copy):
-    write_json(copy.path / "track" / "wandb.json", {"mark": "abc", "runs": []})
     assert trisect.check(copy.path) == []
     said = CliRunner().invoke(main, ["check", str(copy.path)])
     assert (said.exit_code, said.stdout) == (0, "Every file is whole, and of one run.\n")

@@ -71,7 +71,6 @@ BAD = [
     (("study", "quick", "--corpus", "nowhere"), "nowhere", ""),
     (("corpus", "show", "nowhere"), "nowhere", ""),
     (("corpus", "show", "hf:"), "'hf:' names no dataset", "hf:NAME:CONFIG"),
-    (("study", "quick", "--track", "mlflow"), "Unknown tracker 'mlflow'", "wandb, trackio, tensorboard"),
     (("plan", "quick", "--only", "rewind", "--sites", "k@1.h9"), "names head 9 of k", "k has heads 1-5"),
     (("plan", "quick", "--only", "tie", "--sites", "k@1"), "tie at 'k@1' is not possible", "shares one matrix"),
     (("plan", "quick", "--only", "tie", "--sites", "q+ffn@1"), "tie at 'q+ffn@1' is not possible", "have one shape"),

@@ -160,9 +160,6 @@ def test_importing_the_package_is_light():
         "scipy",
         "rich",
         "datasets",
-        "wandb",
-        "trackio",
-        "tensorboard",
         "transformers",
         "sklearn",
     )

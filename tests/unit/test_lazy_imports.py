@@ -27,10 +27,8 @@ EXTRAS = {
     "huggingface_hub",
     "ray",
     "spacy",
-    "trackio",
     "traitlets",
     "uvicorn",
-    "wandb",
 }
 START = (
     "trisect.api",

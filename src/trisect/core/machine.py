@@ -23,7 +23,6 @@ class Machine:
     `workers` of 0 runs everything in this process; null chooses one one-thread worker a core (one in all on a GPU).
     `precision` is of the factors in training's large products (on a CPU of the decoder's alone), one for all of a study; evaluation
     is in float32 always.
-    `track` names what finished runs are logged to besides: wandb, trackio or tensorboard.
     `engine` is here, processes or ray (null: by `workers`); `address` is of a Ray cluster that is there, `per_gpu` how many
     jobs share one of its GPUs, `scratch` a folder or URL that all its nodes reach. `losses` is how often one job may be lost
     with its worker, the last time included. `fleet` is how many runs a new study trains side by side in one job.
@@ -33,7 +32,6 @@ class Machine:
     workers: Annotated[int | None, Field(ge=0, le=bounds.WHOLE)] = None
     quiet: bool = False
     precision: Annotated[str, one_of(*PRECISIONS)] = "float32"
-    track: str | None = None
     engine: Annotated[str, one_of("here", "processes", "ray")] | None = None
     address: str | None = None
     per_gpu: Annotated[int | None, Field(ge=1, le=bounds.FLEET)] = None

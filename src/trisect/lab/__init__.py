@@ -1,1 +1,1 @@
-"""Machinery that experiments share: the study folder, resuming, progress and tracking."""
+"""Machinery that experiments share: the study folder, resuming and progress."""

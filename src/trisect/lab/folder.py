@@ -79,7 +79,7 @@ class Folder(RunFolder):
 
     def own(self) -> list[Path]:
         """Every folder that the study itself writes into."""
-        found = [self.path, *(self.path / name for name in ("corpus", "figures", "fleets", "tables", "track"))]
+        found = [self.path, *(self.path / name for name in ("corpus", "figures", "fleets", "tables"))]
         try:
             runs = self.read_ledger()["runs"]
         except StudyError:  # none yet, or damaged: whoever reads it says so

@@ -12,7 +12,6 @@ from trisect.core.study_data import LedgerData
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.run import read_about
 from trisect.experiments.study.tasks import evaluation_advice, fleet_name
-from trisect.experiments.study.track import read_logged
 from trisect.lab.folder import Folder
 from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.snapshots import read_snapshot
@@ -22,9 +21,8 @@ from trisect.text.corpus import Corpus
 def check_study(out: Path) -> list[StudyError]:
     """An error for each damaged file of a study, saying what to delete; none where all is whole.
 
-    Figures, report and experiment.json are not read: each call writes them again; nor are a tracker's own files. Raises
-    StudyError where there is no study or it is in use, DamagedFileError where its ledger is damaged, since that says
-    what else there is.
+    Figures, report and experiment.json are not read: each call writes them again. Raises StudyError where there is no
+    study or it is in use, DamagedFileError where its ledger is damaged, since that says what else there is.
     """
     folder, found = Folder(out), []
     ledger = folder.read_ledger()
@@ -69,8 +67,6 @@ def _readers(folder: Folder, ledger: LedgerData) -> Iterator[Callable[[], object
             yield lambda path=path, todo=todo: read_snapshot(path, todo)
     for path in sorted((folder.path / "evaluations").glob("*/*.json")):
         yield lambda path=path: read_json(path, evaluation_advice(path))
-    for path in sorted((folder.path / "track").glob("*.json")):
-        yield lambda path=path: read_logged(path)
     for name in STUDY_TABLES:
         if (folder.tables / f"{name}.parquet").exists():
             yield lambda name=name: read_table(folder.tables, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
 from trisect.experiments.study.tasks import Task, fleet_name, is_done, left_by
-from trisect.experiments.study.track import check_tracker, log_path, read_logged, tracking
 from trisect.experiments.study.work import StudyWork
 from trisect.lab.driver import conclude
 from trisect.lab.experiment import Bench, Measured, Result
@@ -72,9 +71,8 @@ class PreparedStudy:
         _keep_corpus(folder, plan)
         _sweep(folder, ledger)
         try:
-            with tracking(machine.track, folder, ledger["experiment"]["name"], ledger["runs"]) as track:
-                for tasks in _rounds(plan, folder, ledger):
-                    _run(tasks, folder, ledger, device, machine, track)
+            for tasks in _rounds(plan, folder, ledger):
+                _run(tasks, folder, ledger, device, machine)
         except BaseException:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 _note(folder, plan, device, ledger, time.monotonic() - began)
@@ -88,7 +86,6 @@ class PreparedStudy:
 def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
     """The study that the settings ask for; raises TrisectError for what cannot be run."""
     device = choose_device(machine)
-    check_tracker(machine.track)
     plan = make_plan(*designs(settings.what))
     check_precision(plan.experiments, machine.precision)
     return PreparedStudy(plan, device, machine, settings.how.force)
@@ -115,22 +112,13 @@ def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
     check_step(folder, ledger, make_tasks(plan, folder, ledger))
     if (folder.path / "about.json").exists():
         read_about(folder)
-    if machine.track is not None and (logged := log_path(folder, machine.track)).exists():
-        read_logged(logged)
 
 
-def _run(
-    tasks: list[Task],
-    folder: Folder,
-    ledger: LedgerData,
-    device: str,
-    machine: Machine,
-    track: Callable[[Sequence[str]], None],
-) -> None:
+def _run(tasks: list[Task], folder: Folder, ledger: LedgerData, device: str, machine: Machine) -> None:
     untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
     trained = TrainedSoFar(folder, ledger) if untrained else None
     run_jobs(
-        [StudyWork(task, folder, ledger, device, machine.precision, untrained, trained, track) for task in tasks],
+        [StudyWork(task, folder, ledger, device, machine.precision, untrained, trained) for task in tasks],
         machine,
         device,
         folder.path,

@@ -80,9 +80,6 @@ class StudyMachine(Workers):
         Option(choices=("float32", "bfloat16")),
     ] = "float32"
     fleet: FleetSize | None = None
-    track: Annotated[str, Field(description="Log finished runs to wandb, trackio or tensorboard as well.")] | None = (
-        None
-    )
     force: Force = False
 
     @classmethod
@@ -92,7 +89,7 @@ class StudyMachine(Workers):
 
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
-        return replace(super().machine(quiet), precision=self.precision, track=self.track, fleet=self.fleet)
+        return replace(super().machine(quiet), precision=self.precision, fleet=self.fleet)
 
 
 @record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +31,6 @@ class StudyWork:
     precision: str
     untrained: set[str]
     trained: TrainedSoFar | None
-    track: Callable[[Sequence[str]], None]
 
     @property
     def title(self) -> str:
@@ -99,13 +97,12 @@ class StudyWork:
         land(files, self.folder.path, ORDER)
 
     def ended(self) -> None:
-        """A fleet's checkpoint is of no use any more, and its runs can be evaluated and tracked."""
+        """A fleet's checkpoint is of no use any more, and its runs can be evaluated."""
         if self.task.kind == "train":
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
             self.untrained.difference_update(self.task.runs)
             if self.trained:
                 self.trained.add(self.task.runs)
-            self.track(self.task.runs)
 
 
 def _how(base: BaseData, kind: str) -> HowData | None:
