@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.door import door
 from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named
-from trisect.core.machine import Machine
 from trisect.core.schema import build
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.core.trace import Reading
@@ -19,8 +18,6 @@ from trisect.lab.live import screen
 from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
 from trisect.lab.subject import check_folder
 from trisect.lab.subject import load as load_subject
-from trisect.text.annotation_folder import NAME as ANNOTATE
-from trisect.text.annotation_folder import has_begun
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
@@ -259,7 +256,7 @@ def unfinished(out: str | Path) -> str:
         plan, record = folder / planner.plan, folder / planner.record
         if not record.exists() or plan.stat().st_mtime_ns > record.stat().st_mtime_ns:  # begun, or begun to be extended
             return planner.name
-    return ANNOTATE if has_begun(folder) else RunFolder(folder).units_command
+    return RunFolder(folder).units_command
 
 
 def lacks_list(out: str | Path) -> bool:
@@ -313,22 +310,15 @@ def annotate(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     columns: Sequence[str] | None = None,
-    engine: str | None = None,
-    address: str | None = None,
-    scratch: str | None = None,
-    losses: int = 3,
 ) -> Corpus:
     """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
 
-    `engine` ray labels on a Ray cluster: `address`, `scratch` and `losses` as in `trisect.study`.
-
     `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
-    null is pos and dep, and tag and ent where the pipeline sets them. Call it again to resume.
+    null is pos and dep, and tag and ent where the pipeline sets them. `workers` processes (null: one a core) share the
+    work; where the system starts processes anew (macOS, Windows) a script then needs `if __name__ == "__main__":`.
     Needs the extra `trisect[annotate]`.
     """
-    from trisect.text.annotate import annotate as label
+    from trisect.lab.annotation import annotate as label
 
-    given = {"workers": workers, "engine": engine, "address": address, "scratch": scratch, "losses": losses}
-    build(Workers, given)  # each within its bounds
-    machine = Machine(engine=engine, address=address, scratch=scratch, losses=losses)
-    return label(source, pipeline, out, reader, placeholder, workers, progress, columns, machine)
+    build(Workers, {"workers": workers})  # within its bounds
+    return label(source, pipeline, out, reader, placeholder, workers, progress, columns)

@@ -1,35 +1,28 @@
-"""Annotating: one label a token, several processes, going on after a kill, and every refusal."""
+"""Annotating: one label a token, several processes, a corpus whole or not at all, and every refusal."""
 
 import errno
 import importlib.util
-import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.raw import read_json
 
 import trisect
 from trisect.core.errors import CorpusError, StudyError
-from trisect.core.files import write_json
-from trisect.core.machine import Machine
-from trisect.engine import processes
-from trisect.engine.jobs import JobDesk
+from trisect.lab.annotation import annotate
 from trisect.lab.run_folder import RunFolder
 from trisect.text import annotate as room
-from trisect.text.annotate import annotate
 from trisect.text.corpus import Corpus
-from trisect.text.sources import read
-from trisect.text.tagger import Shard, tag
+from trisect.text.sources import find_source, read
 
 spacy = pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
 
-HERE = Machine(engine="here")  # in this process: spaCy is imported once
 WORDS = {"The": "ADV", "the": "DET", "Unk": "PROPN", "Other": "X", "cat": "NOUN", "sees": "VERB", ".": "PUNCT"}
 LINE = ' The cat sees the <unk> ; " nothing " . \n'
 TINY = {
@@ -79,7 +72,7 @@ def pipeline(folder, parser=True, rules=WORDS, seed=0, tagger=False, entities=()
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory):
-    """Sets all four columns, so that every test of stopping and going on is one of all of them."""
+    """Sets all four columns."""
     return pipeline(tmp_path_factory.mktemp("pipeline") / "tiny", tagger=True, entities=ENTITIES)
 
 
@@ -94,10 +87,10 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(source, tagger, tmp_path_factory):
-    """The text annotated in one go, in small shards, by two processes; and what progress was called with."""
+    """The text annotated in one go, in small pieces, by two processes; and what progress was called with."""
     steps, out = [], tmp_path_factory.mktemp("whole") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "SHARD", 40)
+        patch.setattr(room, "PIECE", 40)
         corpus = annotate(source, tagger, out, workers=2, progress=lambda *now: steps.append(now))
     return corpus, steps, out
 
@@ -156,7 +149,7 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
         return {run.edit.column for run in make_plan(asked).runs if run.edit}
 
     assert planned(whole[2], "pos", "tag", "dep", "ent") == {"pos", "tag", "dep", "ent"}
-    bare = annotate(source, pipeline(tmp_path / "bare"), tmp_path / "out", machine=HERE).save(tmp_path / "copy")
+    bare = annotate(source, pipeline(tmp_path / "bare"), tmp_path / "out", workers=1).save(tmp_path / "copy")
     assert planned(bare, "pos", "dep") == {"pos", "dep"}
     with pytest.raises(CorpusError, match=r"has no label column 'tag'.\n  It has dep, pos.\n  Use a column"):
         planned(bare, "tag")
@@ -164,7 +157,7 @@ def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whol
 
 def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(source, tmp_path):
     bare = pipeline(tmp_path / "bare")
-    made = annotate(source, bare, tmp_path / "out", machine=HERE)
+    made = annotate(source, bare, tmp_path / "out", workers=1)
     assert set(made.labels) == {"pos", "dep"}
     parts = "Its parts are parser, attribute_ruler;"
     assert made.notes[2:4] == (
@@ -173,7 +166,7 @@ def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(so
         "(or an entity_ruler).",
     )
     with pytest.raises(CorpusError) as caught:
-        annotate(source, bare, tmp_path / "other", machine=HERE, columns=("dep", "ent"))
+        annotate(source, bare, tmp_path / "other", workers=1, columns=("dep", "ent"))
     assert caught.value.given.endswith("sets no entity type, so there can be no column 'ent'.")
     assert caught.value.known == f"{parts} 'ent' needs a named entity recogniser (or an entity_ruler)."
     assert caught.value.todo == "Use another pipeline, or ask for dep alone."
@@ -182,7 +175,6 @@ def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(so
 def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
     corpus, steps, out = whole
     assert Corpus.load(out).fingerprint == corpus.fingerprint
-    assert not (out / ".shards").exists()
     assert corpus.column("pos")
     what = "part of speech, fine-grained tag, dependency relation and entity type"
     tagged = f"The {what} of each token is that of the spaCy pipeline en_pipeline 0.0.0"
@@ -195,141 +187,124 @@ def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
     assert steps[-1] == (total, total)
 
 
-@pytest.mark.ray
-def test_a_cluster_labels_the_same_with_a_pipeline_that_is_sent_to_its_nodes(
-    whole, source, tagger, tmp_path, monkeypatch, cluster
-):
-    monkeypatch.setattr(room, "SHARD", 40)
-    machine = Machine(engine="ray", address=cluster.address)
-    made = annotate(source, tagger, tmp_path / "out", machine=machine)
-    assert made.fingerprint == whole[0].fingerprint
-    assert made.notes == whole[0].notes
-
-
-def test_a_pipeline_that_is_another_on_a_node_is_refused(tagger, tmp_path):
-    (tmp_path / "work").mkdir()
-    desk = JobDesk(tmp_path / "work", {}, {}, lambda said: None)
-    with pytest.raises(CorpusError, match="is another on") as caught:
-        tag.call(Shard(str(tagger), ("pos",), "x.json", (("the", "cat"),), digest="other"), desk)
-    assert "elsewhere other" in caught.value.known
-    assert "that is sent to them" in caught.value.todo
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from trisect.engine import processes
+SLOW = """
+import os, sys, time
+import spacy
+from spacy.language import Language
+from trisect.core.errors import CorpusError
+from trisect.lab.annotation import annotate
 from trisect.text import annotate as room
-room.SHARD = 40
-calls = []
-def progress(done, total):
-    calls.append(done)
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-room.annotate(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), workers=1, progress=progress)
+room.PIECE = 40
+how, main = sys.argv[1], os.getpid()
+
+@Language.component("slow")
+def slow(doc):
+    if os.getpid() != main:
+        print(os.getpid(), flush=True)
+        time.sleep(0.2)
+        if how == "dies":
+            os._exit(9)
+        if how == "raises":
+            raise ValueError("nothing to say of this")
+    return doc
+
+load = spacy.load
+def slower(name):
+    nlp = load(name)
+    nlp.add_pipe("slow", first=True)
+    return nlp
+spacy.load = slower
+try:
+    annotate(sys.argv[2], sys.argv[3], sys.argv[4], workers=2)
+except CorpusError as error:
+    print(error.given, error.known)
+    sys.exit(2)
+except KeyboardInterrupt:
+    sys.exit(130)
 """
 
 
-@pytest.fixture(scope="module")
-def broken_off(source, tagger, tmp_path_factory):
-    """What a run that was killed left, labelled in part."""
-    out = tmp_path_factory.mktemp("killed") / "out"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(tagger), str(out)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert not (out / "corpus.json").exists()
-    return out
+def is_running(process):
+    """Whether a process is there, and not only its entry."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
-@pytest.fixture
-def killed(broken_off, tmp_path):
-    """A copy of it as `tmp_path / "out"`: its shards, and when each was written."""
-    out = shutil.copytree(broken_off, tmp_path / "out")
-    return {path: path.stat().st_mtime_ns for path in sorted((out / ".shards").glob("t*.json"))}
-
-
-def test_a_killed_run_goes_on_and_gives_the_same(whole, killed, source, tagger, tmp_path, monkeypatch):
-    corpus, _, _ = whole
-    before = killed
-    assert len(before) >= 3
-    monkeypatch.setattr(room, "SHARD", 40)
-    steps, kept = [], []
-
-    def progress(done, _total):
-        steps.append(done)
-        kept.append({p: p.stat().st_mtime_ns for p in before})
-
-    damaged = list(before)[1]
-    damaged.write_bytes(damaged.read_bytes()[:50])
-    changed = before | {damaged: None}
-    resumed = annotate(source, tagger, tmp_path / "out", workers=1, progress=progress)
-    assert resumed.fingerprint == corpus.fingerprint
-    assert all(kept[-1][p] == t for p, t in changed.items() if t is not None)  # whole shards are used as they are
-    assert kept[-1][damaged] != before[damaged]  # a damaged one is made again
-    assert not (tmp_path / "out" / ".shards").exists()
-
-
-def test_a_shard_with_a_right_checksum_and_other_content_is_labelled_again(
-    whole, killed, source, tagger, tmp_path, monkeypatch
-):
-    before = list(killed)
-    changes = ({"ids": {}}, {"classes": {"pos": 5}}, {"ids": {"pos": [["NOUN"]] * 40}})
-    for path, change in zip(before, changes, strict=False):
-        write_json(path, read_json(path) | change)
-    monkeypatch.setattr(room, "SHARD", 40)
-    assert annotate(source, tagger, tmp_path / "out", machine=HERE).fingerprint == whole[0].fingerprint
-
-
-def test_shards_of_another_statement_are_not_used(killed, source, tagger, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "SHARD", 40)
-    other = annotate(source, tagger, tmp_path / "out", placeholder="cat", machine=HERE)
-    fresh = annotate(source, tagger, tmp_path / "fresh", placeholder="cat", machine=HERE)
-    assert other.fingerprint == fresh.fingerprint
-    assert "'cat'" in other.notes[3]
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are started anew, without the slow pipeline")
+@pytest.mark.parametrize(("how", "code"), [("dies", 2), ("raises", 2), ("interrupted", 130), ("killed", -9)])
+def test_however_labelling_ends_nothing_is_left_and_no_process_stays(source, tagger, tmp_path, how, code):
+    words = [sys.executable, "-c", SLOW, how, str(source), str(tagger), str(tmp_path / "out")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as called:
+        assert called.stdout is not None
+        others = {int(called.stdout.readline())}
+        if how in ("interrupted", "killed"):
+            called.send_signal({"interrupted": signal.SIGINT, "killed": signal.SIGKILL}[how])
+        said, errors = called.communicate(timeout=60)
+    others |= {int(line) for line in said.splitlines() if line.isdigit()}
+    assert (called.returncode, errors) == (code, "")
+    if how == "raises":
+        assert "ValueError: nothing to say of this" in said
+    elif how == "dies":
+        assert "The spaCy pipeline did not label the text. It says: BrokenProcessPool" in said
+    until = time.monotonic() + 10
+    while any(map(is_running, others)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(is_running, others))
+    left = [path.name for path in (tmp_path / "out").iterdir()] if (tmp_path / "out").exists() else []
+    assert left == ([".lock"] if how == "killed" else [])
+    assert annotate(source, tagger, tmp_path / "out", workers=1).column("pos")
 
 
 def test_a_finished_corpus_is_not_made_again_and_not_overwritten(whole, source, tagger, tmp_path, monkeypatch):
     corpus, _, made = whole
     out = shutil.copytree(made, tmp_path / "out")
-    monkeypatch.setattr(room, "SHARD", 40)
+    monkeypatch.setattr(room, "PIECE", 40)
     steps = []
-    again = annotate(source, tagger, out, machine=HERE, progress=lambda *now: steps.append(now))
+    again = annotate(source, tagger, out, workers=1, progress=lambda *now: steps.append(now))
     assert (again.fingerprint, steps) == (corpus.fingerprint, [])
     with pytest.raises(CorpusError, match=r"already holds another corpus.\n  It differs in placeholder.\n  Choose"):
-        annotate(source, tagger, out, placeholder="Other", machine=HERE)
+        annotate(source, tagger, out, placeholder="Other", workers=1)
     for name in ("annotation.json", "manifest.json"):
         (out / name).unlink()
     with pytest.raises(CorpusError, match="It was not made by annotating"):
-        annotate(source, tagger, out, machine=HERE)
+        annotate(source, tagger, out, workers=1)
     assert Corpus.load(out).fingerprint == corpus.fingerprint
 
 
 def test_another_pipeline_and_another_text_are_another_statement(source, tagger, tmp_path):
     """With the same name and version, only the weights tell two pipelines apart."""
-    from trisect.text import tagger as process
-    from trisect.text.readers.wikitext import WIKITEXT
-
     other = pipeline(tmp_path / "tiny", seed=1, tagger=True, entities=ENTITIES)
-    first, second = (process.describe_pipeline(str(p), ("pos", "dep")) for p in (tagger, other))
+    first, second = (room.describe_pipeline(str(p), ("pos", "dep")) for p in (tagger, other))
     assert first.pipeline == second.pipeline
     assert first.digest != second.digest
-    assert process.describe_pipeline(str(tagger), ("pos", "dep")) == first
+    assert room.describe_pipeline(str(tagger), ("pos", "dep")) == first
     changed = shutil.copytree(source, tmp_path / "text")
-    kind = WIKITEXT
-    mine = room._statement(kind, kind.find(source), "Unk", first)
-    assert room._statement(kind, kind.find(changed), "Unk", first) == mine
-    assert room._statement(kind, kind.find(source), "Unk", replace(first, columns=("pos",))) != mine
+    mine = room.statement(find_source(source), "Unk", first)
+    assert room.statement(find_source(changed), "Unk", first) == mine
+    assert room.statement(find_source(source), "Unk", replace(first, columns=("pos",))) != mine
     (changed / "valid.txt").write_text("a b c")
-    assert room._statement(kind, kind.find(changed), "Unk", first) != mine
+    assert room.statement(find_source(changed), "Unk", first) != mine
+
+
+def test_a_pipeline_whose_files_have_changed_is_opened_anew(source, tmp_path):
+    folder = pipeline(tmp_path / "bare")
+    first = annotate(source, folder, tmp_path / "first", workers=1, columns=("pos",))
+    pipeline(folder, rules=WORDS | {"cat": "VERB"})
+    second = annotate(source, folder, tmp_path / "second", workers=1, columns=("pos",))
+    assert "NOUN" in first.labels["pos"]
+    assert "NOUN" not in second.labels["pos"]
 
 
 def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
     from trisect.text.readers.wikitext import WIKITEXT
 
     monkeypatch.setattr(room, "LONGEST", 3)
-    shards = list(room._shards(WIKITEXT, WIKITEXT.find(source), Path("s"), "Unk"))
-    assert [shard.path.name for shard in shards] == ["train-000000.json", "valid-000000.json", "test-000000.json"]
-    assert shards[0].texts[:3] == [["The", "cat", "sees"], ["the", "Unk", "nothing"], ["."]]
-    assert sum(len(t) for s in shards for t in s.texts) == sum(s.tokens for s in shards) == 30 * 10
+    pieces = [list(room._pieces(WIKITEXT, part, "Unk")) for part in WIKITEXT.find(source).values()]
+    assert [len(found) for found in pieces] == [1, 1, 1]
+    assert pieces[0][0][:3] == [["The", "cat", "sees"], ["the", "Unk", "nothing"], ["."]]
+    assert sum(len(t) for (texts,) in pieces for t in texts) == 30 * 10
 
 
 def test_no_spacy(source, tmp_path, monkeypatch):
@@ -350,7 +325,7 @@ def test_a_folder_called_spacy_is_not_the_package(source, tmp_path, monkeypatch)
 
 def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
     with pytest.raises(CorpusError) as caught:
-        annotate(source, "no_such_pipeline", tmp_path / "out", machine=HERE)
+        annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)
     assert caught.value.given == "The spaCy pipeline 'no_such_pipeline' cannot be loaded."
     assert "Can't find model 'no_such_pipeline'" in caught.value.known
     assert "python -m spacy download" in caught.value.todo
@@ -360,26 +335,24 @@ def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
 def test_a_pipeline_without_a_parser_has_no_dep_but_may_have_pos(source, tmp_path):
     bare = pipeline(tmp_path / "bare", parser=False)
     with pytest.raises(CorpusError) as caught:
-        annotate(source, bare, tmp_path / "out", machine=HERE)
+        annotate(source, bare, tmp_path / "out", workers=1)
     assert caught.value.given.endswith("sets no dependency relation, so there can be no column 'dep'.")
     assert caught.value.known == "Its parts are attribute_ruler; 'dep' needs a parser."
     assert caught.value.todo == "Use another pipeline, or ask for pos alone."
-    assert set(annotate(source, bare, tmp_path / "out", machine=HERE, columns=("pos",)).labels) == {"pos"}
+    assert set(annotate(source, bare, tmp_path / "out", workers=1, columns=("pos",)).labels) == {"pos"}
 
 
 def test_a_pipeline_that_labels_nothing(source, tmp_path):
     mute = pipeline(tmp_path / "mute", parser=False, rules={"absent": "X"})
     with pytest.raises(CorpusError, match=r"no token a part of speech.\n.*'pos' would be empty.\n  Use another"):
-        annotate(source, mute, tmp_path / "out", machine=HERE, columns=("pos",))
+        annotate(source, mute, tmp_path / "out", workers=1, columns=("pos",))
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
 def test_a_pipeline_without_parts_of_speech(source, tmp_path):
-    from trisect.text.tagger import describe_pipeline
-
     mute = pipeline(tmp_path / "mute", rules={}, parser=False)
     with pytest.raises(CorpusError) as caught:
-        describe_pipeline(str(mute), ("pos",))
+        room.describe_pipeline(str(mute), ("pos",))
     assert caught.value.given.endswith("sets no part of speech, so there can be no column 'pos'.")
     assert (
         caught.value.known == "Its parts are none; 'pos' needs a morphologizer (or a tagger with an attribute_ruler)."
@@ -412,7 +385,7 @@ def test_settings_that_make_no_sense(source, tmp_path, given, message):
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(source, tagger, tmp_path):
     with RunFolder(tmp_path / "out").lock(), pytest.raises(StudyError, match=r"out is in use.\n  Another.*\n  Wait"):
-        annotate(source, tagger, tmp_path / "out", machine=HERE)
+        annotate(source, tagger, tmp_path / "out", workers=1)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
@@ -457,7 +430,7 @@ def test_what_is_left_is_of_one_run_which_check_compares(whole, source, tagger, 
     (found,) = trisect.check(out)
     assert found.given == f"{out / 'train.npy'} was altered."
     assert "'trisect corpus annotate'" in found.known
-    (out / "manifest.json").unlink()  # as a corpus that a version before annotated, or a study cut
+    (out / "manifest.json").unlink()  # as a corpus that a study cut
     (found,) = trisect.check(out)
     assert found.given == f"{out / 'train.npy'} is damaged."
     np.save(out / "train.npy", array)
@@ -465,7 +438,7 @@ def test_what_is_left_is_of_one_run_which_check_compares(whole, source, tagger, 
 
 
 def test_a_corpus_that_broke_off_while_landing_lands_by_the_next_call(whole, source, tagger, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "SHARD", 40)
+    monkeypatch.setattr(room, "PIECE", 40)
     out, replace_ = tmp_path / "out", Path.replace
 
     def full(self, target):
@@ -476,38 +449,8 @@ def test_a_corpus_that_broke_off_while_landing_lands_by_the_next_call(whole, sou
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space"):
-            annotate(source, tagger, out, machine=HERE)
+            annotate(source, tagger, out, workers=1)
     assert not (out / "corpus.json").exists()
-    again = annotate(source, tagger, out, machine=HERE, progress=lambda *_: pytest.fail("labelled again"))
+    again = annotate(source, tagger, out, workers=1, progress=lambda *_: pytest.fail("labelled again"))
     assert again.fingerprint == whole[0].fingerprint
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in whole[2].iterdir())
-
-
-def test_a_tagging_process_that_dies_is_replaced_and_the_labels_are_the_same(
-    whole, source, tagger, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(room, "SHARD", 40)
-    started, given = processes._Worker.__init__, processes._Worker.give
-    team: list[processes._Worker] = []
-    pieces: list[str] = []
-
-    def start(self, *parts):
-        started(self, *parts)
-        team.append(self)
-
-    def give(self, number, order):
-        if order["job"]["function"].endswith(":tag"):
-            pieces.append(order["job"]["statement"])
-        dies = len(pieces) == 1
-        if dies:  # stopped first: dead before it can have answered
-            os.kill(self._process.pid, signal.SIGSTOP)
-        given(self, number, order)
-        if dies:
-            os.kill(self._process.pid, signal.SIGKILL)
-
-    monkeypatch.setattr(processes._Worker, "__init__", start)
-    monkeypatch.setattr(processes._Worker, "give", give)
-    corpus = annotate(source, tagger, tmp_path / "out", workers=2)
-    assert len(team) == 3
-    assert pieces.count(pieces[0]) == 2 == 1 + len(pieces) - len(set(pieces))
-    assert corpus.fingerprint == whole[0].fingerprint

@@ -9,7 +9,7 @@ from tests.unit.test_cli import call
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.experiments.study.plan import choose
-from trisect.text import annotate as room
+from trisect.lab.annotation import annotate
 from trisect.text import hub
 from trisect.text.hub import DatasetTexts
 from trisect.text.readers.plain import PLAIN
@@ -120,13 +120,11 @@ def test_a_dataset_can_be_annotated_as_a_folder_can(files, tmp_path):
 
     tagger, folder = pipeline(tmp_path / "tagger"), parquet(tmp_path / "set", LINES)
     steps = []
-    one = room.annotate(files, tagger, tmp_path / "one", workers=1)
-    other = room.annotate(f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *n: steps.append(n))
+    one = annotate(files, tagger, tmp_path / "one", workers=1)
+    other = annotate(f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *n: steps.append(n))
     assert other.fingerprint == one.fingerprint
     assert set(other.labels) == {"pos", "dep"}
-    again = room.annotate(
-        f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *_: pytest.fail("again")
-    )
+    again = annotate(f"hf:{folder}", tagger, tmp_path / "other", workers=1, progress=lambda *_: pytest.fail("again"))
     assert steps
     assert again.fingerprint == one.fingerprint
 

@@ -133,14 +133,14 @@ def test_a_page_that_cannot_be_written_leaves_no_trace(place, tmp_path):
 def test_annotating_leaves_alone_what_it_did_not_write(place, tmp_path):
     pytest.importorskip("spacy", reason="spaCy is the optional extra trisect[annotate]")
     wanted = ("--pipeline", "nothing", "--out")
-    for name in (".shards/letter.txt", "train.npy", "annotation.json"):
+    for name in ("letter.txt", "train.npy", "annotation.json"):
         out = tmp_path / name.replace("/", "-")
         (out / name).parent.mkdir(parents=True)
         (out / name).write_text("mine")
         before = seen(out)
         done = call("corpus", "annotate", place / "texts", *wanted, out)
         assert done.exit_code == 2
-        assert "holds something else" in done.output
+        assert "is not empty, and holds no annotated corpus" in done.output
         assert seen(out) == before
 
 

@@ -15,7 +15,6 @@ FOLDERS = {
     "recall": {"people.json": {}, "recall.json": PLAN},
     "translate-train": {"translation.json": PLAN},
     "dissect": {"parts.json": {"seconds": 1.0, "steps": {"theory": {"key": "a"}, "roles": {"key": ""}}}},
-    "corpus annotate": {".shards/statement.json": {}, ".shards/train-000001.json": {}},
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -93,12 +93,6 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
     help="Some of pos,tag,dep,ent.  [default: pos,dep, and tag,ent where the pipeline sets them]",
 )
 @click.option("--workers", type=int, help="Worker processes.  [default: one a core]")
-@click.option("--engine", help="here, processes, or ray (several machines; needs trisect[ray]).")
-@click.option("--address", help="A Ray cluster that is there: auto, or HOST:PORT.")
-@click.option("--scratch", help="A folder or URL that all its nodes reach, for large files.")
-@click.option(
-    "--losses", type=int, default=3, show_default=True, help="How often a job may be lost before it is given up."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the folder and what there is to note as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def annotate(
@@ -111,9 +105,8 @@ def annotate(
     workers: int | None,
     as_json: bool,
     quiet: bool,
-    **cluster: Any,
 ) -> None:
-    """Label every token with spaCy's part of speech, tag, relation and entity type; resumes where it stopped.
+    """Label every token with spaCy's part of speech, tag, relation and entity type.
 
     \b
     trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled
@@ -122,7 +115,7 @@ def annotate(
     from trisect.lab.live import bar
 
     with bar("annotate", quiet) as progress:
-        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns), **cluster)
+        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
     if as_json:
         say_json({"folder": out, "notes": list(made.notes)})
         return

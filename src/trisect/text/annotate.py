@@ -1,129 +1,78 @@
-"""Label a raw text with spaCy, one label per token, by several processes, in shards that survive a stop."""
+"""Label a raw text with a spaCy pipeline: one label per token and column, by one process or several."""
 
 from __future__ import annotations
 
-import json
-import tempfile
+import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trisect.core.errors import CorpusError, DamagedFileError
+from trisect.core.errors import CorpusError
 from trisect.core.extras import there
-from trisect.core.files import digest_file, read_record
+from trisect.core.files import digest_file
 from trisect.core.json_text import Json
-from trisect.core.machine import Machine
 from trisect.core.percent import percent
-from trisect.engine.drive import JobOrder, drive
-from trisect.engine.landing import land, read_content
-from trisect.engine.protocol import Engine, Files
-from trisect.engine.start import open_engine, ray_place
-from trisect.lab.run_folder import RunFolder, check_place
 from trisect.text import arrays, sources
-from trisect.text.annotation_folder import check_folder, finished, land_corpus, prepare, shards_of
 from trisect.text.corpus import Corpus, Split
 from trisect.text.hub import DatasetTexts
-from trisect.text.readers.base import Reader
-from trisect.text.tagger import COLUMNS, OUTSIDE, Pipeline, PipelineFacts, Shard, ShardLabels, describe, tag
+from trisect.text.readers.base import Reader, SplitText
 
-SHARD = 20_000  # words a shard: about two seconds' work, which is what a kill can lose per process
-NEEDED, EXTRA = ("pos", "dep"), ("tag", "ent")  # the columns that must be, and those that are used where there are
-LONGEST = 1_000  # words shown to the pipeline at once; a longer paragraph is shown in pieces
+if TYPE_CHECKING:
+    from spacy.language import Language
 
-THIS = Machine()
+COLUMNS = {
+    "pos": "part of speech",
+    "tag": "fine-grained tag",
+    "dep": "dependency relation",
+    "ent": "entity type",
+}
+NEEDS = {
+    "pos": "a morphologizer (or a tagger with an attribute_ruler)",
+    "tag": "a tagger",
+    "dep": "a parser",
+    "ent": "a named entity recogniser (or an entity_ruler)",
+}
+OUTSIDE = "O"  # the class of a word outside every entity
+BATCH = 32  # paragraphs that the pipeline is shown at once
+PIECE = 20_000  # words that a process labels at once: about two seconds' work
+LONGEST = 1_000  # words of a paragraph shown to the pipeline at once; a longer one is shown in pieces
 
 AnnotationProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class _Shard:
-    path: Path
-    texts: Sequence[Sequence[str]]
-    tokens: int
-
-
-def annotate(
-    source: str | Path,
-    pipeline: str | Path,
-    out: str | Path,
-    reader: str | None = None,
-    placeholder: str = "Unk",
-    workers: int | None = None,
-    progress: AnnotationProgress | None = None,
-    columns: Sequence[str] | None = None,
-    machine: Machine = THIS,
-) -> Corpus:
-    """Label the raw text `source` (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline into the corpus folder `out`.
-
-    Called again it goes on where it stopped. Words are split first and tagged as they stand, with their case; `<unk>`
-    is shown as `placeholder` and gets no label (science A1). `workers` processes (null: one a core) tag shards of
-    20,000 words, on the cluster of `machine` where that names one; `progress` is called with (tokens done, tokens in all).
-    `columns` are some of pos, tag, dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note
-    of the corpus says where it does not). The entity type of a word outside every entity is 'O'. Raises CorpusError
-    for a text, a pipeline or a folder that cannot be used.
+class PipelineFacts:
+    """What there is to say of a pipeline: its exact name, a digest of its files, its columns that are used, and of those
+    that are left out why.
     """
-    check_place(out)
-    out = Path(out)
-    wanted, extra = (NEEDED, EXTRA) if columns is None else (tuple(columns), ())
-    _check(placeholder, workers, wanted)
-    check_folder(out)
-    raw = sources.find_source(source, reader)
-    with RunFolder(out).lock(lambda: check_folder(out), lambda: (out, shards_of(out))):
-        RunFolder(out).recover()
-        return _annotated(raw, pipeline, out, placeholder, (wanted, extra), workers, progress, machine)
+
+    pipeline: str
+    digest: str
+    columns: tuple[str, ...]
+    missing: Mapping[str, str]
 
 
-def _annotated(
-    raw: sources.RawSource,
-    pipeline: str | Path,
-    out: Path,
-    placeholder: str,
-    columns: tuple[tuple[str, ...], tuple[str, ...]],
-    workers: int | None,
-    progress: AnnotationProgress | None,
-    machine: Machine,
-) -> Corpus:
-    """The annotated corpus in a folder that is locked: the one that lies there finished, or labelled and landed now."""
-    kind, files = raw.kind, raw.parts
-    crew = workers or min(Machine().cores(), 1 + sum(map(_bytes, files.values())) // (5 * SHARD))
-    ray = ray_place(replace(machine, workers=workers), "cpu") if machine.engine == "ray" else None
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trisect-")))
-        engine = stack.enter_context(open_engine(0 if machine.engine == "here" else crew, scratch / "jobs", ray))
-        sent = Path(pipeline) if ray is not None and Path(pipeline).is_dir() else None
-        asked, found = Pipeline(str(pipeline), *columns, sent is not None), list[PipelineFacts]()
-        opening = [_Describing(asked, out, found, sent) for _ in range(1 if ray is not None else crew)]
-        drive(opening, engine)  # by every worker of this machine: it takes them a while
-        about = found[0]
-        statement = _statement(kind, files, placeholder, about)
-        if (done := finished(out, statement)) is not None:
-            return done
-        text = sources.read(raw)  # before anything is made in the folder: it may be refused
-        prepare(out, statement)
-        shards = _shards(kind, files, shards_of(out), placeholder)
-        total = sum(len(s.tokens) for s in text.splits.values())
-        given = _Given(str(pipeline), sent, about.columns, about.digest if ray is not None else "")
-        _tag(engine, given, shards, total, progress, machine.losses)
-        notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
-        land_corpus(_merge(text, kind, shards_of(out), about.columns, notes), out, statement)
-    return Corpus.load(out)
+class PieceLabels(NamedTuple):
+    """Labels of some words: per column its classes in the order of first use, and a class number for each word."""
+
+    classes: dict[str, list[str]]
+    ids: dict[str, list[int]]
 
 
-def _bytes(part: Path | DatasetTexts) -> int:
-    return part.size() if isinstance(part, DatasetTexts) else part.stat().st_size
-
-
-def _checksum(part: Path | DatasetTexts) -> str:
-    if isinstance(part, DatasetTexts):
-        return part.checksum()
-    return digest_file(part)
-
-
-def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> None:
+def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
+    """Raise CorpusError where spaCy is not installed, or a setting makes no sense."""
     if not there("spacy"):
         todo = "Install the extra: pip install 'trisect[annotate]'"
         raise CorpusError(
@@ -136,6 +85,8 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
         raise CorpusError(
             f"{workers} workers were asked for.", "At least one process must do the work.", "Give 1 or more."
         )
+    if columns is None:
+        return
     if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
         known = f"columns are {', '.join(map(repr, columns))}."
         raise CorpusError(f"columns was given {again!r} twice.", known, "Give each once.")
@@ -145,176 +96,199 @@ def _check(placeholder: str, workers: int | None, columns: Sequence[str]) -> Non
         raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 
-def _statement(
-    kind: Reader, files: Mapping[str, Path | DatasetTexts], placeholder: str, about: PipelineFacts
-) -> dict[str, Json]:
-    """All that the labels depend on; shards and results of another statement are never used as ours."""
+@lru_cache(maxsize=1)
+def open_pipeline(name: str) -> Language:
+    """The pipeline, loaded once by each process; raises CorpusError where it cannot be."""
+    try:
+        import spacy
+
+        return spacy.load(name)
+    except Exception as error:  # a pipeline is foreign code and foreign files: anything may go wrong in it
+        known = f"spaCy says: {type(error).__name__}: {error}"
+        todo = "Give a folder that spaCy wrote, or install the pipeline: python -m spacy download en_core_web_sm"
+        raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", known, todo) from error
+
+
+def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> PipelineFacts:
+    """What the pipeline says of itself; raises CorpusError where it does not set one of `columns`.
+
+    Null is pos and dep, and tag and ent where the pipeline sets them.
+    """
+    wanted, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
+    open_pipeline.cache_clear()  # its files may be others by now
+    nlp = open_pipeline(name)
+    metas = [nlp.get_pipe_meta(pipe) for pipe in nlp.pipe_names]
+    sets = {what for meta in metas for what in meta.assigns}
+    able = {
+        "pos": "token.pos" in sets or any(meta.factory == "attribute_ruler" for meta in metas),
+        "tag": "token.tag" in sets,
+        "dep": "token.dep" in sets,
+        "ent": bool(sets & {"token.ent_type", "doc.ents"}),
+    }
+    why = {c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}." for c, need in NEEDS.items()}
+    for column in wanted:
+        if not able[column]:
+            given = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
+            others = ",".join(c for c in wanted if able[c])
+            todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
+            raise CorpusError(given, why[column], todo)
+    exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
+    return PipelineFacts(
+        exact,
+        _folder_digest(Path(nlp.path or ""), exact),
+        tuple(c for c in COLUMNS if c in wanted or (c in extra and able[c])),
+        {c: why[c] for c in extra if not able[c]},
+    )
+
+
+def _folder_digest(folder: Path, start: str) -> str:
+    state = hashlib.blake2b(start.encode(), digest_size=16)
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return state.hexdigest()
+
+
+def statement(raw: sources.RawSource, placeholder: str, about: PipelineFacts) -> dict[str, Json]:
+    """All that the labels of a text depend on."""
+    checksums = {s: p.checksum() if isinstance(p, DatasetTexts) else digest_file(p) for s, p in raw.parts.items()}
     return {
         "format": 1,
-        "source": {split: _checksum(part) for split, part in files.items()},
-        "reader": kind.name,
+        "source": dict(checksums),
+        "reader": raw.kind.name,
         "placeholder": placeholder,
         "columns": list(about.columns),
         "pipeline": about.pipeline,
         "pipeline_digest": about.digest,
-        "sizes": [SHARD, LONGEST],
+        "sizes": [PIECE, LONGEST],
     }
 
 
-def _shards(kind: Reader, files: Mapping[str, Path | DatasetTexts], folder: Path, placeholder: str) -> Iterator[_Shard]:
-    """The text in pieces of about 20,000 words; where they are cut depends on the text alone."""
-    for split, part in files.items():
-        number, tokens, texts = 0, 0, []
-        for paragraph in kind.paragraphs(part):
-            words = [placeholder if word.lower() in kind.hidden else word for word in paragraph.words]
-            texts += [words[i : i + LONGEST] for i in range(0, len(words), LONGEST)]
-            tokens += len(words)
-            if tokens >= SHARD:
-                yield _Shard(_shard_path(folder, split, number), texts, tokens)
-                number, tokens, texts = number + 1, 0, []
-        if texts:
-            yield _Shard(_shard_path(folder, split, number), texts, tokens)
+def label_text(
+    raw: sources.RawSource,
+    pipeline: str,
+    about: PipelineFacts,
+    placeholder: str,
+    workers: int,
+    progress: AnnotationProgress | None = None,
+) -> Corpus:
+    """The text with the pipeline's labels beside its tokens; hidden words, and words left out by the pipeline, get -1.
 
-
-def _shard_path(folder: Path, split: str, number: int) -> Path:
-    return folder / f"{split}-{number:06d}.json"
-
-
-def _whole(shard: _Shard, columns: Sequence[str]) -> bool:
-    """Whether a shard's labels lie there: of every column a class for each of its words."""
-    if not shard.path.is_file():
-        return False
-    try:
-        body = read_record(shard.path, "", ShardLabels)
-    except DamagedFileError:
-        return False
-    return all(_covers(body["classes"].get(column), body["ids"].get(column), shard.tokens) for column in columns)
-
-
-def _covers(classes: object, ids: object, count: int) -> bool:
-    if not isinstance(classes, list) or not isinstance(ids, list) or len(ids) != count:
-        return False
-    known = range(len(classes))
-    return all(isinstance(name, str) for name in classes) and all(type(i) is int and i in known for i in ids)
-
-
-@dataclass(frozen=True, eq=False)
-class _Describing:
-    """Open the pipeline; what it says of itself lands in `found`."""
-
-    pipeline: Pipeline
-    out: Path
-    found: list[PipelineFacts]
-    sent: Path | None
-    title: str = "opening the pipeline"
-
-    def ready(self) -> bool:
-        return True
-
-    def order(self) -> JobOrder:
-        return JobOrder(describe, self.pipeline, self.out, {} if self.sent is None else {"pipeline": self.sent})
-
-    def land(self, files: Files) -> None:
-        for content in files.values():
-            body = json.loads(read_content(content))["body"]
-            missing = {column: body["missing"][column] for column in COLUMNS if column in body["missing"]}
-            self.found.append(PipelineFacts(**body | {"columns": tuple(body["columns"]), "missing": missing}))
-
-    def ended(self) -> None:
-        pass
-
-
-class _Given(NamedTuple):
-    """The pipeline as it was given, its folder where that is sent to nodes, what is used of it, and what its digest has to be."""
-
-    pipeline: str
-    sent: Path | None
-    columns: tuple[str, ...]
-    digest: str
-
-
-@dataclass(frozen=True, eq=False)
-class _Tagging:
-    """Tag one shard; its labels lie beside the others' when it has ended."""
-
-    shard: _Shard
-    given: _Given
-    report: Callable[[int], None]
-
-    @property
-    def title(self) -> str:
-        return f"tagging {self.shard.path.stem}"
-
-    def ready(self) -> bool:
-        return True
-
-    def order(self) -> JobOrder:
-        name, sent, columns, digest = self.given
-        path, texts = self.shard.path, tuple(self.shard.texts)
-        asked = Shard(name, columns, path.name, texts, sent is not None, "" if sent is not None else digest)
-        return JobOrder(tag, asked, path.parent, {} if sent is None else {"pipeline": sent})
-
-    def land(self, files: Files) -> None:
-        land(files, self.shard.path.parent)
-
-    def ended(self) -> None:
-        self.report(self.shard.tokens)
-
-
-def _tag(
-    engine: Engine,
-    given: _Given,
-    shards: Iterator[_Shard],
-    total: int,
-    progress: AnnotationProgress | None,
-    losses: int,
-) -> None:
-    """Have the shards tagged that are not there yet."""
-    done = 0
-
-    def report(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        if progress is not None:
-            progress(done, total)
-
-    def works() -> Iterator[_Tagging]:
-        for shard in shards:
-            if _whole(shard, given.columns):
-                report(shard.tokens)
-            else:
-                yield _Tagging(shard, given, report)
-
-    drive(works(), engine, losses=losses)
-
-
-def _merge(text: Corpus, kind: Reader, folder: Path, columns: Sequence[str], notes: tuple[str, ...]) -> Corpus:
-    """The text with the shards' labels beside its tokens; hidden words and words left out by the pipeline get -1."""
+    `progress` is called with (tokens done, tokens in all). Raises CorpusError.
+    """
+    text, kind = sources.read(raw), raw.kind
+    total, done = sum(len(s.tokens) for s in text.splits.values()), 0
     hidden = np.array([word in kind.hidden for word in text.vocabulary])
-    classes = {column: sources.Ids(2**15 - 1) for column in columns}
+    classes = {column: sources.Ids(2**15 - 1) for column in about.columns}
+    pieces = (piece for part in raw.parts.values() for piece in _pieces(kind, part, placeholder))
+    labelled = _labelled(pipeline, pieces, about.columns, workers)
     splits = {}
     for name, split in text.splits.items():
-        grown = {column: arrays.GrowingArray(np.int16) for column in columns}
-        number, n = 0, len(split.tokens)
-        while (start := len(grown[columns[0]])) < n:
-            path = _shard_path(folder, name, number)
-            body = read_record(path, f"Delete {folder} and call the same command again.", ShardLabels)
-            for column in columns:
-                ids = np.array(body["ids"][column])
-                lookup = np.array([classes[column][c] if c else -1 for c in body["classes"][column]], np.int16)
+        grown = {column: arrays.GrowingArray(np.int16) for column in about.columns}
+        while (start := len(grown[about.columns[0]])) < len(split.tokens):
+            found = next(labelled)
+            for column in about.columns:
+                ids = np.array(found.ids[column])
+                lookup = np.array([classes[column][c] if c else -1 for c in found.classes[column]], np.int16)
                 grown[column].append(np.where(hidden[split.tokens[start : start + len(ids)]], -1, lookup[ids]))
-            number += 1
+            done += len(grown[about.columns[0]]) - start
+            if progress is not None:
+                progress(done, total)
         splits[name] = Split(split.tokens, {column: ids.finish() for column, ids in grown.items()})
     labels = {column: ids.names for column, ids in classes.items()}
-    for column in columns:
+    for column in about.columns:
         if not labels[column]:
-            known = f"The column '{column}' would be empty."
-            raise CorpusError(
-                f"The spaCy pipeline gave no token a {COLUMNS[column]}.",
-                known,
-                "Use another pipeline, or other columns.",
-            )
+            known, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
+            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", known, todo)
+    notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
     return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
+
+
+def _pieces(kind: Reader, part: SplitText, placeholder: str) -> Iterator[list[list[str]]]:
+    """A split in pieces of about 20,000 words, each a list of texts; where they are cut depends on the text alone."""
+    texts, words = list[list[str]](), 0
+    for paragraph in kind.paragraphs(part):
+        shown = [placeholder if word.lower() in kind.hidden else word for word in paragraph.words]
+        texts += [shown[i : i + LONGEST] for i in range(0, len(shown), LONGEST)]
+        words += len(shown)
+        if words >= PIECE:
+            yield texts
+            texts, words = [], 0
+    if texts:
+        yield texts
+
+
+def _labelled(
+    pipeline: str, pieces: Iterator[list[list[str]]], columns: Sequence[str], workers: int
+) -> Iterator[PieceLabels]:
+    """The labels of each piece, in order; raises CorpusError where the pipeline fails.
+
+    spaCy's own `n_process` is not used: where a process of it dies or raises, or this one is interrupted, it waits for ever.
+    """
+    if workers == 1:
+        for texts in pieces:
+            yield _result(lambda texts=texts: label(pipeline, texts, columns))
+        return
+    with ProcessPoolExecutor(workers, initializer=_begin) as pool:
+        try:
+            waiting = deque()  # so many that no process waits, and the text is never in memory as a whole
+            for texts in pieces:
+                waiting.append(pool.submit(label, pipeline, texts, columns))
+                if len(waiting) > 2 * workers:
+                    yield _result(waiting.popleft().result)
+            while waiting:
+                yield _result(waiting.popleft().result)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _result(call: Callable[[], PieceLabels]) -> PieceLabels:
+    try:
+        return call()
+    except CorpusError:
+        raise
+    except Exception as error:  # foreign code, maybe in another process, which may have died
+        known = f"It says: {type(error).__name__}: {error}"
+        raise CorpusError("The spaCy pipeline did not label the text.", known, "Use another pipeline.") from error
+
+
+def _begin() -> None:
+    """In a new process: end with the caller, say nothing when interrupted with it, and compute in one thread."""
+    caller = multiprocessing.parent_process()
+    assert caller is not None
+
+    def leave() -> None:
+        caller.join()
+        os._exit(1)
+
+    Thread(target=leave, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if "torch" in sys.modules:  # threads of the caller's are not there after a fork, and would be waited for
+        sys.modules["torch"].set_num_threads(1)
+
+
+def label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> PieceLabels:
+    """Classes and ids of each column for ready-made words; '' is the class of a word the pipeline left out.
+
+    A word's entity type is that of the entity around it, 'O' where there is none.
+    """
+    from spacy.tokens import Doc, Token
+
+    read: dict[str, Callable[[Token], str]] = {
+        "pos": lambda token: token.pos_,
+        "tag": lambda token: token.tag_,
+        "dep": lambda token: token.dep_,
+        "ent": lambda token: token.ent_type_ or OUTSIDE,
+    }
+    nlp = open_pipeline(pipeline)
+    numbers: dict[str, dict[str, int]] = {column: {} for column in columns}
+    ids: dict[str, list[int]] = {column: [] for column in columns}
+    docs = (Doc(nlp.vocab, words=list(words)) for words in texts)
+    for words, doc in zip(texts, nlp.pipe(docs, batch_size=BATCH), strict=True):
+        assert len(doc) == len(words), "a pipeline must not split or join ready-made words"
+        for column in columns:
+            known = numbers[column]
+            ids[column] += [known.setdefault(name, len(known)) for name in map(read[column], doc)]
+    return PieceLabels({c: list(numbers[c]) for c in columns}, ids)
 
 
 def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -> tuple[str, ...]:

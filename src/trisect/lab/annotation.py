@@ -1,0 +1,78 @@
+"""The folder of an annotated corpus: what may lie there, and a corpus and its statement that are written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trisect.core.errors import CorpusError
+from trisect.core.files import canonical, digest, read_json, write_json
+from trisect.core.machine import Machine
+from trisect.lab.run_folder import RunFolder, check_place
+from trisect.text.annotate import PIECE, AnnotationProgress, check_settings, describe_pipeline, label_text, statement
+from trisect.text.corpus import Corpus
+from trisect.text.hub import DatasetTexts
+from trisect.text.sources import RawSource, find_source
+
+NAME = "corpus annotate"  # whose run the folder's list of files names
+STATEMENT = "annotation.json"
+
+
+def annotate(
+    source: str | Path,
+    pipeline: str | Path,
+    out: str | Path,
+    reader: str | None = None,
+    placeholder: str = "Unk",
+    workers: int | None = None,
+    progress: AnnotationProgress | None = None,
+    columns: Sequence[str] | None = None,
+) -> Corpus:
+    """Label the raw text `source` (a folder, or hf:NAME[:CONFIG]) with a spaCy pipeline into the corpus folder `out`.
+
+    A finished corpus of the same text, pipeline and settings is not made again. Words are split first and tagged as they
+    stand, with their case; `<unk>` is shown as `placeholder` and gets no label (science A1). `workers` processes (None: one
+    a core) label pieces of the text; `progress` is called with (tokens done, tokens in all). `columns` are some of pos, tag,
+    dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it does
+    not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a folder that
+    cannot be used.
+    """
+    check_place(out)
+    check_settings(placeholder, workers, columns)
+    out, pipeline = Path(out), str(pipeline)
+    _check_folder(out)
+    raw = find_source(source, reader)
+    with RunFolder(out).lock(lambda: _check_folder(out), lambda: (out,)):
+        RunFolder(out).recover()
+        about = describe_pipeline(pipeline, columns)
+        asked = statement(raw, placeholder, about)
+        if RunFolder(out).has_run and (out / "corpus.json").is_file():
+            there = read_json(out / STATEMENT, f"Delete {out} and annotate again.")
+            if other := [key for key in asked if there.get(key) != asked[key]]:
+                raise _another(out, f"It differs in {', '.join(other)}.")
+            return Corpus.load(out)
+        corpus = label_text(raw, pipeline, about, placeholder, workers or _workers(raw), progress)
+        with RunFolder(out).stage() as stage:
+            corpus.save(stage)
+            write_json(stage / STATEMENT, asked)
+            RunFolder(out).commit(stage, NAME, digest(canonical(asked)))
+    return Corpus.load(out)
+
+
+def _workers(raw: RawSource) -> int:
+    """One process a core, and no more than the text is worth."""
+    sizes = (part.size() if isinstance(part, DatasetTexts) else part.stat().st_size for part in raw.parts.values())
+    return min(Machine().cores(), 1 + sum(sizes) // (5 * PIECE))
+
+
+def _check_folder(out: Path) -> None:
+    """Raise StudyError or CorpusError where the folder is a study's, another command's or anybody else's."""
+    if RunFolder(out).check_command(NAME):
+        return
+    if (out / "corpus.json").is_file():
+        raise _another(out, "It was not made by annotating.")
+    RunFolder(out).check_empty("annotated corpus")
+
+
+def _another(out: Path, known: str) -> CorpusError:
+    return CorpusError(f"{out} already holds another corpus.", known, "Choose another folder, or delete this one.")
