@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE =
 # and several of them compute at once: with two threads each they would wait for one another
 test quick: export OMP_NUM_THREADS = 1
 
-.PHONY: study test test-ray check types quick docs dist bench notebook fix floors mutants clean
+.PHONY: study test test-ray check types quick docs dist bench all-types notebook fix floors mutants clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -53,6 +53,9 @@ dist:
 
 bench: .venv/ready
 	$(BIN)/python bench/table.py
+
+all-types: .venv/ready
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python bench/all_types.py --place build/types
 
 notebook: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

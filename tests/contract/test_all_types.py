@@ -1,7 +1,7 @@
 """All types that transformers builds small: each is read as it computes, or refused by name; none is wrong without a word.
 
 A type counts when its default configuration, with every size set down, gives a small model that runs by itself. All of them
-are tried by `bench/reliability/all_types.py`, whose rows are docs/types.csv; here every twelfth, whose outcome has to be that of
+are tried by `make all-types`, whose rows are docs/types.csv; here every twelfth, whose outcome has to be that of
 its row, and those that were once refused for a reason that was not theirs.
 """
 

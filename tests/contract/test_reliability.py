@@ -1,4 +1,4 @@
-"""What the campaign in bench/reliability found: each defect that it met, held here in seconds."""
+"""What campaigns of kills, full disks and damaged files found (docs/reliability.md): each defect that it met, held here in seconds."""
 
 import errno
 import json

@@ -1,6 +1,6 @@
 """Every type that transformers builds, made small: how many are read, refused by name, wrong or not built, and why.
 
-    PYTHONPATH=. OMP_NUM_THREADS=1 python bench/reliability/all_types.py --place FOLDER [TYPE …]
+    make all-types, or: PYTHONPATH=. OMP_NUM_THREADS=1 python bench/all_types.py --place FOLDER [TYPE …]
 
 Each type has a process of its own, which ends after so many seconds of a processor. What became of it is a line of
 FOLDER/types.jsonl; called once more, the command goes on with those that have none. Types that are named are tried again.
@@ -15,11 +15,12 @@ import json
 import os
 import resource
 import signal
+import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from common import ended, fork
 from tests import counted, judged, shrunk
 
 TRIES = 11
@@ -53,6 +54,31 @@ def tried(kind: str, place: Path, seconds: int) -> dict[str, object]:
         last = (place / "said.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         found = {"how": "too slow" if slow else "ended in an error", "said": f"ended with {status} {' '.join(last)}"}
     return {"type": kind, **found, "cpu_seconds": used}
+
+
+def fork(do: Callable[[], object], words: Path) -> int:
+    """Have a copy of this process do something and end, what it says written to `words`; returns its id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        file = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        do()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(child: int) -> int:
+    """Wait for a copy to end: its exit status, negative where a signal ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def waited(child: int, longest: float) -> int:
