@@ -16,13 +16,13 @@ from playwright.sync_api import Page, sync_playwright
 
 import trisect
 from trisect.core.subject import Subject
-from trisect.experiments.ablate.settings import ABLATE
-from trisect.experiments.align.settings import ALIGN
-from trisect.experiments.norms.settings import NORMS
-from trisect.experiments.patch.settings import PATCH
-from trisect.experiments.profile.settings import PROFILE
-from trisect.experiments.recall.settings import RECALL
-from trisect.experiments.similarity.settings import SIMILARITY
+from trisect.experiments.ablate import ABLATE
+from trisect.experiments.align import ALIGN
+from trisect.experiments.norms import NORMS
+from trisect.experiments.patch import PATCH
+from trisect.experiments.profile import PROFILE
+from trisect.experiments.recall import RECALL
+from trisect.experiments.similarity import SIMILARITY
 from trisect.lab.driver import render
 from trisect.lab.experiment import Experiment
 from trisect.server.run import start

@@ -141,8 +141,8 @@ def gains(name: str) -> str:
 
 def said(name: str) -> str:
     """Findings of checkpoints, MLP probes and erasures, and the verdicts."""
+    from trisect.experiments.profile import PROFILE
     from trisect.experiments.profile.page import findings
-    from trisect.experiments.profile.settings import PROFILE
     from trisect.lab.driver import read_about
 
     place = ROOT / name

@@ -20,7 +20,6 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core.schema import record
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource, TextSource
 
 
@@ -42,18 +41,58 @@ class EntropyFacts:
     base: float
 
 
-ENTROPY = Experiment(
-    "entropy",
+'''
+CLASS = '''"""How spread attention is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.entropy.settings import EntropyFacts, EntropySettings
+from trisect.lab.experiment import Experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Entropy(Experiment[EntropySettings, EntropyFacts]):
     """Measure how spread every head's attention is, as the entropy of its weights.
 
     \\b
     trisect entropy MODEL --corpus DIR
-    """,
-    EntropySettings,
-    EntropyFacts,
-    "trisect.experiments.entropy",
-    out="entropy-{model}",
-)
+    """
+
+    name = "entropy"
+    settings = EntropySettings
+    facts = EntropyFacts
+    out = "entropy-{model}"
+
+    def measure(self, settings: EntropySettings, bench: Bench) -> Measured[EntropyFacts]:
+        """Mean entropy of every head."""
+        from trisect.experiments.entropy.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> Sequence[Finding]:
+        """The mean over heads."""
+        from trisect.experiments.entropy.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> Sheet:
+        """A table of all heads."""
+        from trisect.experiments.entropy.page import page
+
+        return page(tables, about)
+
+
+ENTROPY = Entropy()
 '''
 RUN = '''"""The entropy of each head's attention weights, averaged over queries."""
 
@@ -131,11 +170,11 @@ def test_a_new_measure_with_its_page_is_one_folder_and_its_place_in_the_tuple(co
     assert unknown.returncode == 2
     assert "No such command 'entropy'" in unknown.stderr
 
-    for name, text in (("__init__", '"""Entropy."""\n'), ("settings", SETTINGS), ("run", RUN), ("page", PAGE)):
+    for name, text in (("__init__", CLASS), ("settings", SETTINGS), ("run", RUN), ("page", PAGE)):
         copy.write(f"experiments/entropy/{name}.py", text)
     copy.insert(
         EXPERIMENTS,
-        first="from trisect.experiments.norms.settings import NORMS\n|from trisect.experiments.entropy.settings import ENTROPY\n",
+        first="from trisect.experiments.norms import NORMS\n|from trisect.experiments.entropy import ENTROPY\n",
         second="EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (\n|    ENTROPY,\n",
     )
     new = {f"experiments/entropy/{name}.py" for name in ("__init__", "settings", "run", "page")}

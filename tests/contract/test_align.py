@@ -14,7 +14,8 @@ from tests.raw import read_json
 import trisect
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.tables import read_table
-from trisect.experiments.align.settings import ALIGN, AlignFacts, AlignSettings
+from trisect.experiments.align import ALIGN
+from trisect.experiments.align.settings import AlignFacts, AlignSettings
 from trisect.hf.load import load
 from trisect.lab.driver import read_about, render, run
 from trisect.lab.experiment import Result

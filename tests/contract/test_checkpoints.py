@@ -16,8 +16,8 @@ from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.subject import SiteTarget, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
+from trisect.experiments.checkpoints import REWIND
 from trisect.experiments.checkpoints.run import above_chance, plan_places
-from trisect.experiments.checkpoints.settings import REWIND
 from trisect.hf.checkpoints import cuts_of, locate
 from trisect.lab.driver import render
 

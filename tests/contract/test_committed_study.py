@@ -12,10 +12,11 @@ from trisect.core.files import read_json
 from trisect.core.finding import About
 from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
+from trisect.experiments.study import STUDY
 from trisect.experiments.study import page as study_page
 from trisect.experiments.study.facts import study as said_of_study
 from trisect.experiments.study.rows import StudyRows, described
-from trisect.experiments.study.settings import STUDY, StudyFacts
+from trisect.experiments.study.settings import StudyFacts
 from trisect.lab.records import read_about
 from trisect.report.blocks import Picture
 from trisect.report.sheet import html

@@ -15,7 +15,9 @@ from trisect.core.errors import StudyError
 from trisect.core.finding import Finding
 from trisect.core.methods import Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.site import Site
-from trisect.experiments.ablate.settings import ABLATE, AblateSettings
+from trisect.experiments.ablate import ABLATE
+from trisect.experiments.ablate.settings import AblateSettings
+from trisect.experiments.dissect import DISSECT
 from trisect.experiments.dissect.evidence import Line, from_table
 from trisect.experiments.dissect.look import tutorial
 from trisect.experiments.dissect.parts import PARTS
@@ -23,8 +25,9 @@ from trisect.experiments.dissect.parts.ablation import ABLATION
 from trisect.experiments.dissect.parts.base import DissectStep, each_model, over_models
 from trisect.experiments.dissect.parts.training import KINDS
 from trisect.experiments.dissect.run import _key, planned_pages
-from trisect.experiments.dissect.settings import DISSECT, DissectSettings
-from trisect.experiments.profile.settings import PROFILE, ProfileSettings
+from trisect.experiments.dissect.settings import DissectSettings
+from trisect.experiments.profile import PROFILE
+from trisect.experiments.profile.settings import ProfileSettings
 from trisect.experiments.study.presets import find_experiment
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers

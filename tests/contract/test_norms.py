@@ -25,10 +25,10 @@ from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
-from trisect.experiments.norms import page
+from trisect.experiments.norms import NORMS, page
 from trisect.experiments.norms import run as lab
 from trisect.experiments.norms.rows import DrawnTexts, StackTally
-from trisect.experiments.norms.settings import NORMS, NormsFacts
+from trisect.experiments.norms.settings import NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result

@@ -24,6 +24,7 @@ from trisect.cli import main
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Trace
+from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.causal import relabelled
 from trisect.experiments.profile.reading import (
     COMPONENTS,
@@ -36,7 +37,7 @@ from trisect.experiments.profile.reading import (
     used,
     weights_of,
 )
-from trisect.experiments.profile.settings import PROFILE, ProfileSettings
+from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.driver import render
 from trisect.lab.inputs import ModelSource
 from trisect.lab.subject import load

@@ -20,8 +20,9 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import write_json
 from trisect.core.schema import build
 from trisect.core.tables import SCHEMAS
+from trisect.experiments.recall import RECALL
 from trisect.experiments.recall import training as lessons
-from trisect.experiments.recall.settings import RECALL, RecallSettings, choose_recipe
+from trisect.experiments.recall.settings import RecallSettings, choose_recipe
 from trisect.hf.small.gpt import make_tokenizer
 from trisect.text.birth_places import open_people
 from trisect.text.corruption import CutSpan

@@ -15,10 +15,13 @@ from trisect.core.errors import StudyError
 from trisect.core.files import write_json
 from trisect.core.schema import build
 from trisect.core.spec import plain
-from trisect.experiments.dissect.settings import DISSECT, DissectSettings
-from trisect.experiments.recall.settings import RECALL, RecallSettings
+from trisect.experiments.dissect import DISSECT
+from trisect.experiments.dissect.settings import DissectSettings
+from trisect.experiments.recall import RECALL
+from trisect.experiments.recall.settings import RecallSettings
 from trisect.experiments.study import run as lab
-from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
+from trisect.experiments.translate import TRANSLATE
+from trisect.experiments.translate.settings import TranslateSettings
 from trisect.lab import driver
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers

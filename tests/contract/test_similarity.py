@@ -23,7 +23,7 @@ from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import Batch, Heads, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections, Reading, Side
-from trisect.experiments.similarity import page
+from trisect.experiments.similarity import SIMILARITY, page
 from trisect.experiments.similarity.rows import (
     AFFINE,
     ELSEWHERE,
@@ -33,7 +33,6 @@ from trisect.experiments.similarity.rows import (
     measure_weights,
 )
 from trisect.experiments.similarity.run import SCORES, _excess, _heads
-from trisect.experiments.similarity.settings import SIMILARITY
 from trisect.lab.driver import read_about, render
 from trisect.lab.subject import load
 from trisect.measure import similarity

@@ -16,7 +16,7 @@ from trisect.cli import main
 from trisect.core.errors import StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.tables import read_table, run_of_table
-from trisect.experiments.norms.settings import NORMS
+from trisect.experiments.norms import NORMS
 from trisect.lab import driver
 from trisect.lab.run_folder import MANIFEST, RunFolder
 

@@ -18,8 +18,8 @@ from trisect.core.finding import Comparison, Estimate, Finding
 from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, Subject, Texts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Side
+from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.page import lead
-from trisect.experiments.ablate.settings import ABLATE
 from trisect.lab.driver import read_about, render
 from trisect.lab.passes import compare_components, plan_edits
 from trisect.lm.fleet import initial, layout, views

@@ -8,6 +8,7 @@ from trisect.calls import unfinished
 from trisect.cli import main
 from trisect.core.files import write_json
 from trisect.experiments import EXPERIMENTS
+from trisect.lab.experiment import TrainingExperiment
 from trisect.lab.run_folder import RunFolder
 
 PLAN = {"seeds": [1, 2], "wall_seconds": 1.0}
@@ -79,4 +80,6 @@ def test_a_model_that_recall_trained_is_no_folder_of_results(tmp_path):
 
 def test_every_command_that_goes_on_says_by_which_file():
     assert {one.name for one in EXPERIMENTS if one.plan} == {"recall", "translate-train", "dissect"}
-    assert {one.name for one in EXPERIMENTS if one.resumable and not one.plan} == {"study"}  # by its ledger
+    assert {one.name for one in EXPERIMENTS if isinstance(one, TrainingExperiment) and not one.plan} == {
+        "study"
+    }  # by its ledger

@@ -18,8 +18,8 @@ from trisect.core.finding import Finding
 from trisect.core.schema import build, flat
 from trisect.core.spec import plain
 from trisect.experiments import EXPERIMENTS
-from trisect.experiments.patch.settings import PATCH
-from trisect.experiments.study.settings import STUDY
+from trisect.experiments.patch import PATCH
+from trisect.experiments.study import STUDY
 from trisect.lab.driver import _place
 from trisect.papers import SOURCES
 

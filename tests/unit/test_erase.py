@@ -15,7 +15,7 @@ from trisect.core.finding import Estimate
 from trisect.core.subject import Parts
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
-from trisect.experiments.erase.settings import ERASE
+from trisect.experiments.erase import ERASE
 from trisect.lab.driver import render
 from trisect.lab.erasing import fit_erasers, gather, make_writer, scatter
 from trisect.lab.passes import plan_edits

@@ -4,7 +4,8 @@ import pytest
 from tests import tinyhf
 
 import trisect
-from trisect.experiments.ablate.settings import ABLATE, AblateSettings
+from trisect.experiments.ablate import ABLATE
+from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.dissect.run import PlannedPage, links_from
 from trisect.hf.load import load
 from trisect.lab import driver

@@ -38,7 +38,6 @@ from trisect.lab.units import travel
 from trisect.lab.units.jobs import AskedUnit, UnitWork
 from trisect.report.sheet import Document
 
-HERE = __name__
 FILES_MARK = subject.files_mark
 
 
@@ -72,7 +71,6 @@ class Stone:
     options: tuple[str, ...] = ("MODEL",)
 
 
-WEIGH = Experiment("weigh", "Weigh a stone.", WeighSettings, WeighFacts, HERE, out="weigh-{model}", record="weigh.json")
 measured: list[str] = []
 
 
@@ -95,6 +93,30 @@ def page(tables, about):
     return Document("report.html", str(tables["measures"]["value"].to_list()))
 
 
+class Weigh(Experiment[WeighSettings, WeighFacts]):
+    """Weigh a stone."""
+
+    settings = WeighSettings
+    facts = WeighFacts
+    out = "weigh-{model}"
+    record = "weigh.json"
+
+    def __init__(self, name="weigh"):
+        self.name = name
+
+    def measure(self, settings, bench):
+        return measure(settings, bench)
+
+    def findings(self, tables, about):
+        return findings(tables, about)
+
+    def page(self, tables, about):
+        return page(tables, about)
+
+
+WEIGH = Weigh()
+
+
 @pytest.fixture(autouse=True)
 def stones(tmp_path, monkeypatch):
     """Folders that hold a stone each, opened by reading it."""
@@ -110,8 +132,6 @@ def stones(tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "files_mark", _mark)
     monkeypatch.setattr(units_run, "check_there", lambda model, **options: None)
     monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
-    monkeypatch.setattr(Experiment, "measures", _module)
-    monkeypatch.setattr(Experiment, "shows", _module)
     monkeypatch.setattr(units_page, "page", _plain_page)  # its figures take seconds
 
 
@@ -121,10 +141,6 @@ def _mark(model, *options):
 
 def _plain_page(tables, about):
     return Document("report.html", f"{tables['over_models'].rows()} {about.notes}")
-
-
-def _module(_):
-    return SimpleNamespace(measure=measure, findings=findings, page=page)
 
 
 def _stone(place: Path) -> Any:
@@ -381,7 +397,7 @@ def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
 
 def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatch):
     out = stopped(tmp_path, monkeypatch)
-    other = replace(WEIGH, name="lift")
+    other = Weigh("lift")
     with pytest.raises(StudyError) as caught:
         driver.run(other, asked(tmp_path), out, quiet=True)
     assert caught.value.given.startswith(str(out))
@@ -544,7 +560,8 @@ def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monk
 
 
 def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
-    from trisect.experiments.profile.settings import PROFILE, ProfileSettings
+    from trisect.experiments.profile import PROFILE
+    from trisect.experiments.profile.settings import ProfileSettings
 
     for name in ("first", "middle", "last"):
         (tmp_path / "runs" / name).mkdir(parents=True)

@@ -40,7 +40,16 @@ class Noted:
     model: str
 
 
-MADE: Experiment[Any, Any] = Experiment("made", "Make.", Asked, Noted, "nowhere", out="made-{model}")
+class Made(Experiment[Asked, Noted]):
+    """Make."""
+
+    name = "made"
+    settings = Asked
+    facts = Noted
+    out = "made-{model}"
+
+
+MADE = Made()
 
 
 def from_words(*words: str) -> Any:
@@ -71,8 +80,8 @@ def test_a_value_of_several_types_is_one_of_them():
 def test_a_command_repeats_a_run_without_paths_of_this_machine(tmp_path):
     (tmp_path / "bank").mkdir()
     here = Asked(tmp_path, tmp_path / "bank")
-    assert command(MADE, here, (), None) == "trisect made MODEL --where bank"
-    assert command(MADE, Asked("owner/model", "hf:a/b"), (), None) == "trisect made owner/model --where hf:a/b"
+    assert command("made", here, (), None) == "trisect made MODEL --where bank"
+    assert command("made", Asked("owner/model", "hf:a/b"), (), None) == "trisect made owner/model --where hf:a/b"
 
 
 def test_a_folder_is_named_by_the_model_that_an_experiment_opens_itself():
@@ -101,4 +110,4 @@ def test_models_of_one_name_get_numbers_and_none_is_no_answer():
     with pytest.raises(ModelError, match="No model was given"):
         build(Trio, {"models": ()}).models.open()
     two = Trio(ModelsSource((one, other)), ("a", "b", "c"))
-    assert command(MADE, two, (one, other), None) == "trisect made MODEL MODEL --files a b c"
+    assert command("made", two, (one, other), None) == "trisect made MODEL MODEL --files a b c"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import click
@@ -24,7 +22,7 @@ from trisect.core.machine import Machine
 from trisect.core.schema import Option, build, flat, read_word, record
 from trisect.lab import driver
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Experiment, Measured, Utility
+from trisect.lab.experiment import Bench, Measured, TrainingExperiment, Utility
 from trisect.lab.inputs import Seeds
 
 
@@ -79,7 +77,7 @@ class Count:
         path.write_text(str(many))
         whole = Counting(self.settings.settings, tuple(range(1, many + 1)))
         return Measured(
-            {}, Counted(many), ("A note.",), seconds=7.0, paths={"one": path}, command=command_of(COUNT, whole)
+            {}, Counted(many), ("A note.",), seconds=7.0, paths={"one": path}, command=command_of("count", whole)
         )
 
 
@@ -94,25 +92,37 @@ class Greeted:
         return {"name": self.settings.name}
 
 
-COUNT: Experiment[Counting, Counted] = Experiment(
-    "count", "Count.", Counting, Counted, "made_count", resumable=True, paged=False, makes="counters"
-)
-GREET: Utility[Greeting] = Utility("greet", "Greet.", Greeting, "made_greet", "Greeted")
+class CountUp(TrainingExperiment[Counting, Counted]):
+    """Count."""
+
+    name = "count"
+    settings = Counting
+    facts = Counted
+    paged = False
+    makes = "counters"
+
+    def prepare(self, settings, machine):
+        return Count(settings, machine)
+
+    def findings(self, tables, about):
+        return [Finding("count", f"{about.facts.many} in all.")]
 
 
-@pytest.fixture(autouse=True)
-def made(monkeypatch):
-    """The modules of both, which are on no path."""
-    names = {
-        "made_count": {},
-        "made_count.run": {"prepare": Count},
-        "made_count.page": {"findings": lambda tables, about: [Finding("count", f"{about.facts.many} in all.")]},
-        "made_greet": {"reply": Greeted},
-    }
-    for name, holds in names.items():
-        module = ModuleType(name)
-        vars(module).update(holds)
-        monkeypatch.setitem(sys.modules, name, module)
+class Greet(Utility[Greeting]):
+    """Greet."""
+
+    name = "greet"
+    settings = Greeting
+
+    @property
+    def gives(self):
+        return Greeted
+
+    def answer(self, settings):
+        return Greeted(settings)
+
+
+COUNT, GREET = CountUp(), Greet()
 
 
 def test_work_goes_on_over_calls_and_its_command_repeats_them_all(tmp_path):

@@ -14,10 +14,10 @@ from tests.constructed import apart_of, odds_of, variances_of
 import trisect
 from trisect import theory
 from trisect.core.errors import StudyError, TheoryError
+from trisect.experiments.theory import THEORY
 from trisect.experiments.theory.build import build
 from trisect.experiments.theory.figures import chart, figure
 from trisect.experiments.theory.run import SCHEMA
-from trisect.experiments.theory.settings import THEORY
 from trisect.lab.driver import render
 from trisect.report.panels import Panel
 from trisect.theory import CONSTRUCTIONS, KeyDraws

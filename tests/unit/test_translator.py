@@ -13,14 +13,8 @@ import trisect
 from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.schema import build
-from trisect.experiments.translate.settings import (
-    EMBEDDED,
-    RECIPES,
-    SMALL,
-    TRANSLATE,
-    TranslateSettings,
-    choose_translation,
-)
+from trisect.experiments.translate import TRANSLATE
+from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, TranslateSettings, choose_translation
 from trisect.hf.load import load
 from trisect.hf.small import training as rooms
 from trisect.hf.small.gpt import save

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trisect.experiments.ablate.settings import ABLATE
-from trisect.experiments.align.settings import ALIGN
-from trisect.experiments.checkpoints.settings import REWIND
-from trisect.experiments.compare.settings import COMPARE
-from trisect.experiments.dissect.settings import DISSECT
-from trisect.experiments.erase.settings import ERASE
-from trisect.experiments.explore.settings import EXPLORE
-from trisect.experiments.norms.settings import NORMS
-from trisect.experiments.patch.settings import PATCH
-from trisect.experiments.profile.settings import PROFILE
-from trisect.experiments.recall.settings import ASK, RECALL
-from trisect.experiments.similarity.settings import SIMILARITY
-from trisect.experiments.study.settings import PLAN, STUDY
-from trisect.experiments.theory.settings import THEORY
-from trisect.experiments.translate.settings import TRANSLATE
+from trisect.experiments.ablate import ABLATE
+from trisect.experiments.align import ALIGN
+from trisect.experiments.checkpoints import REWIND
+from trisect.experiments.compare import COMPARE
+from trisect.experiments.dissect import DISSECT
+from trisect.experiments.erase import ERASE
+from trisect.experiments.explore import EXPLORE
+from trisect.experiments.norms import NORMS
+from trisect.experiments.patch import PATCH
+from trisect.experiments.profile import PROFILE
+from trisect.experiments.recall import ASK, RECALL
+from trisect.experiments.similarity import SIMILARITY
+from trisect.experiments.study import PLAN, STUDY
+from trisect.experiments.theory import THEORY
+from trisect.experiments.translate import TRANSLATE
 from trisect.lab.experiment import Experiment, Utility
 
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (

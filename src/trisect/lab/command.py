@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from trisect.core.schema import Group, Setting, settings_of
 from trisect.core.subject import Subject, Texts
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
-
-S = TypeVar("S")
 
 
 def groups_of(settings: Any) -> Iterable[object]:
@@ -21,20 +18,20 @@ def groups_of(settings: Any) -> Iterable[object]:
     return (group for group in found if group is not None)
 
 
-def command_of(experiment: Experiment[S, Any], settings: S) -> str:
-    """The command that repeats a run of these settings, which name no model and no texts to be opened."""
-    return command(experiment, settings, (), None)
+def command_of(name: str, settings: object) -> str:
+    """The command `name` that repeats a run of these settings, which name no model and no texts to be opened."""
+    return command(name, settings, (), None)
 
 
 def command(
-    experiment: Experiment[Any, Any],
+    name: str,
     settings: Any,
     subjects: tuple[Subject, ...],
     texts: Texts | None,
     models: Sequence[str] = (),
 ) -> str:
     """The command that repeats the run; `models` are the words of several that are opened one after the other."""
-    words = ["trisect", experiment.name]
+    words = ["trisect", name]
     for one in settings_of(type(settings)):
         value = getattr(settings, one.name)
         if isinstance(one, Setting):

@@ -21,7 +21,7 @@ from trisect.core.machine import Machine
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of
-from trisect.lab.experiment import Bench, Experiment, Measured, Result, Work
+from trisect.lab.experiment import Bench, Experiment, Measured, Result, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import GONE, RunFolder, check_place, read_tables, run_mark
@@ -67,37 +67,37 @@ def _run(
         check_place(out, bool(experiment.single))
         if experiment.single:
             check_page(_page_at(experiment, Path(out)), experiment.name, bool(links))
-        elif not experiment.resumable:
+        elif not isinstance(experiment, TrainingExperiment):
             free_folder(experiment, Path(out))
     experiment.check(settings)
     texts = next((group.open() for group in groups_of(settings) if isinstance(group, TextSource)), None)
     subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
-    work = experiment.resumes().prepare(settings, machine) if experiment.resumable else None
+    work = experiment.prepare(settings, machine) if isinstance(experiment, TrainingExperiment) else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
     if experiment.single:
         check_page(_page_at(experiment, place), experiment.name, bool(links))
         bench = Bench(_parent(place), machine, subjects, texts)
-        measured = experiment.measures().measure(settings, bench)  # a page is written at once
-        words = command(experiment, settings, subjects, texts)
+        measured = experiment.measure(settings, bench)  # a page is written at once
+        words = command(experiment.name, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began, links)
     if work is None:
         with RunFolder(place).lock(lambda: free_folder(experiment, place)), RunFolder(place).stage() as stage:
             bench = Bench(stage, machine, subjects, texts, experiment.of, place)
-            measured = experiment.measures().measure(settings, bench)
-            words = command(experiment, settings, subjects, texts)
+            measured = experiment.measure(settings, bench)
+            words = command(experiment.name, settings, subjects, texts)
             done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage)
             RunFolder(place).remove_units()
             return done
     with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
         RunFolder(place).recover()
         measured = work.measure(Bench(place, machine, subjects, texts))
-        words = measured.command or command(experiment, settings, subjects, texts)
+        words = measured.command or command(experiment.name, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began, links)
 
 
-def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
-    """The work that `run` does with the same arguments, for a resumable experiment; raises TrisectError, changes nothing."""
-    return experiment.resumes().prepare(settings, _machine(settings, quiet))
+def prepared(experiment: TrainingExperiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
+    """The work that `run` does with the same arguments, for an experiment that trains; raises TrisectError, changes nothing."""
+    return experiment.prepare(settings, _machine(settings, quiet))
 
 
 def _machine(settings: Any, quiet: bool) -> Machine:
@@ -167,7 +167,7 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
     if missing := [path for path in (report, *paths.values()) if not path.exists()]:
         raise StudyError(f"{missing[0]} is missing.", f"It was made by 'trisect {experiment.name}'.", "Call it again.")
     tables = read_tables(folder)
-    found = tuple(experiment.shows().findings(tables, about))
+    found = tuple(experiment.findings(tables, about))
     return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
@@ -281,13 +281,12 @@ def _shown(
     links: tuple[StudyLink, ...],
 ) -> Result[F]:
     """The result, with its page written where the experiment has one."""
-    shows = experiment.shows()
     if not experiment.paged:
         report = place / experiment.record
     else:
-        page = with_links(shows.page(tables, about), links)
+        page = with_links(experiment.page(tables, about), links)
         report = _alone(experiment, place, page, bool(links)) if experiment.single else write_page(place, page)
-    found = tuple(shows.findings(tables, about))
+    found = tuple(experiment.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 

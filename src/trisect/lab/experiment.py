@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from trisect.report.study_links import StudyLink
     from trisect.stats.tested import Reals
 
-S_in = TypeVar("S_in", contravariant=True)
 S = TypeVar("S")
 F = TypeVar("F")
 
@@ -146,39 +144,11 @@ class Bench:
             yield step
 
 
-class Measures(Protocol[S_in, F]):
-    """The module `run` of an experiment."""
-
-    def check(self, settings: S_in) -> None:
-        """Raise TrisectError for what is wrong with settings whatever the model is; of one that `checks`."""
-        ...
-
-    def measure(self, settings: S_in, bench: Bench) -> Measured[F]:
-        """Do the work; raises TrisectError."""
-        ...
-
-
-class ChecksModel(Protocol[S_in]):
-    """The module `run` of an experiment that `checks_model`."""
-
-    def check_model(self, settings: S_in, subject: Subject) -> None:
-        """Raise TrisectError for what a model cannot be asked, before any pass through it."""
-        ...
-
-
 class AskedPart(NamedTuple):
     """An experiment that another asks for, with settings of its own."""
 
     experiment: Experiment[Any, Any]
     settings: Any
-
-
-class MadeOf(Protocol[S_in]):
-    """The module `run` of an experiment that is made of others."""
-
-    def parts_of(self, settings: S_in, of: Sequence[Experiment[Any, Any]]) -> Iterable[AskedPart]:
-        """Experiments that settings ask for, each with settings of its own."""
-        ...
 
 
 class Work(Protocol[F]):
@@ -202,26 +172,6 @@ class Work(Protocol[F]):
         ...
 
 
-class Resumes(Protocol[S_in, F]):
-    """The module `run` of an experiment that is resumable."""
-
-    def prepare(self, settings: S_in, machine: Machine) -> Work[F]:
-        """The work that the settings ask for; raises TrisectError for what cannot be run, without a look at a folder."""
-        ...
-
-
-class Shows(Protocol[F]):
-    """The module `page` of an experiment; never reaches PyTorch. Without a page it has findings alone."""
-
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sequence[Finding]:
-        """What was found, as data: the page, the terminal and dissect all read these."""
-        ...
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sheet | Document:
-        """The page, from tables and what stands beside them alone."""
-        ...
-
-
 class LayerMeasure(NamedTuple):
     """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
 
@@ -239,44 +189,36 @@ class LayerMeasure(NamedTuple):
     finding: str = ""
 
 
-@dataclass(frozen=True)
 class Experiment(Generic[S, F]):
-    """One experiment as every interface knows it.
+    """One experiment as every interface knows it: a class of its own, whose methods import what they need when they run.
 
-    `name` is the command, `function` the name in Python where that is another; `home` is the package that holds the
-    modules run and page, imported at first use so that help costs nothing. `help` is what `--help` says, the first line
-    a sentence, with an example; `out` is the folder where none is given, in which {model} stands for the model's name
-    and {name} for that of resumable work. `record` is the file that holds About. `source` is the key of the source that
-    asks, empty where none does. One that is `resumable` has `prepare` in its module run, in the place of `measure`; where a file
-    of its folder, the `plan`, is written before it begins, `look` in its module check says what is done. One with
-    a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name. One
-    that is not `paged` leaves no page. What a run returns is the class `result` of its module result, where it has one of its
-    own; `makes` says in one word what its paths are where
-    the terminal shows them, such as models. `by_layer` is what a page of several models draws layer by layer.
-    `of` are experiments that it runs: whoever lists all of them says which, since none knows another. One that `checks` has
-    `check` in its module run, for what its settings name besides models and texts that all experiments share; one that
-    `checks_model` has `check_model` there, for what they ask of a model that is loaded.
+    Its docstring is what `--help` says, the first line a sentence, with an example. `name` is the command, `function` the name in
+    Python where that is another; `out` is the folder where none is given, in which {model} stands for the model's name and {name}
+    for that of training. `record` is the file that holds About. `source` is the key of the source that asks, empty where none
+    does. One with a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name.
+    One that is not `paged` leaves no page. `makes` says in one word what its paths are where the terminal shows them, such as
+    models. `by_layer` is what a page of several models draws layer by layer. `of` are experiments that it runs, and `plan` is the
+    file that one writes before it begins, where it goes on over several calls.
     """
 
     name: str
-    help: str
     settings: type[S]
     facts: type[F]
-    home: str
     source: str = ""
     out: str = ""
     record: str = "about.json"
     function: str = ""
-    resumable: bool = False
     plan: str = ""
     single: str = ""
     paged: bool = True
     makes: str = ""
-    result: str = ""
     by_layer: tuple[LayerMeasure, ...] = ()
     of: tuple[Experiment[Any, Any], ...] = ()
-    checks: bool = False
-    checks_model: bool = False
+
+    @property
+    def help(self) -> str:
+        """What `--help` says."""
+        return self.__doc__ or ""
 
     @property
     def leaves(self) -> str:
@@ -299,40 +241,33 @@ class Experiment(Generic[S, F]):
     @property
     def returns(self) -> type[Result[F]]:
         """What a run returns."""
-        found: Any = getattr(import_module(f"{self.home}.result"), self.result) if self.result else Result
-        return found
+        return Result
 
     def check(self, settings: S) -> None:
         """Raise TrisectError for settings that are wrong whatever their models are; opens no model."""
-        if self.checks:
-            self.measures().check(settings)
-        if self.of:
-            module: Any = import_module(f"{self.home}.run")
-            made: MadeOf[S] = module
-            for part, own in made.parts_of(settings, self.of):
-                part.check(own)
 
     def check_model(self, settings: S, subject: Subject) -> None:
         """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""
-        if self.checks_model:
-            module: Any = import_module(f"{self.home}.run")
-            checks: ChecksModel[S] = module
-            checks.check_model(settings, subject)
 
-    def measures(self) -> Measures[S, F]:
-        """The module that measures."""
-        module: Any = import_module(f"{self.home}.run")
-        return module
+    def measure(self, settings: S, bench: Bench) -> Measured[F]:
+        """Do the work; raises TrisectError."""
+        raise NotImplementedError(self.name)
 
-    def resumes(self) -> Resumes[S, F]:
-        """The module that goes on where it stopped."""
-        module: Any = import_module(f"{self.home}.run")
-        return module
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sequence[Finding]:
+        """What was found, as data: the page, the terminal and dissect all read these."""
+        raise NotImplementedError(self.name)
 
-    def shows(self) -> Shows[F]:
-        """The module that says what was found and makes the page."""
-        module: Any = import_module(f"{self.home}.page")
-        return module
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sheet | Document:
+        """The page, from tables and what stands beside them alone; never reaches PyTorch."""
+        raise NotImplementedError(self.name)
+
+
+class TrainingExperiment(Experiment[S, F]):
+    """An experiment that trains models over several calls: it prepares work, which goes on in its folder where it stopped."""
+
+    def prepare(self, settings: S, machine: Machine) -> Work[F]:
+        """The work that the settings ask for; raises TrisectError for what cannot be run, without a look at a folder."""
+        raise NotImplementedError(self.name)
 
 
 class Reply(Protocol):
@@ -347,26 +282,30 @@ class Reply(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class Utility(Generic[S]):
     """A command and function that leaves no folder: it takes settings, as an experiment does, and gives a reply back.
 
-    `home` is the module that holds its function `reply`, of the settings, and the type `gives` of what that returns.
+    Its docstring is what `--help` says.
     """
 
     name: str
-    help: str
     settings: type[S]
-    home: str
-    gives: str
+
+    @property
+    def help(self) -> str:
+        """What `--help` says."""
+        return self.__doc__ or ""
 
     @property
     def python(self) -> str:
         """The function's name."""
         return self.name.replace("-", "_")
 
+    def answer(self, settings: S) -> Reply:
+        """What it says to these settings; raises TrisectError."""
+        raise NotImplementedError(self.name)
+
     @door()
     def reply(self, settings: S) -> Reply:
-        """What it says to these settings; raises TrisectError."""
-        module: Any = import_module(self.home)
-        return module.reply(settings)
+        """What it says to these settings; what the system refuses is a TrisectError too."""
+        return self.answer(settings)

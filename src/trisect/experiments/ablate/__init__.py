@@ -1,1 +1,59 @@
 """What breaks when q, k or v of a site is replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.core.finding import ALIKE
+from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
+from trisect.lab.experiment import Experiment, LayerMeasure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Ablate(Experiment[AblateSettings, AblateFacts]):
+    """Measure what changes when queries, keys or values are ablated: replaced by zero, a mean, or another text's.
+
+    \b
+    trisect ablate MODEL --corpus wikitext-2 --sites q@all v@all --per head
+    """
+
+    name = "ablate"
+    settings = AblateSettings
+    facts = AblateFacts
+    out = "ablate-{model}"
+    record = "ablation.json"
+    by_layer = (
+        LayerMeasure("loss_change_nats", "change of the loss", "nats", margin=ALIKE, finding="mean_change"),
+        LayerMeasure(
+            "output_change", "change of the output", "share", signed=False, margin=ALIKE, finding="mean_change"
+        ),
+    )
+
+    def measure(self, settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.ablate.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.ablate.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.ablate.page import page
+
+        return page(tables, about)
+
+
+ABLATE = Ablate()

@@ -8,9 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.finding import ALIKE, Json, ReadFacts
+from trisect.core.finding import Json, ReadFacts
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, TextSource, Units
 
 HOW = ("zero", "mean", "resample")
@@ -54,24 +53,3 @@ class AblateFacts(ReadFacts):
     seed: int
     batch: int
     compared: Mapping[str, Json] | None = None
-
-
-ABLATE = Experiment(
-    "ablate",
-    """Measure what changes when queries, keys or values are ablated: replaced by zero, a mean, or another text's.
-
-    \b
-    trisect ablate MODEL --corpus wikitext-2 --sites q@all v@all --per head
-    """,
-    AblateSettings,
-    AblateFacts,
-    "trisect.experiments.ablate",
-    out="ablate-{model}",
-    record="ablation.json",
-    by_layer=(
-        LayerMeasure("loss_change_nats", "change of the loss", "nats", margin=ALIKE, finding="mean_change"),
-        LayerMeasure(
-            "output_change", "change of the output", "share", signed=False, margin=ALIKE, finding="mean_change"
-        ),
-    ),
-)

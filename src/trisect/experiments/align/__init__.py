@@ -1,1 +1,60 @@
 """Word alignment from cross-attention, by weight and by norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.align.settings import AlignFacts, AlignSettings
+from trisect.lab.experiment import Experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Align(Experiment[AlignSettings, AlignFacts]):
+    """Align words by an encoder-decoder's cross-attention, by weight and by norm, and score the alignment against gold.
+
+    Several models are one that was trained with several seeds.
+
+    \b
+    trisect align translation/seed-1 translation/seed-2 --source test.en --target test.fr --gold test.talp
+    """
+
+    name = "align"
+    settings = AlignSettings
+    facts = AlignFacts
+    source = "alignment"
+    record = "align.json"
+
+    def check(self, settings: AlignSettings) -> None:
+        """Raise TrisectError for settings that are wrong whatever the model is."""
+        from trisect.experiments.align.run import check
+
+        check(settings)
+
+    def measure(self, settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.align.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.align.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.align.page import page
+
+        return page(tables, about)
+
+
+ALIGN = Align()

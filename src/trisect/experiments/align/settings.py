@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from trisect.core.bounds import RESAMPLES, WHOLE
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed
 
 DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early
@@ -101,21 +100,3 @@ class AlignFacts:
     chosen: Mapping[str, Mapping[str, int]]
     picture_rule: str
     pictures: tuple[PicturedPair, ...] = ()
-
-
-ALIGN = Experiment(
-    "align",
-    """Align words by an encoder-decoder's cross-attention, by weight and by norm, and score the alignment against gold.
-
-    Several models are one that was trained with several seeds.
-
-    \b
-    trisect align translation/seed-1 translation/seed-2 --source test.en --target test.fr --gold test.talp
-    """,
-    AlignSettings,
-    AlignFacts,
-    "trisect.experiments.align",
-    source="alignment",
-    record="align.json",
-    checks=True,
-)

@@ -10,7 +10,6 @@ from pydantic import Field
 from trisect.core.bounds import POINTS
 from trisect.core.finding import ReadFacts
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import (
     BatchSize,
     Device,
@@ -78,21 +77,3 @@ class RewindFacts(ReadFacts):
     initial: str
     stages: tuple[str, ...]
     final: str
-
-
-REWIND = Experiment(
-    "rewind",
-    """Rewind q, k or v to earlier published checkpoints of one model: criticality without training.
-
-    Checkpoints are revisions on a hub, or sub-folders of a local folder.
-
-    \b
-    trisect rewind EleutherAI/pythia-70m --initial step0 --final step143000 --stages step512,step4000 --corpus DIR
-    """,
-    RewindSettings,
-    RewindFacts,
-    "trisect.experiments.checkpoints",
-    out="rewind-{model}",
-    record="checkpoints.json",
-    checks=True,
-)

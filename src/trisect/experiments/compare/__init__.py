@@ -1,1 +1,52 @@
 """Two models side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.compare.settings import CompareFacts, CompareSettings
+from trisect.lab.experiment import Experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Compare(Experiment[CompareSettings, CompareFacts]):
+    """Put two models side by side: norms, similarity, ablation, profiles, interchange, with paired differences.
+
+    \b
+    trisect compare MODEL OTHER --corpus wikitext-2
+    """
+
+    name = "compare"
+    settings = CompareSettings
+    facts = CompareFacts
+    out = "compare-{model}"
+    record = "compare.json"
+
+    def measure(self, settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.compare.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.compare.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.compare.page import page
+
+        return page(tables, about)
+
+
+COMPARE = Compare()

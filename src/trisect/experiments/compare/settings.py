@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import LayerMeasure
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed, TextSource
 
 PARTS = ("norms", "similarity", "ablate", "erase", "profile", "patch")  # in this order on the page
@@ -119,18 +119,3 @@ class CompareFacts:
     parts: tuple[ComparedPart, ...]
     seed: int
     batch: int
-
-
-COMPARE = Experiment(
-    "compare",
-    """Put two models side by side: norms, similarity, ablation, profiles, interchange, with paired differences.
-
-    \b
-    trisect compare MODEL OTHER --corpus wikitext-2
-    """,
-    CompareSettings,
-    CompareFacts,
-    "trisect.experiments.compare",
-    out="compare-{model}",
-    record="compare.json",
-)

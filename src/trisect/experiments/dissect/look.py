@@ -10,7 +10,8 @@ from pathlib import Path
 
 import trisect
 from trisect.core.files import digest
-from trisect.experiments.explore.settings import EXPLORE, ExploreSettings
+from trisect.experiments.explore import EXPLORE
+from trisect.experiments.explore.settings import ExploreSettings
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.report.study_links import StudyLink

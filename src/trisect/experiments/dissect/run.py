@@ -23,7 +23,7 @@ from trisect.experiments.dissect.evidence import Line, as_table
 from trisect.experiments.dissect.look import PAGE, explored, tutorial
 from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Results, first_of_each, trained_models
-from trisect.experiments.dissect.settings import DISSECT, DissectFacts, DissectSettings, PartFacts
+from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
 from trisect.experiments.study.plan import designs
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab import driver, live
@@ -55,11 +55,11 @@ class DissectWork:
     @property
     def name(self) -> str:
         """That of its default folder."""
-        return DISSECT.name
+        return "dissect"
 
     def check(self, folder: Path) -> None:
         """Raise where the folder holds something else, or a part could not go on."""
-        if not (folder / NOTED).exists() and not (folder / DISSECT.record).exists():
+        if not (folder / NOTED).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
         Notes.read(folder)
         for step, work in self.works:
@@ -149,7 +149,7 @@ def gathered(
         tuple(dict.fromkeys(note for results in shown.values() for one in results for note in one.notes)),
         seconds=seconds,
         packages=("transformers", "scikit-learn"),
-        command=command_of(DISSECT, replace(settings, seeds=seeds)),
+        command=command_of("dissect", replace(settings, seeds=seeds)),
     )
 
 

@@ -13,7 +13,6 @@ from trisect.core.edits import SettingValue
 from trisect.core.finding import Finding
 from trisect.core.schema import Option, record
 from trisect.core.spec import Design
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Workers
 
 
@@ -89,19 +88,3 @@ class DissectFacts:
     models: str
     explorer: str | None = None
     tutorial: str | None = None
-
-
-DISSECT = Experiment(
-    "dissect",
-    """Run the whole study on embedded data: what q, k and v do, by every method, on one page. Call it again to resume.
-
-    \b
-    trisect dissect --out study
-    """,
-    DissectSettings,
-    DissectFacts,
-    "trisect.experiments.dissect",
-    record="dissect.json",
-    resumable=True,
-    plan="parts.json",
-)

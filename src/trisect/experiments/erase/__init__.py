@@ -1,1 +1,63 @@
 """What a model loses when a label is erased linearly from q, k or v (LEACE)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.core.finding import ALIKE
+from trisect.experiments.erase.settings import EraseFacts, EraseSettings
+from trisect.lab.experiment import Experiment, LayerMeasure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Erase(Experiment[EraseSettings, EraseFacts]):
+    """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
+
+    \b
+    trisect erase MODEL --corpus ud-english-ewt --labels pos --sites k@all
+    """
+
+    name = "erase"
+    settings = EraseSettings
+    facts = EraseFacts
+    out = "erase-{model}"
+    record = "erasure.json"
+    by_layer = (
+        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats", margin=ALIKE),
+        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share", margin=ALIKE),
+    )
+
+    def check(self, settings: EraseSettings) -> None:
+        """Raise TrisectError for settings that are wrong whatever the model is."""
+        from trisect.experiments.erase.run import check
+
+        check(settings)
+
+    def measure(self, settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.erase.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.erase.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.erase.page import page
+
+        return page(tables, about)
+
+
+ERASE = Erase()

@@ -10,9 +10,8 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core.bounds import RESAMPLES, WHOLE
-from trisect.core.finding import ALIKE, Json, ReadFacts
+from trisect.core.finding import Json, ReadFacts
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
@@ -89,23 +88,3 @@ class EraseFacts(ReadFacts):
     limit: int | None
     compared: Mapping[str, Json] = field(default_factory=dict)
     shrinkage: bool = True
-
-
-ERASE = Experiment(
-    "erase",
-    """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
-
-    \b
-    trisect erase MODEL --corpus ud-english-ewt --labels pos --sites k@all
-    """,
-    EraseSettings,
-    EraseFacts,
-    "trisect.experiments.erase",
-    out="erase-{model}",
-    record="erasure.json",
-    checks=True,
-    by_layer=(
-        LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats", margin=ALIKE),
-        LayerMeasure("erase_excess_share", "change beyond random subspaces", "share", margin=ALIKE),
-    ),
-)

@@ -1,1 +1,56 @@
 """The explorer: one text inside one model, as a page or in a notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
+from trisect.lab.experiment import Experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Document
+
+
+class Explore(Experiment[ExploreSettings, ExploreFacts]):
+    """Show every attention head on one page: weights beside norms, and the query and key behind each cell.
+
+    An encoder-decoder takes two texts, source and target.
+
+    \b
+    trisect explore MODEL "The cat sat on the mat." --out page.html
+    trisect explore MODEL "What is this?" --image cat.png
+    """
+
+    name = "explore"
+    settings = ExploreSettings
+    facts = ExploreFacts
+    out = "explore-{model}.html"
+    function = "explore_page"
+    single = "explorer.html"
+
+    def measure(self, settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.explore.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.explore.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Document:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.explore.page import page
+
+        return page(tables, about)
+
+
+EXPLORE = Explore()

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelSource
 
 if TYPE_CHECKING:
@@ -51,22 +50,3 @@ class ExploreFacts:
     """All that the page shows: there are no tables to make it from."""
 
     picture: ExplorerPicture
-
-
-EXPLORE = Experiment(
-    "explore",
-    """Show every attention head on one page: weights beside norms, and the query and key behind each cell.
-
-    An encoder-decoder takes two texts, source and target.
-
-    \b
-    trisect explore MODEL "The cat sat on the mat." --out page.html
-    trisect explore MODEL "What is this?" --image cat.png
-    """,
-    ExploreSettings,
-    ExploreFacts,
-    "trisect.experiments.explore",
-    out="explore-{model}.html",
-    function="explore_page",
-    single="explorer.html",
-)

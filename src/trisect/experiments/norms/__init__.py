@@ -1,1 +1,59 @@
 """Norm-based analysis of attention beside its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.norms.settings import NormsFacts, NormsSettings
+from trisect.lab.experiment import Experiment, LayerMeasure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Norms(Experiment[NormsSettings, NormsFacts]):
+    """Measure where attention takes its information from: by vector norms beside weights (Kobayashi et al., 2020 and 2021).
+
+    \b
+    trisect norms MODEL --corpus wikitext-2 --out norms
+    """
+
+    name = "norms"
+    settings = NormsSettings
+    facts = NormsFacts
+    source = "norms"
+    out = "norms-{model}"
+    record = "norms.json"
+    by_layer = (
+        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False, finding="dispersion"),
+        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False, finding="dispersion"),
+        LayerMeasure("mean_f", "mean length ‖f(x)‖", "norm of f(x)", "v", signed=False),
+        LayerMeasure("mixing_ratio", "mixing ratio", "share", signed=False),
+    )
+
+    def measure(self, settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.norms.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.norms.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.norms.page import page
+
+        return page(tables, about)
+
+
+NORMS = Norms()

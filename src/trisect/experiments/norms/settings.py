@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 BLOCKS = ("attention", "residual", "full", "feed-forward")
@@ -51,25 +50,3 @@ class NormsFacts:
     block: str
     seed: int
     batch: int
-
-
-NORMS = Experiment(
-    "norms",
-    """Measure where attention takes its information from: by vector norms beside weights (Kobayashi et al., 2020 and 2021).
-
-    \b
-    trisect norms MODEL --corpus wikitext-2 --out norms
-    """,
-    NormsSettings,
-    NormsFacts,
-    "trisect.experiments.norms",
-    source="norms",
-    out="norms-{model}",
-    record="norms.json",
-    by_layer=(
-        LayerMeasure("cv_a", "variation over tokens", "std / mean", "q+k", signed=False, finding="dispersion"),
-        LayerMeasure("cv_f", "variation over tokens", "std / mean", "v", signed=False, finding="dispersion"),
-        LayerMeasure("mean_f", "mean length ‖f(x)‖", "norm of f(x)", "v", signed=False),
-        LayerMeasure("mixing_ratio", "mixing ratio", "share", signed=False),
-    ),
-)

@@ -1,1 +1,83 @@
 """Interchange interventions (activation patching): q, k or v of a site from a donor text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.patch.settings import SAME_PAIRS, PatchFacts, PatchSettings
+from trisect.lab.experiment import Experiment, LayerMeasure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.core.subject import Subject
+    from trisect.experiments.patch.result import Patched
+    from trisect.lab.experiment import Bench, Measured
+    from trisect.report.sheet import Sheet
+
+
+class Patch(Experiment[PatchSettings, PatchFacts]):
+    """Replace a text's queries, keys or values by another text's (activation patching, interchange interventions).
+
+    Counts which answer the model then gives: the base's, or the one that q, k or v predicts.
+
+    \b
+    trisect patch MODEL --task bindings --sites q@all k@all v@all
+    trisect patch MODEL --task induction --corpus wikitext-2
+    trisect patch MODEL --pairs pairs.jsonl --per head
+    trisect patch MODEL --base "The capital of France is" --donor "The capital of Italy is"
+    """
+
+    name = "patch"
+    settings = PatchSettings
+    facts = PatchFacts
+    out = "patch-{model}"
+    record = "patch.json"
+    by_layer = (
+        LayerMeasure("own", "its own answer", "share of pairs", signed=False, margin=SAME_PAIRS),
+        LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
+        LayerMeasure("output_change", "change of the output", "share", signed=False),
+    )
+
+    @property
+    def returns(self) -> type[Patched]:
+        """What a run returns."""
+        from trisect.experiments.patch.result import Patched
+
+        return Patched
+
+    def check(self, settings: PatchSettings) -> None:
+        """Raise TrisectError for settings that are wrong whatever the model is."""
+        from trisect.experiments.patch.run import check
+
+        check(settings)
+
+    def check_model(self, settings: PatchSettings, subject: Subject) -> None:
+        """Raise TrisectError for what a model cannot be asked; nothing goes through it."""
+        from trisect.experiments.patch.run import check_model
+
+        check_model(settings, subject)
+
+    def measure(self, settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.patch.run import measure
+
+        return measure(settings, bench)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.patch.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.patch.page import page
+
+        return page(tables, about)
+
+
+PATCH = Patch()

@@ -13,7 +13,6 @@ from trisect.core.errors import SpecError
 from trisect.core.schema import Option, record
 from trisect.core.site import Site
 from trisect.experiments.patch.named_positions import read_positions
-from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
@@ -196,31 +195,3 @@ class PatchFacts:
     how: str
     answered: bool
     seed: int
-
-
-PATCH = Experiment(
-    "patch",
-    """Replace a text's queries, keys or values by another text's (activation patching, interchange interventions).
-
-    Counts which answer the model then gives: the base's, or the one that q, k or v predicts.
-
-    \b
-    trisect patch MODEL --task bindings --sites q@all k@all v@all
-    trisect patch MODEL --task induction --corpus wikitext-2
-    trisect patch MODEL --pairs pairs.jsonl --per head
-    trisect patch MODEL --base "The capital of France is" --donor "The capital of Italy is"
-    """,
-    PatchSettings,
-    PatchFacts,
-    "trisect.experiments.patch",
-    out="patch-{model}",
-    record="patch.json",
-    checks=True,
-    checks_model=True,
-    result="Patched",
-    by_layer=(
-        LayerMeasure("own", "its own answer", "share of pairs", signed=False, margin=SAME_PAIRS),
-        LayerMeasure("logit_change", "change of the logit difference", "share of the way"),
-        LayerMeasure("output_change", "change of the output", "share", signed=False),
-    ),
-)

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from trisect.core.bounds import RESAMPLES, WHOLE
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
 from trisect.text.names import SPLITS
 from trisect.text.readers import HELP
@@ -140,24 +139,3 @@ class ProfileFacts:
     source_words: int = 0
     source_classes: tuple[int, ...] = ()
     as_used: tuple[str, ...] = ()
-
-
-PROFILE = Experiment(
-    "profile",
-    """Measure which properties of a word each head's queries, keys and values keep, against random maps of the same input.
-
-    \b
-    trisect profile MODEL --corpus ud-english-ewt --labels position,pos
-    trisect profile TRANSLATOR --attention cross --corpus embedded
-    """,
-    ProfileSettings,
-    ProfileFacts,
-    "trisect.experiments.profile",
-    source="profile",
-    out="profile-{model}",
-    record="profile.json",
-    checks=True,
-    checks_model=True,
-    result="Profile",
-    by_layer=(LayerMeasure("profile_gain", "more than random maps", "accuracy", finding="profile"),),
-)

@@ -1,1 +1,76 @@
 """What pretraining adds: small models asked where people were born."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.recall.settings import AskSettings, RecallFacts, RecallSettings
+from trisect.lab.experiment import TrainingExperiment, Utility
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.core.machine import Machine
+    from trisect.experiments.recall.ask import RecallReply
+    from trisect.experiments.recall.run import RecallWork
+    from trisect.report.sheet import Sheet
+
+
+class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
+    """Measure what pretraining adds: models with and without it are asked where people were born. Call it again to resume.
+
+    \b
+    trisect recall --out recall
+    trisect recall --data birth-places --seeds 2 --set pretraining_epochs=200
+    """
+
+    name = "recall"
+    settings = RecallSettings
+    facts = RecallFacts
+    source = "recall"
+    plan = "recall.json"
+    makes = "models"
+
+    def prepare(self, settings: RecallSettings, machine: Machine) -> RecallWork:
+        """The work that the settings ask for."""
+        from trisect.experiments.recall.run import prepare
+
+        return prepare(settings, machine)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.recall.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.recall.page import page
+
+        return page(tables, about)
+
+
+RECALL = Recall()
+
+
+class Ask(Utility[AskSettings]):
+    """Ask a model trained by recall one question: its answer with a confidence, or none if it is not confident enough.
+
+    \b
+    trisect ask recall/models/pretrained-1 "Where was Numo Temil born?"
+    """
+
+    name = "ask"
+    settings = AskSettings
+
+    def answer(self, settings: AskSettings) -> RecallReply:
+        """What it says to these settings; raises TrisectError."""
+        from trisect.experiments.recall.ask import reply
+
+        return reply(settings)
+
+
+ASK = Ask()

@@ -21,7 +21,6 @@ from trisect.experiments.recall.rows import RISKS, judge, measure_rows
 from trisect.experiments.recall.rows_kept import AnswersData, CardData, SurvivedRow, ThresholdData
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
-    RECALL,
     RECIPES,
     RecallFacts,
     RecallRecipe,
@@ -133,7 +132,7 @@ class RecallWork:
             plan.wall_seconds,
             ("transformers", "scikit-learn"),
             {one.title: place.model(one) for one in lessons},
-            command_of(RECALL, whole),
+            command_of("recall", whole),
         )
 
 

@@ -12,7 +12,6 @@ from pydantic import Field
 from trisect.core.bounds import MODEL, RESAMPLES, TRAINING, WHOLE
 from trisect.core.json_text import Json
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
 
@@ -76,35 +75,6 @@ class AskSettings:
         ]
         | None
     ) = None
-
-
-RECALL = Experiment(
-    "recall",
-    """Measure what pretraining adds: models with and without it are asked where people were born. Call it again to resume.
-
-    \b
-    trisect recall --out recall
-    trisect recall --data birth-places --seeds 2 --set pretraining_epochs=200
-    """,
-    RecallSettings,
-    RecallFacts,
-    "trisect.experiments.recall",
-    source="recall",
-    resumable=True,
-    plan="recall.json",
-    makes="models",
-)
-ASK = Utility(
-    "ask",
-    """Ask a model trained by recall one question: its answer with a confidence, or none if it is not confident enough.
-
-    \b
-    trisect ask recall/models/pretrained-1 "Where was Numo Temil born?"
-    """,
-    AskSettings,
-    "trisect.experiments.recall.ask",
-    "RecallReply",
-)
 
 
 @record

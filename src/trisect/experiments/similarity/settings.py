@@ -9,7 +9,6 @@ from pydantic import Field
 
 from trisect.core.bounds import DRAWS
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment, LayerMeasure
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads
@@ -45,20 +44,3 @@ class SimilarityFacts:
     draws: int
     draws_made: int
     seed: int
-
-
-SIMILARITY = Experiment(
-    "similarity",
-    """Measure how alike a model's W_Q, W_K and W_V are, head by head, against random matrices.
-
-    \b
-    trisect similarity MODEL --out similarity
-    """,
-    SimilaritySettings,
-    SimilarityFacts,
-    "trisect.experiments.similarity",
-    source="matrices",
-    out="similarity-{model}",
-    record="similarity.json",
-    by_layer=(LayerMeasure("overlap", "overlap of what is read", "share", signed=False),),
-)

@@ -1,1 +1,82 @@
 """A training study: attack, freeze, tie, rewind, probe and erase q, k and v of small language models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trisect.experiments.study.settings import PlanSettings, StudyFacts, StudySettings
+from trisect.lab.experiment import TrainingExperiment, Utility
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from trisect.core.finding import About, Finding
+    from trisect.core.machine import Machine
+    from trisect.experiments.study.plan import Plan
+    from trisect.experiments.study.result import Study
+    from trisect.experiments.study.run import PreparedStudy
+    from trisect.report.sheet import Sheet
+
+
+class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
+    """Train small language models with interventions on q, k and v, test the sources' claims, and report. Call it again to resume.
+
+    \b
+    trisect study quick --seeds 1 --only rewind --out study
+    """
+
+    name = "study"
+    settings = StudySettings
+    facts = StudyFacts
+    source = "submodules"
+    out = "study-{name}"
+
+    @property
+    def returns(self) -> type[Study]:
+        """What a run returns."""
+        from trisect.experiments.study.result import Study
+
+        return Study
+
+    def prepare(self, settings: StudySettings, machine: Machine) -> PreparedStudy:
+        """The work that the settings ask for."""
+        from trisect.experiments.study.run import prepare
+
+        return prepare(settings, machine)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sequence[Finding]:
+        """What was found, as data."""
+        from trisect.experiments.study.page import findings
+
+        return findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
+        """The page, from tables and what stands beside them alone."""
+        from trisect.experiments.study.page import page
+
+        return page(tables, about)
+
+
+STUDY = TrainStudy()
+
+
+class PlanStudy(Utility[PlanSettings]):
+    """Show how many runs a study has, their parameters, and the expected time, memory and disk; run nothing.
+
+    \b
+    trisect plan quick
+    """
+
+    name = "plan"
+    settings = PlanSettings
+
+    def answer(self, settings: PlanSettings) -> Plan:
+        """What it says to these settings; raises TrisectError."""
+        from trisect.experiments.study.plan import reply
+
+        return reply(settings)
+
+
+PLAN = PlanStudy()

@@ -15,12 +15,13 @@ from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.study_data import LedgerData, NotedStudy
 from trisect.engine.devices import choose_device
+from trisect.experiments.study import STUDY
 from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
 from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.rows import described
-from trisect.experiments.study.settings import STUDY, StudyFacts, StudySettings
+from trisect.experiments.study.settings import StudyFacts, StudySettings
 from trisect.experiments.study.tasks import Task, fleet_name, is_done, left_by
 from trisect.experiments.study.work import StudyWork
 from trisect.lab.driver import conclude

@@ -15,7 +15,6 @@ from trisect.core.schema import Option, record
 from trisect.core.site import Site
 from trisect.core.spec import Design
 from trisect.core.study_data import CorpusData, DesignData
-from trisect.lab.experiment import Experiment, Utility
 from trisect.lab.inputs import Workers
 
 FleetSize = Annotated[
@@ -131,31 +130,3 @@ class StudyFacts:
     precision: str = "float32"
     wall_seconds: float = 0.0
     experiment: DesignData | None = None
-
-
-STUDY = Experiment(
-    "study",
-    """Train small language models with interventions on q, k and v, test the sources' claims, and report. Call it again to resume.
-
-    \b
-    trisect study quick --seeds 1 --only rewind --out study
-    """,
-    StudySettings,
-    StudyFacts,
-    "trisect.experiments.study",
-    source="submodules",
-    out="study-{name}",
-    resumable=True,
-    result="Study",
-)
-PLAN = Utility(
-    "plan",
-    """Show how many runs a study has, their parameters, and the expected time, memory and disk; run nothing.
-
-    \b
-    trisect plan quick
-    """,
-    PlanSettings,
-    "trisect.experiments.study.plan",
-    "Plan",
-)

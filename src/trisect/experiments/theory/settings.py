@@ -9,7 +9,6 @@ from pydantic import Field
 
 from trisect.core.bounds import WHOLE
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Seed
 
 
@@ -39,18 +38,3 @@ class TheoryFacts:
 
     seed: int
     settings: tuple[Mapping[str, str | float], ...]
-
-
-THEORY = Experiment(
-    "theory",
-    """Compute eight constructions of attention by hand with their closed forms, and an interactive page of them.
-
-    \b
-    trisect theory average stretched_key_two_heads --beta 2,8
-    """,
-    TheorySettings,
-    TheoryFacts,
-    "trisect.experiments.theory",
-    record="theory.json",
-    function="theory_page",
-)

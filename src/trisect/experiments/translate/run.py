@@ -11,10 +11,10 @@ from trisect.core.files import write_json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
+from trisect.experiments.translate import TRANSLATE
 from trisect.experiments.translate.settings import (
     EMBEDDED_DATA,
     RECIPES,
-    TRANSLATE,
     TranslateFacts,
     TranslateSettings,
     TranslationRecipe,

@@ -13,7 +13,6 @@ from pydantic import Field
 from trisect.core.bounds import MODEL, RESAMPLES, TRAINING, WHOLE
 from trisect.core.json_text import Json
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import Changes, Seeds, Workers
 from trisect.lab.recipes import with_settings
 
@@ -79,24 +78,6 @@ class TranslateFacts:
 
     bitext: str
     settings: Mapping[str, Json] = field(default_factory=dict)
-
-
-TRANSLATE = Experiment(
-    "translate-train",
-    """Train small translation models, one per seed, for 'trisect align'. Call it again to resume.
-
-    \b
-    trisect translate-train --out translation
-    trisect translate-train --source train.en --target train.fr --seeds 3
-    """,
-    TranslateSettings,
-    TranslateFacts,
-    "trisect.experiments.translate",
-    resumable=True,
-    plan="translation.json",
-    paged=False,
-    makes="models",
-)
 
 
 @record

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trisect.core.finding import Finding
-from trisect.experiments.ablate.settings import ABLATE, AblateSettings
+from trisect.experiments.ablate import ABLATE
+from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.parts.base import DissectPart, Findings, each_model, over_models
 

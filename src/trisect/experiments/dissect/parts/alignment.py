@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from trisect.core.finding import Estimate
-from trisect.experiments.align.settings import ALIGN, AlignSettings
+from trisect.experiments.align import ALIGN
+from trisect.experiments.align.settings import AlignSettings
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Findings, PartRunner, Results, of
 from trisect.experiments.dissect.settings import DissectSettings
-from trisect.experiments.translate.settings import TRANSLATE, TranslateSettings
+from trisect.experiments.translate import TRANSLATE
+from trisect.experiments.translate.settings import TranslateSettings
 from trisect.lab.inputs import ModelsSource
 from trisect.report import format as words
 from trisect.text.generated_bitext import generated

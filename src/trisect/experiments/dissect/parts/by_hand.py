@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from trisect.core.finding import Finding
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, PartRunner, Results
 from trisect.experiments.dissect.settings import DissectSettings
-from trisect.experiments.theory.settings import THEORY, TheorySettings
+from trisect.experiments.theory import THEORY
+from trisect.experiments.theory.settings import TheorySettings
 
 
 def run(asked: DissectSettings, runner: PartRunner) -> Results:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from trisect.core.errors import StudyError
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, PartRunner, Results
 from trisect.experiments.dissect.settings import DissectSettings
-from trisect.experiments.patch.settings import PATCH, PatchSettings
+from trisect.experiments.patch import PATCH
+from trisect.experiments.patch.settings import PatchSettings
 from trisect.lab.inputs import ModelSource
 
 PAIRS = 60

@@ -15,7 +15,8 @@ from trisect.experiments.dissect.parts.base import (
     trained_models,
 )
 from trisect.experiments.dissect.settings import DissectSettings
-from trisect.experiments.profile.settings import PROFILE, ProfileSettings
+from trisect.experiments.profile import PROFILE
+from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.inputs import ModelSource
 
 CLAIMS = ("F-2", "F-3")

@@ -8,7 +8,8 @@ from trisect.core.finding import Finding
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Findings, PartRunner, Results
 from trisect.experiments.dissect.settings import DissectSettings
-from trisect.experiments.study.settings import STUDY, DesignSource, StudyMachine, StudySettings
+from trisect.experiments.study import STUDY
+from trisect.experiments.study.settings import DesignSource, StudyMachine, StudySettings
 
 # The measures that are evidence, in the order of the table, with their names there.
 KINDS = {
