@@ -7,7 +7,7 @@ import pytest
 import torch
 import xarray
 from safetensors import safe_open
-from tests import tinyhf, towers
+from tests import tinyhf, towers, zoo
 
 import trisect
 from trisect.core import keeping
@@ -16,6 +16,7 @@ from trisect.core.site import Site
 from trisect.core.trace import Address
 from trisect.hf.load import load
 from trisect.lab.inputs import open_any
+from trisect.measure import norms
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,49 @@ def test_a_trace_is_found_by_its_words_its_address_and_its_site(reading, bart):
         assert (caught.value.given, caught.value.known) == (given, known)
     with pytest.raises(SiteError, match="The reading has the stacks enc, dec, cross"):
         bart.layer(1)
+
+
+def test_a_site_with_heads_is_a_trace_of_those_alone():
+    """LLaMA's queries share keys in pairs: head 1 of k is that of the queries 1 and 2."""
+    reading = load(tinyhf.llama(), tinyhf.tokenizer()).read("w1 w2 w3 w4")
+    whole = reading["layer 2"]
+    for where, queries, shared in (("q@2.h3", [2], [1]), ("k@2.h1", [0, 1], [0]), ("q+v@2.h1-2", None, None)):
+        if queries is None:
+            with pytest.raises(SiteError) as caught:
+                reading[where]
+            assert caught.value.known == "Layer 2 has heads 1-4 of q, heads 1-2 of v."
+            continue
+        part = reading[where]
+        for name in ("q", "weights", "output"):
+            assert torch.equal(getattr(part, name), getattr(whole, name)[:, queries]), name
+        for name in ("k", "v"):
+            assert torch.equal(getattr(part, name), getattr(whole, name)[:, shared]), name
+        assert torch.equal(part.keys, whole.keys[:, queries])
+        assert part.w_o is not None
+        assert whole.w_o is not None
+        assert torch.equal(part.w_o, whole.w_o[queries])
+        assert part.projections.origins["k"].rows is not None
+        assert (part.block, part.projections.b_o, len(part.projections.origins["k"].rows)) == (None, None, 1)
+        assert torch.equal(norms.per_head(part), norms.per_head(whole)[:, queries])
+    with pytest.raises(SiteError, match="Layer 2 has heads 1-2 of k"):
+        reading["k@2.h3"]
+
+
+def test_norms_of_heads_alone_are_refused_where_the_sum_of_all_is_normed():
+    reading = load(zoo.build("gemma2"), tinyhf.tokenizer()).read("w1 w2 w3")
+    with pytest.raises(ModelError, match="heads are taken alone, and what lies behind W_O takes the sum of all"):
+        norms.per_head(reading["q@1.h2"])
+
+
+@pytest.mark.parametrize(
+    ("where", "known"), [("ffn@2", "no ffn"), ("o@2", "no o"), ("pre.k@1", "after norms and rotary positions")]
+)
+def test_a_site_that_no_trace_holds_is_refused(reading, where, known):
+    with pytest.raises(SiteError) as caught:
+        reading[where]
+    assert caught.value.given == f"'{where}' was asked for."
+    assert known in caught.value.known
+    assert f"reading['layer {where[-1]}']" in caught.value.todo
 
 
 def test_a_reading_is_kept_with_its_tokens(reading, tmp_path):

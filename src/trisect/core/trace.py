@@ -300,7 +300,8 @@ class Reading:
     def __getitem__(self, where: str | Site | Address) -> Trace:
         """The trace of an address, as in `reading["layer 3"]`, `reading["enc layer 1"]` and `reading["enc.k@1"]`.
 
-        Raises SiteError for what was not read.
+        A site with heads gives those alone, as in `reading["q@1.h2"]`: heads of k and v with all queries that share them.
+        Raises SiteError for what was not read, and for components that a trace does not hold.
         """
         return trace_at(self.traces, where)
 
@@ -347,9 +348,54 @@ def trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
         site = where if isinstance(where, Site) else Site.parse(where)
         if site.layers is not None and len(site.layers) == 1:
             found = named.get(str(Address(site.stack or "plain", site.layers[0])))
+            found = None if found is None else _trace_of_site(found, site)
     if found is None:
         listed = ", ".join(list(named)[:4]) + (f", … {list(named)[-1]}" if len(named) > 4 else "")
         raise SiteError(
             f"{str(where)!r} was asked for.", f"The reading has {listed or 'no trace'}.", "Name one of them."
         )
     return found
+
+
+def _trace_of_site(trace: Trace, site: Site) -> Trace:
+    """The trace at a site's layer, of the site's heads alone where it names some; raises SiteError for what is not in it."""
+    given, layer = f"{str(site)!r} was asked for.", f"reading[{str(trace.address)!r}]"
+    if missing := [c for c in site.components if c not in ("q", "k", "v", "attn")]:
+        known = f"A trace holds q, k, v, weights and output of attention, and no {' or '.join(missing)}."
+        todo = f"Take {layer}: its output enters W_O, which is w_o, and block.forward is the feed-forward block behind."
+        raise SiteError(given, known, todo)
+    if site.pre:
+        known = "A trace holds q, k and v as attention takes them, after norms and rotary positions."
+        raise SiteError(given, known, f"Leave 'pre.' out, or multiply what attention is given by {layer}.projections.")
+    return trace if site.heads is None else _trace_of_heads(trace, site, given)
+
+
+def _trace_of_heads(trace: Trace, site: Site, given: str) -> Trace:
+    """A trace of some heads, which count as those of the site's component; the layer's own bias and block are not theirs."""
+    counts = {c: getattr(trace, c).shape[1] for c in site.components}
+    known = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
+    if len(set(counts.values())) > 1:
+        raise SiteError(given, known, "Name heads of one of them, since their numbers do not mean the same.")
+    count, heads = next(iter(counts.values())), trace.heads
+    chosen = [h - 1 for h in site.heads or ()]
+    if chosen[-1] >= count:
+        raise SiteError(given, known, "Choose heads in that range.")
+    queries = [h * (heads // count) + i for h in chosen for i in range(heads // count)]
+
+    def pick(t: Tensor, axis: int) -> Tensor:
+        size = t.shape[axis]
+        index = chosen if size == count else [h // (heads // size) for h in queries]
+        return t[(slice(None),) * axis + (index,)]
+
+    own = trace.projections
+    origins = {n: o if o.rows is None else replace(o, rows=pick(o.rows, 0)) for n, o in own.origins.items()}
+    parts = {n: None if (t := getattr(own, n)) is None else pick(t, 0) for n in WEIGHTS if n != "b_o"}
+    if trace.block is not None and trace.block.after is not None:
+        words = "heads are taken alone, and what lies behind W_O takes the sum of all"
+        origins["o"], parts["w_o"] = Origin("mixed", words), None
+    normed = {
+        n: NormedMap(pick(m.weight, 0), None if m.bias is None else pick(m.bias, 0)) for n, m in own.normed.items()
+    }
+    arrays = {n: pick(getattr(trace, n), 1) for n in ("q", "k", "v", "weights", "output")}
+    projections = replace(own, origins=origins, normed=normed, b_o=None, **parts)
+    return replace(trace, **arrays, projections=projections, block=None)
