@@ -20,7 +20,7 @@ from trisect import measure, theory
 from trisect.api import docstring, signature
 from trisect.cli import main
 from trisect.experiments import EXPERIMENTS, UTILITIES
-from trisect.lab.experiment import Experiment, Utility
+from trisect.lab.experiment import Experiment, Result, Utility
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
@@ -166,8 +166,8 @@ def spelt(annotation: Any) -> str:
 def result(one: Experiment[Any, Any] | Utility[Any]) -> str:
     """The type of what a function returns."""
     if isinstance(one, Utility):
-        return one.gives
-    return one.result or f"Result[{one.facts.__name__}]"
+        return one.gives.__name__
+    return f"Result[{one.facts.__name__}]" if one.returns is Result else one.returns.__name__
 
 
 def stub() -> str:
@@ -186,11 +186,11 @@ def stub() -> str:
     ]
     lines += [f"from trisect.{home} import {name} as {name}" for name, home in sorted(HOME.items())]
     lines += ["from trisect.lab.experiment import Result"]
-    own = [one for one in EXPERIMENTS if one.result and one.result not in HOME]
-    lines += [f"from {one.home}.result import {one.result}" for one in own]
+    own = [one.returns for one in EXPERIMENTS if one.returns is not Result and one.returns.__name__ not in HOME]
+    lines += [f"from {one.__module__} import {one.__name__}" for one in own]
     for one in EXPERIMENTS:
         lines.append(f"from {one.settings.__module__} import {one.facts.__name__}")
-    lines += [f"from {one.home} import {one.gives}" for one in UTILITIES]
+    lines += [f"from {one.gives.__module__} import {one.gives.__name__}" for one in UTILITIES]
     for one in (*EXPERIMENTS, *UTILITIES):
         lines += ["", f"def {one.python}{shown(one)}: ..."]
     return "\n".join(lines) + "\n"

@@ -199,11 +199,12 @@ def render(out: str | Path) -> Result[Any]:
     tables do not make a page.
     """
     from trisect.experiments import EXPERIMENTS
+    from trisect.experiments.study import STUDY
     from trisect.experiments.study.run import render_report
     from trisect.lab.rebuild import rebuild
 
     check_named("a folder of results", out)
-    return render_report(Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
+    return render_report(STUDY, Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
 
 
 @door()

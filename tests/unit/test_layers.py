@@ -26,6 +26,9 @@ def package(name: str) -> str:
     return name.split(".")[0]
 
 
+MODULES = {module(p) for p in PATHS}
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -43,7 +46,8 @@ def imports(path: Path, typing: bool = True) -> set[str]:
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
-            found |= {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
+            names = {f"{node.module}.{a.name}" for a in node.names}  # a module of a package, else a name in that module
+            found |= {n if n.removeprefix("trisect.") in MODULES else node.module or "" for n in names}
         elif not isinstance(node, ast.expr):  # no statement stands inside an expression
             todo += ast.iter_child_nodes(node)
     return found
@@ -64,9 +68,6 @@ def ours(typing: bool = True) -> dict[str, set[str]]:
 def theirs() -> dict[str, set[str]]:
     """By module: the packages of others that it imports when it runs."""
     return {module(p): {i.split(".")[0] for i in imports(p, typing=False)} - {"trisect"} for p in PATHS}
-
-
-MODULES = {module(p) for p in PATHS}
 
 
 def experiment(name: str) -> str | None:

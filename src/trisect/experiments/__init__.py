@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.align import ALIGN
 from trisect.experiments.checkpoints import REWIND
-from trisect.experiments.compare import COMPARE
+from trisect.experiments.compare import Compare
 from trisect.experiments.dissect import DISSECT
 from trisect.experiments.erase import ERASE
 from trisect.experiments.explore import EXPLORE
@@ -26,7 +25,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
     # none knows another: who lists all says what it is made of
-    replace(COMPARE, of=(NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)),
+    Compare((NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)),
     DISSECT,
     ERASE,
     EXPLORE,

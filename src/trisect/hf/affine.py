@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -308,6 +309,50 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
             stack.callback(module.register_forward_hook(lambda m, a, o, name=name: norm(name, m, a, o)).remove)
         stack.enter_context(_Parameters(model, note))
         yield record
+
+
+@contextlib.contextmanager
+def holding(
+    model: nn.Module, values: Mapping[tuple[str, int], Tensor], met: Callable[[str, int, Tensor], object]
+) -> Iterator[None]:
+    """Inside, the nth uses of maps and norms make the values that are given for them, whatever enters them.
+
+    Nothing is multiplied for it. `met` is told what enters each, units last, as `cut` records both.
+    """
+    uses: dict[str, int] = {}
+
+    def take(name: str, x: Tensor) -> Tensor | None:
+        nth = uses.get(name, 0)
+        value = values.get((name, nth))
+        if value is None or value.shape[:-1].numel() != x.shape[:-1].numel():
+            return None
+        uses[name] = nth + 1
+        met(name, nth, x)
+        return value.clone()  # which the model may write to
+
+    def giving(name: str, module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            x, turned = args[0] if args else next(iter(kwargs.values()), None), isinstance(module, nn.Conv1d)
+            value = take(name, x.transpose(1, 2) if turned else x) if isinstance(x, Tensor) else None
+            if value is None:
+                return own(*args, **kwargs)
+            return value.transpose(1, 2) if turned else value
+
+        return made
+
+    modules = dict((*affine_modules(model), *norm_modules(model)))
+    before = {name: module.__dict__.get("forward") for name, module in modules.items()}
+    bare = {name for name, _ in values} - modules.keys()
+    try:
+        for name, module in modules.items():
+            module.forward = giving(name, module, module.forward)
+        with _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext():
+            yield
+    finally:
+        for name, module in modules.items():
+            module.__dict__.pop("forward", None)
+            if (own := before[name]) is not None:
+                module.forward = own
 
 
 def norm_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -82,7 +82,9 @@ def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed
     if x.shape != y.shape:
         return None
     later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
-    near_by = [p for p in record.passed if call.order <= p.calls <= call.order + 1 and _like(p.leaf, y)]
+    near_by = [
+        p for p in record.passed if call.order <= p.calls <= call.order + 1 and p is not out and _like(p.leaf, y)
+    ]
     beside = [
         leaf.detach().to(y.device) for leaf in (p.leaf for p in near_by)
     ]  # the next layer may lie on another device

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from trisect.core.subject import ModelInputs
 from trisect.core.trace import Origin
-from trisect.hf.affine import Affine, Passed, PassRecord, rows_of
+from trisect.hf.affine import Affine, Passed, PassRecord, holding, rows_of
 from trisect.hf.calls import Call
+from trisect.hf.opened import opened
 from trisect.hf.operands import tensors_in
 from trisect.hf.quantised import share_of
-from trisect.hf.sketches import OutLaw, map_law, out_law
+from trisect.hf.response import COARSE, NEAR
+from trisect.hf.sketches import DIRECTIONS, OutLaw, map_law, out_law
 
 UNFOLLOWED = "gradients off, by which its map would be found"
+OTHERWISE = "moves what follows by another amount than its gradient says, so that it is not what is added"
+NOTED = 1 << 12  # numbers
+ROUNDED = 8  # times what rounding of every number alone would make
+Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
 
 
 class Output(NamedTuple):
@@ -39,20 +49,18 @@ class Left(NamedTuple):
 
 
 @contextlib.contextmanager
-def leaving(model: nn.Module, record: PassRecord) -> Iterator[list[Left]]:
-    """What every module with parts gives on in the passes inside, in the order in which they end."""
-    left: list[Left] = []
+def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object]) -> Iterator[None]:
+    """`note` is told what numbers every module with parts gives on in the passes inside, in the order in which they end."""
 
-    def note(name: str, out: Any) -> None:
-        made = tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point())
-        if made:
-            left.append(Left(name, made, len(record.passed)))
+    def hook(name: str, out: Any) -> None:
+        if made := tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point()):
+            note(name, made)
 
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             if list(module.children()):
-                stack.callback(module.register_forward_hook(lambda _m, _a, out, name=name: note(name, out)).remove)
-        yield left
+                stack.callback(module.register_forward_hook(lambda _m, _a, out, name=name: hook(name, out)).remove)
+        yield
 
 
 def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Passed, ...], ...]:
@@ -121,6 +129,121 @@ def find_output(
         _flat(call.output.detach(), False), passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
     )
     return found._replace(law=out_law(law, columns, owner if same and owner else None, time_first))
+
+
+@torch.enable_grad()
+def compare_with_gradients(
+    model: nn.Module, inputs: ModelInputs, record: PassRecord, laws: Sequence[OutLaw | None]
+) -> dict[int, float]:
+    """Calls behind whose W_O the model moves otherwise than its gradients say, and by what share; `laws` are those of the calls.
+
+    What all maps and norms make is held as it was, so that nothing but sums follows W_O up to the next call's. A little is added
+    to what it makes, by another size at each position, and to what a norm makes of that alone. What then enters and leaves
+    modules has to change as its derivative says: a gradient that was cut off or replaced says something else than values do.
+    """
+    values = {(p.name, p.nth): p.leaf.detach() for p in record.passed} | {(n.name, n.nth): n.y for n in record.normed}
+    uses = {(law.map.name, law.map.nth): order for order, law in enumerate(laws) if law is not None}
+    if not uses:
+        return {}
+    places = {use: [use] for use in uses}
+    for use, order in uses.items():
+        places[use] += [(n.name, n.nth) for n in record.normed if n.calls > order and _same(n.x, values[use])]
+    leaves = {one: values[one].clone().requires_grad_() for own in places.values() for one in own}
+    before = _run_held(model, inputs, values | leaves, uses)
+    added = {one: _addition(values[one], segment) for use, segment in before.items() for one in places[use]}
+    after = _run_held(model, inputs, values | {one: values[one] + t for one, t in added.items()}, uses)
+    shares: dict[int, float] = {}
+    for use, segment in before.items():
+        near, rounding = NEAR.get(values[use].dtype, COARSE), ROUNDED * segment.rounding
+        change, size = _linear_change(segment.total, leaves, added)
+        if float((after[use].total - segment.total - change).detach().norm()) <= near * size + rounding:
+            continue
+        # alone, since what moves behind an earlier use moves here too; and half way, where more than sums follows
+        own = {one: added[one] for one in places[use]}
+        half = {one: (values[one] + t / 2).requires_grad_() for one, t in own.items()}
+        between = _run_held(model, inputs, values | half, uses)
+        alone = _run_held(model, inputs, values | {one: values[one] + t for one, t in own.items()}, uses)
+        at_first, _ = _linear_change(segment.total, {one: leaves[one] for one in own}, own)
+        change, size = _linear_change(between[use].total, half, own)
+        off = float((alone[use].total - segment.total - change).detach().norm())
+        # where the derivative itself moves as much, values and derivatives do not contradict each other
+        if off > near * size + rounding + float((change - at_first).norm()):
+            shares[uses[use]] = off / max(size, off * near)
+    return shares
+
+
+def _linear_change(total: Tensor, leaves: Mapping[Use, Tensor], added: Mapping[Use, Tensor]) -> tuple[Tensor, float]:
+    """By what sums change with what is added to leaves, by their derivatives, and how large that is without signs."""
+    change, size = torch.zeros_like(total.detach()), 0.0
+    for i, one in enumerate(total if total.requires_grad else ()):
+        grads = torch.autograd.grad(one, list(leaves.values()), retain_graph=True, allow_unused=True)
+        for use, gradient in zip(leaves, grads, strict=True):
+            if gradient is not None:
+                part = gradient.double() * added[use].double()
+                change[i] += part.sum().to(change.device)
+                size = math.hypot(size, float(part.norm()))
+    return change, size
+
+
+@dataclass(eq=False)
+class _Segment:
+    """What a pass meets from one use of W_O to the next: random sums of it, its size and what is rounding in those sums."""
+
+    total: Float[Tensor, " r"]
+    size: float = 0.0
+    rounding: float = 0.0
+
+
+def _run_held(
+    model: nn.Module, inputs: ModelInputs, values: Mapping[Use, Tensor], uses: Container[Use]
+) -> dict[Use, _Segment]:
+    """A pass in which maps and norms make the given values, and what of their width it meets behind each of those uses."""
+    found: dict[Use, _Segment] = {}
+    count = itertools.count()
+
+    def see(t: Tensor) -> None:
+        use, here = next(reversed(found.items()))
+        draw, width = torch.Generator().manual_seed(next(count)), values[use].shape[-1]
+        # what a model looks at beside its gradients goes no way that they could follow
+        if t.shape[-1:] != (width,) or not torch.is_grad_enabled():
+            return
+        wide = t.reshape(-1, width).double()
+        rows, columns = (torch.randn(n, DIRECTIONS, generator=draw).to(wide) for n in wide.shape)
+        here.total = here.total + (wide @ columns * rows).sum(0).to(here.total.device)
+        length = float(wide.detach().norm())
+        here.size = max(here.size, length / max(1, wide.numel()) ** 0.5)
+        here.rounding = math.hypot(here.rounding, torch.finfo(t.dtype).eps * length)
+
+    def met(name: str, nth: int, x: Tensor) -> None:
+        if (name, nth) in uses:
+            found[name, nth] = _Segment(x.new_zeros(DIRECTIONS, dtype=torch.float64))
+        elif found:
+            see(x)
+
+    def left(_name: str, made: Sequence[Tensor]) -> None:
+        for t in made if found else ():
+            see(t)
+
+    # what a module notes of its inputs, as a quantiser's observer does, is as before; larger buffers are no notes
+    noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
+    with opened(), holding(model, values, met), leaving(model, left), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
+        model(**inputs)
+    with torch.no_grad():
+        for buffer, was in noted:
+            if not torch.equal(buffer, was):
+                buffer.copy_(was)
+    return found
+
+
+def _addition(made: Tensor, behind: _Segment) -> Tensor:
+    """Something random to add to what a map made: large enough to be seen where it goes, and smaller at some positions."""
+    near = NEAR.get(made.dtype, COARSE)
+    size = 10 * near * float(made.double().square().mean()) ** 0.5
+    size += 4 * torch.finfo(made.dtype).eps / near * behind.size
+    draw = torch.randn(made.shape, generator=torch.Generator().manual_seed(made.numel())).to(made)
+    steps = 2.0 ** -(torch.arange(made.shape[:-1].numel(), device=made.device) % 3).view(*made.shape[:-1], 1)
+    return size * steps.to(made) * draw
 
 
 def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left]) -> Tensor | None:

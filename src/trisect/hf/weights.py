@@ -22,7 +22,15 @@ from trisect.hf.blocks import Around, find_around
 from trisect.hf.calls import Call, CallHook, Calls, Edits, copied
 from trisect.hf.feed_forward import find_forward
 from trisect.hf.normed import find_normed
-from trisect.hf.output_projection import UNFOLLOWED, Left, find_consumers, find_output, leaving
+from trisect.hf.output_projection import (
+    OTHERWISE,
+    UNFOLLOWED,
+    Left,
+    compare_with_gradients,
+    find_consumers,
+    find_output,
+    leaving,
+)
 from trisect.hf.positions import Selected, find_placement
 from trisect.hf.quantised import share_of
 from trisect.hf.row_order import misplaced, mixed_texts
@@ -75,18 +83,34 @@ def find_weights(
 
     What is not a plain selection of an affine map's outputs has no weights, and its origin says what it is.
     """
+    left: list[Left] = []
     with (
         torch.enable_grad(),
         hook(model, Edits(), calls=Calls(copied)) as calls,
         cut(model, calls) as record,
-        leaving(model, record) as left,
+        leaving(model, lambda name, made: left.append(Left(name, made, len(record.passed)))),
     ):
         model(**inputs)
     consumers = find_consumers(calls, record)
-    return tuple(
+    found = [
         _one(model, call, record, address, own, left)
         for call, address, own in zip(calls, addresses, consumers, strict=True)
+    ]
+    outs = [None if one.laws is None else one.laws.out for one in found]
+    for order, off in compare_with_gradients(model, inputs, record, outs).items():
+        found[order] = _without_output(found[order], off)
+    return tuple(found)
+
+
+def _without_output(one: CallWeights, off: float) -> CallWeights:
+    """The same without W_O, and without the sum that it would be in: values do not follow where gradients say that it goes."""
+    assert one.laws is not None
+    assert one.laws.out is not None
+    words = f"what {one.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
+    projections = replace(
+        one.projections, origins={**one.projections.origins, "o": Origin("mixed", words)}, w_o=None, b_o=None
     )
+    return replace(one, projections=projections, around=None, laws=one.laws._replace(out=None, forward=()))
 
 
 def _one(

@@ -56,7 +56,7 @@ def run(
     models = several_models(settings)
     if models is None:
         check_workers(settings)
-    over: Experiment[S, Any] = experiment if models is None else OverModels.made(experiment, models)
+    over: Experiment[S, Any] = experiment if models is None else OverModels(experiment, models)
     return _run(over, settings, out, quiet, tuple(links))
 
 
@@ -95,8 +95,9 @@ def _run(
         return conclude(experiment, measured, place, words, time.monotonic() - began, links)
 
 
-def prepared(experiment: TrainingExperiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
+def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
     """The work that `run` does with the same arguments, for an experiment that trains; raises TrisectError, changes nothing."""
+    assert isinstance(experiment, TrainingExperiment), experiment.name
     return experiment.prepare(settings, _machine(settings, quiet))
 
 

@@ -277,7 +277,7 @@ class Reply(Protocol):
         """As lines of a terminal."""
         ...
 
-    def data(self) -> dict[str, Json]:
+    def data(self) -> Mapping[str, object]:
         """As JSON-ready data."""
         ...
 
@@ -300,6 +300,11 @@ class Utility(Generic[S]):
     def python(self) -> str:
         """The function's name."""
         return self.name.replace("-", "_")
+
+    @property
+    def gives(self) -> type[Reply]:
+        """What it replies with."""
+        raise NotImplementedError(self.name)
 
     def answer(self, settings: S) -> Reply:
         """What it says to these settings; raises TrisectError."""

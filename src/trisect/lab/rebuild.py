@@ -71,4 +71,4 @@ def _over(one: Experiment[Any, Any], folder: Path) -> Experiment[Any, Any]:
     path = folder / one.record
     body = read_json(path, f"Delete {path} and call 'trisect {one.name}' again.")
     several = {"units", "what", "models"} <= body.keys() and body["what"] == one.name
-    return OverModels.made(one, None) if several else one
+    return OverModels(one, None) if several else one

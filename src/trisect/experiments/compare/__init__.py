@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trisect.experiments.compare.settings import CompareFacts, CompareSettings
 from trisect.lab.experiment import Experiment
@@ -29,6 +29,16 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
     facts = CompareFacts
     out = "compare-{model}"
     record = "compare.json"
+
+    def __init__(self, of: tuple[Experiment[Any, Any], ...] = ()) -> None:
+        self.of = of
+
+    def check(self, settings: CompareSettings) -> None:
+        """Raise TrisectError for settings that are wrong for any of the experiments that are compared."""
+        from trisect.experiments.compare.run import parts_of
+
+        for part, own in parts_of(settings, self.of):
+            part.check(own)
 
     def measure(self, settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
         """Do the work; raises TrisectError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trisect.experiments.dissect.settings import DissectFacts, DissectSettings
+from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings
 from trisect.lab.experiment import TrainingExperiment
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Dissect(TrainingExperiment[DissectSettings, DissectFacts]):
     name = "dissect"
     settings = DissectSettings
     facts = DissectFacts
-    record = "dissect.json"
+    record = RECORD
     plan = "parts.json"
 
     def prepare(self, settings: DissectSettings, machine: Machine) -> DissectWork:

@@ -15,6 +15,8 @@ from trisect.core.schema import Option, record
 from trisect.core.spec import Design
 from trisect.lab.inputs import Workers
 
+RECORD = "dissect.json"
+
 
 @record
 class DissectSettings:

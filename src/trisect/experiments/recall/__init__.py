@@ -66,6 +66,13 @@ class Ask(Utility[AskSettings]):
     name = "ask"
     settings = AskSettings
 
+    @property
+    def gives(self) -> type[RecallReply]:
+        """What it replies with."""
+        from trisect.experiments.recall.ask import RecallReply
+
+        return RecallReply
+
     def answer(self, settings: AskSettings) -> RecallReply:
         """What it says to these settings; raises TrisectError."""
         from trisect.experiments.recall.ask import reply

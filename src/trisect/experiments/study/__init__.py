@@ -72,6 +72,13 @@ class PlanStudy(Utility[PlanSettings]):
     name = "plan"
     settings = PlanSettings
 
+    @property
+    def gives(self) -> type[Plan]:
+        """What it replies with."""
+        from trisect.experiments.study.plan import Plan
+
+        return Plan
+
     def answer(self, settings: PlanSettings) -> Plan:
         """What it says to these settings; raises TrisectError."""
         from trisect.experiments.study.plan import reply

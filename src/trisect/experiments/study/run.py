@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import read_record, replace_file, write_json
@@ -15,7 +16,6 @@ from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.study_data import LedgerData, NotedStudy
 from trisect.engine.devices import choose_device
-from trisect.experiments.study import STUDY
 from trisect.experiments.study.collect import collect
 from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
 from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
@@ -25,7 +25,7 @@ from trisect.experiments.study.settings import StudyFacts, StudySettings
 from trisect.experiments.study.tasks import Task, fleet_name, is_done, left_by
 from trisect.experiments.study.work import StudyWork
 from trisect.lab.driver import conclude
-from trisect.lab.experiment import Bench, Measured, Result
+from trisect.lab.experiment import Bench, Experiment, Measured, Result
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import is_study
@@ -99,11 +99,11 @@ def measured(folder: Folder) -> Measured[StudyFacts]:
     return Measured(tables, about.facts, seconds=about.facts.wall_seconds, packages=(), command=about.command)
 
 
-def render_report(out: Path) -> Result[StudyFacts]:
+def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[StudyFacts]:
     """Make tables, figures and report again from what a study has finished; trains nothing."""
     folder = Folder(out)
     with folder.lock(lambda: read_study_about(folder)):
-        return conclude(STUDY, measured(folder), out, "", 0.0)
+        return conclude(study, measured(folder), out, "", 0.0)
 
 
 def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
@@ -206,4 +206,4 @@ def read_study_about(folder: Folder) -> About[StudyFacts]:
         body.get("wall_seconds", 0.0),
         ledger["experiment"],
     )
-    return About(STUDY.name, body.get("command", ""), facts.wall_seconds, (), versions(), None, facts)
+    return About("study", body.get("command", ""), facts.wall_seconds, (), versions(), None, facts)

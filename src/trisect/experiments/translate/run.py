@@ -11,7 +11,6 @@ from trisect.core.files import write_json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
-from trisect.experiments.translate import TRANSLATE
 from trisect.experiments.translate.settings import (
     EMBEDDED_DATA,
     RECIPES,
@@ -120,7 +119,7 @@ class TranslateWork:
             packages=("transformers", "tokenizers"),
             paths={one.title: place.model(one) for one in team}
             | {n: path for n, path in kept.items() if is_model(path)},
-            command=command_of(TRANSLATE, self._whole(plan)),
+            command=command_of("translate-train", self._whole(plan)),
         )
 
     def _plan(self, folder: Path) -> ResumePlan:

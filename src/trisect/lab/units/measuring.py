@@ -93,7 +93,7 @@ def read_unit_data(folder: Path) -> UnitData:
 def read_unit(one: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
     """What `write_unit` left in a folder; its page will lie at `place`."""
     about, tables, kept = read_about(one, folder), read_tables(folder), read_unit_data(folder)
-    found = tuple(one.shows().findings(tables, about))
+    found = tuple(one.findings(tables, about))
     facts = _unit_facts(kept["subject"], kept["fingerprint"], f"{place}/{kept['page']}", about, found)
     return UnitMeasured(facts, tables, found, about.notes, kept["family"], tuple(kept["packages"]), {})
 
@@ -108,11 +108,11 @@ def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
 def _measured(one: Experiment[Any, Any], settings: Any, bench: Bench) -> _Judged:
     began = time.monotonic()
     bench.folder.mkdir(parents=True, exist_ok=True)
-    measured = one.measures().measure(settings, bench)
+    measured = one.measure(settings, bench)
     words = measured.command
     about = About(
         one.name,
-        command(one, settings, bench.subjects, bench.given_texts) if words is None else words,
+        command(one.name, settings, bench.subjects, bench.given_texts) if words is None else words,
         time.monotonic() - began if measured.seconds is None else measured.seconds,
         measured.notes,
         versions(*measured.packages),
@@ -120,9 +120,8 @@ def _measured(one: Experiment[Any, Any], settings: Any, bench: Bench) -> _Judged
         measured.facts,
     )
     tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-    shows = one.shows()
-    found = tuple(shows.findings(tables, about))
-    return _Judged(measured, about, tables, found, write_page(bench.folder, shows.page(tables, about)))
+    found = tuple(one.findings(tables, about))
+    return _Judged(measured, about, tables, found, write_page(bench.folder, one.page(tables, about)))
 
 
 def _unit_facts(name: str, mark: str, page: str, about: About[Any], found: Sequence[Finding]) -> UnitFacts:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ import polars as pl
 from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SpecError, StudyError, TrisectError
 from trisect.core.files import digest, digest_place
-from trisect.core.finding import About
+from trisect.core.finding import About, Finding
 from trisect.core.schema import Setting, settings_of
 from trisect.core.subject import Subject, Texts
 from trisect.lab.command import command
-from trisect.lab.experiment import Bench, Experiment, Measured, Shows
+from trisect.lab.experiment import Bench, Experiment, Measured
 from trisect.lab.inputs import ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import RunFolder
@@ -38,24 +38,24 @@ from trisect.lab.units.sites import check_sites
 from trisect.lab.units.travel import encoded, write_texts
 from trisect.lab.versions import code_mark, versions
 from trisect.report.format import slug
+from trisect.report.sheet import Sheet
 from trisect.text.hub import is_hub, revision_of, split_name
 from trisect.text.worlds import is_generated
 
 FOLDER = "models"  # of each model's own page
 
 
-@dataclass(frozen=True)
 class OverModels(Experiment[Any, UnitsFacts]):
     """An experiment over several models, made of the one that measures a single model."""
 
-    one: Experiment[Any, Any] | None = None
-    models: SeveralModels | None = None
+    facts = UnitsFacts
 
-    @classmethod
-    def made(cls, one: Experiment[Any, Any], models: SeveralModels | None) -> OverModels:
-        """The experiment over these models; null is for what was measured before, and is only read."""
-        same = {field.name: getattr(one, field.name) for field in fields(Experiment)}
-        return cls(**{**same, "facts": UnitsFacts, "result": "", "makes": ""}, one=one, models=models)
+    def __init__(self, one: Experiment[Any, Any], models: SeveralModels | None) -> None:
+        """Over these models; None is for what was measured before, and is only read."""
+        self.one, self.models = one, models
+        self.name, self.settings, self.source, self.out = one.name, one.settings, one.source, one.out
+        self.record, self.function, self.single, self.paged = one.record, one.function, one.single, one.paged
+        self.by_layer = one.by_layer
 
     @property
     def returns(self) -> type[UnitsResult]:
@@ -64,19 +64,20 @@ class OverModels(Experiment[Any, UnitsFacts]):
 
     def check(self, settings: Any) -> None:
         """As the single model's own."""
-        assert self.one is not None
         self.one.check(settings)
 
-    def measures(self) -> UnitsMeasure:
-        """What measures: the single model's own module, once a model."""
-        assert self.one is not None
+    def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
+        """Every model's own tables and page, and what they have in common."""
         assert self.models is not None
-        return UnitsMeasure(self.one, self.models)
+        return UnitsMeasure(self.one, self.models).measure(settings, bench)
 
-    def shows(self) -> Shows[UnitsFacts]:
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sequence[Finding]:
+        """What was found over models, which is the same for every experiment."""
+        return page.findings(tables, about)
+
+    def page(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
         """The page of several models, which is the same for every experiment."""
-        module: Any = page
-        return module
+        return page.page(tables, about)
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,6 @@ class UnitsMeasure:
 
     one: Experiment[Any, Any]
     models: SeveralModels
-
-    def check(self, settings: Any) -> None:
-        """Raise TrisectError for settings that are wrong whatever the models are."""
-        self.one.check(settings)
 
     def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and over models means, intervals and claims.
@@ -118,7 +115,7 @@ class UnitsMeasure:
 
         judged = judge if claims and self.models.kind == MODELS else None
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
-        words = command(self.one, settings, (), bench.given_texts, self.models.words)
+        words = command(self.one.name, settings, (), bench.given_texts, self.models.words)
         family = done[0].family if claims else None
         notes = (*notes_by_model(done), *_machines([read_unit_data(place)["made_on"] for place in places.values()]))
         return Measured(named, facts, notes, judged, family, packages=packages, command=words)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from trisect.core.finding import Finding
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.parts.base import DissectPart, Findings, each_model, over_models
+from trisect.experiments.norms import NORMS as NORMS_EXPERIMENT
 from trisect.experiments.norms import settings as norms
 
 WHAT = "coefficient of variation over tokens of the weight a (q and k together) and of ‖f(x)‖ (v), mean over heads"
@@ -24,7 +25,7 @@ NORMS = DissectPart(
     "Norms",
     "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?",
     30.0,
-    each_model(norms.NORMS, norms.NormsSettings),
+    each_model(NORMS_EXPERIMENT, norms.NormsSettings),
     evidence,
     page="norms/seed-{seed}/report.html",
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from trisect.experiments.dissect.evidence import Line
 from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Findings, PartRunner, Results, of
 from trisect.experiments.dissect.settings import DissectSettings
+from trisect.experiments.recall import RECALL as RECALL_EXPERIMENT
 from trisect.experiments.recall import settings as recall
 
 SEEDS = (1,)
@@ -17,7 +18,7 @@ CLAIMS = ("B-1", "B-2", "B-3", "B-4")
 def begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
     """Recall in its folder."""
     settings = recall.RecallSettings(seeds=SEEDS, settings=asked.recall or {}, machine=asked.machine)
-    return (DissectStep(recall.RECALL, settings, "recall"),)
+    return (DissectStep(RECALL_EXPERIMENT, settings, "recall"),)
 
 
 def run(asked: DissectSettings, runner: PartRunner) -> Results:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from trisect.core.finding import Estimate, Finding
 from trisect.experiments.dissect.evidence import COMPONENTS, Line
 from trisect.experiments.dissect.parts.base import DissectPart, Findings, each_model, over_models
+from trisect.experiments.similarity import SIMILARITY as SIMILARITY_EXPERIMENT
 from trisect.experiments.similarity import settings as similarity
 
 WHAT = "overlap of its row space with those of the other two, mean over heads"
@@ -38,7 +39,7 @@ SIMILARITY = DissectPart(
     "Three matrices",
     "Why three matrices: how alike are they?",
     40.0,
-    each_model(similarity.SIMILARITY, similarity.SimilaritySettings),
+    each_model(SIMILARITY_EXPERIMENT, similarity.SimilaritySettings),
     evidence,
     page="similarity/seed-{seed}/report.html",
 )

@@ -1,0 +1,206 @@
+"""Traps of gradients: what W_O makes is changed behind it, and the gradient, by which W_O is found, does not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests import fooling, zoo
+from tests.fooling import HEADS, WIDTH, Fooling
+from torch import Tensor, nn
+from torch.ao.quantization import FakeQuantize
+
+from trisect.core.errors import ModelError
+from trisect.hf.affine import PassRecord, cut
+from trisect.hf.load import load
+from trisect.hf.output_projection import compare_with_gradients
+from trisect.hf.proof import Proof, prove
+from trisect.hf.sketches import OutLaw, map_law, out_law
+from trisect.measure import norms
+
+Change = Callable[[Tensor], Tensor]
+NEAR = 1e-5  # float32, numbers of order one
+
+
+class OwnBackward(torch.autograd.Function):
+    """Half as much again, and a gradient that says nothing of it."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return 1.5 * y
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return grad_outputs[0]
+
+
+def rounded(y: Tensor) -> Tensor:
+    """To eighths, straight through."""
+    return y + ((8 * y).round() / 8 - y).detach()
+
+
+def eight_bits() -> Change:
+    """Fake quantisation whose range is set, as a model that was trained with it has."""
+    made = FakeQuantize()
+    made(torch.linspace(-2, 2, WIDTH))
+    made.disable_observer()
+    return made
+
+
+CHANGES: dict[str, Callable[[], Change]] = {
+    "twice": lambda: lambda y: y + y.detach(),
+    "a tenth less": lambda: lambda y: y - 0.1 * y.detach(),
+    "backward of its own": lambda: OwnBackward.apply,
+    "rounded": lambda: rounded,
+    "to eight bits": eight_bits,
+    "at one position": lambda: lambda y: torch.cat([y[:, :3], y[:, 3:4] + y[:, 3:4].detach(), y[:, 4:]], 1),
+}
+
+
+class Layer(fooling.Layer):
+    """A layer whose sums are given as a function of itself, x and what attention makes of a norm of x."""
+
+    def __init__(self, sums: Callable[..., Tensor], change: Change, seed: int) -> None:
+        torch.manual_seed(seed)
+        super().__init__()
+        self.sums = sums
+        self.change: Any = change
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.sums(self, x, self.attn(self.norm1(x), ids))
+
+    def behind(self, x: Tensor) -> Tensor:
+        """x with the feed-forward block's part."""
+        return x + self.down(torch.tanh(self.up(self.norm2(x))))
+
+
+def model_of(sums: Callable[..., Tensor], change: Change = lambda y: y, both: bool = False) -> Any:
+    """Two layers, the first or both with those sums."""
+    model: Any = Fooling()
+    with torch.random.fork_rng():
+        for i in range(1 + both):
+            model.layers[i] = Layer(sums, change, i)
+    return model.eval()
+
+
+def origins(proof: Proof) -> list[str]:
+    return [found.projections.origins["o"].how for found in proof.found]
+
+
+def assert_first_is_named(model: nn.Module) -> None:
+    """The first layer has no W_O, and says why; the second has the one that makes its module's output."""
+    subject = load(model, inputs=fooling.ids())
+    assert origins(subject.proof) == ["mixed", "rows"]
+    first, second = subject.proof.found
+    assert (first.projections.w_o, first.projections.b_o, first.around) == (None, None, None)
+    words = "what layers.0.attn.o_proj makes of the output moves what follows by another amount than its gradient says"
+    assert any(note.startswith(f"layer 1, o: {words}") for note in subject.proof.notes())
+    assert second.around is not None
+    one, other = subject.read(fooling.ids(9)).traces
+    with pytest.raises(ModelError, match="moves what follows by another amount than its gradient says"):
+        norms.per_layer(one)
+    made: list[Any] = []
+    with model.get_submodule("layers.1.attn").register_forward_hook(lambda _m, _a, out: made.append(out)):
+        model(**fooling.ids(9))
+    assert (norms.written(other) - made[0]).abs().max() < NEAR * made[0].abs().max()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_inside_attention_that_its_gradient_hides(name):
+    model = Fooling(out=lambda a, mixed, x, ids: a.change(a.o_proj(mixed)))
+    model.attention.change = CHANGES[name]()
+    assert_first_is_named(model)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_outside_attention_that_its_gradient_hides(name):
+    model = model_of(lambda layer, x, a: layer.behind(x + layer.change(a)), CHANGES[name]())
+    assert_first_is_named(model)
+
+
+HIDDEN: dict[str, Callable[..., Tensor]] = {
+    "without a gradient": lambda layer, x, a: layer.behind(x + a.detach()),
+    "in the residual stream alone": lambda layer, x, a: layer.behind(x + a) + a.detach(),
+    "behind a norm of it": lambda layer, x, a: layer.behind(x + layer.change(layer.norm2(a))),
+    "under the norm of the sum": lambda layer, x, a: layer.behind(layer.norm1(x + layer.change(a))),
+    "beside a large residual": lambda layer, x, a: layer.behind(x + 1e5 + layer.change(a)),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+def test_wherever_it_hides_up_to_the_next_attention(name, kind):
+    model = model_of(HIDDEN[name], CHANGES["twice"]()).to(kind)
+    proof = prove("m", model, fooling.ids())
+    assert origins(proof) == ["mixed", "rows"]
+    assert proof.found[0].around is None
+
+
+NO_SUMS: dict[str, Callable[..., Tensor]] = {
+    "a gate": lambda layer, x, a: layer.behind(x + torch.sigmoid(layer.up(x)[..., :WIDTH]) * a),
+    "a squashed part": lambda layer, x, a: layer.behind(x + torch.tanh(a)),
+    "a kink": lambda layer, x, a: layer.behind(torch.relu(x + a)),
+    "a product": lambda layer, x, a: layer.behind(x * (1 + a)),
+    "a norm without a module": lambda layer, x, a: F.normalize(layer.behind(F.normalize(x + a, dim=-1)), dim=-1),
+    "a pool of positions": lambda layer, x, a: layer.behind(x + a) + (x + a).amax(1, keepdim=True),
+    "another share": lambda layer, x, a: layer.behind(0.7 * x + 0.3 * a),
+}
+
+
+@pytest.mark.parametrize("name", NO_SUMS)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+def test_what_is_no_sum_but_as_its_gradient_says_keeps_its_output_projection(name, kind):
+    model = model_of(NO_SUMS[name], both=True).to(kind)
+    assert origins(prove("m", model, fooling.ids())) == ["rows", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "address"),
+    [
+        ("bart", "model.decoder.layers.0.encoder_attn", "cross layer 1"),
+        ("bart", "model.decoder.layers.1.self_attn", "dec layer 2"),
+        ("t5", "encoder.block.1.layer.0.SelfAttention", "enc layer 2"),
+        ("bloom", "transformer.h.0.self_attention", "layer 1"),
+        ("xlm", "transformer.attentions.1", "layer 2"),
+        ("llama", "model.layers.1.self_attn", "layer 2"),
+        ("dinov2", "encoder.layer.0.layer_scale1", "layer 1"),
+    ],
+)
+def test_in_models_of_transformers_the_layer_is_named_and_no_other(kind, module, address, monkeypatch):
+    model = zoo.build(kind)
+    part = model.get_submodule(module)
+    own = part.forward
+
+    def forward(*args: Any, **named: Any) -> Any:
+        out = own(*args, **named)
+        return (out[0] + out[0].detach(), *out[1:]) if isinstance(out, tuple) else out + out.detach()
+
+    monkeypatch.setattr(part, "forward", forward)
+    proof = prove(kind, model)
+    how = {str(a): found.projections.origins["o"].how for a, found in zip(proof.addresses, proof.found, strict=True)}
+    assert [a for a, one in how.items() if one == "mixed"] == [address]
+
+
+def test_the_model_is_as_it_was():
+    """Its maps compute again, and what it notes of its inputs is of its own passes alone."""
+    model: Any = model_of(lambda layer, x, a: layer.behind(x + layer.change(a)), FakeQuantize())
+    notes = model.layers[0].change.activation_post_process
+    answer = model(**fooling.ids())
+    record, laws = recorded(model)
+    before = {name: t.clone() for name, t in notes.named_buffers()}
+    assert set(compare_with_gradients(model, fooling.ids(), record, laws)) == {0}
+    assert all(torch.equal(t, before[name]) for name, t in notes.named_buffers())
+    assert all("forward" not in m.__dict__ for m in model.modules())
+    assert torch.equal(model(**fooling.ids()), answer)
+
+
+def recorded(model: nn.Module) -> tuple[PassRecord, list[OutLaw | None]]:
+    """A pass in which every map is noted, and the laws of the two W_O in it."""
+    with cut(model, []) as record:
+        model(**fooling.ids())
+    maps = [p for p in record.passed if p.name.endswith("o_proj")]
+    columns = torch.arange(WIDTH).view(HEADS, -1)
+    return record, [out_law(map_law(p.name, p.nth, p.map()), columns, None, False) for p in maps]
