@@ -4,18 +4,16 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
 from trisect.core.schema import record
-from trisect.engine.drive import JobOrder
+from trisect.engine.drive import land, read_content
 from trisect.engine.here import Here
-from trisect.engine.jobs import JobDesk, job
-from trisect.engine.landing import land
-from trisect.engine.protocol import Done, Event, Files, Job, Ref, Said
+from trisect.engine.jobs import Done, Event, Files, JobDesk, JobOrder, Said, job
 
 TEXT = "half"
 
@@ -115,38 +113,40 @@ def folder_of_files(folder: Path) -> dict[str, bytes]:
 
 
 class Far:
-    """An engine as for another machine: what is put travels as bytes to another folder, and files come home as bytes."""
+    """An engine as for another machine: what a job reads travels as bytes to another folder, and files come home as bytes."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.here = folder, Here(folder / "node")
-        self.values: dict[str, tuple[bool, dict[str, bytes]]] = {}
-
-    def put(self, value: Path) -> Ref:
-        key = f"value-{len(self.values)}"
-        self.values[key] = (True, folder_of_files(value)) if value.is_dir() else (False, {"": value.read_bytes()})
-        return Ref(key)
+        self.folder, self.here, self.placed = folder, Here(folder / "node"), 0
 
     def slots(self) -> int:
         return 1
 
-    def submit(self, number: int, job: Job, refs: Mapping[str, Ref], cores: int = 1, gpus: float = 0) -> None:
-        for ref in refs.values():
-            for name, content in self.values[ref.key][1].items():
-                replace_file(self._place(ref) / name, lambda scratch, content=content: scratch.write_bytes(content))
-        self.here.submit(number, job, {name: Ref(str(self._place(ref))) for name, ref in refs.items()})
+    def submit(self, number: int, order: Callable[[], JobOrder]) -> None:
+        def carried_order() -> JobOrder:
+            asked = order()
+            needs, begins = (
+                {name: self._place(path) for name, path in of.items()} for of in (asked.needs, asked.begins)
+            )
+            return replace(asked, needs=needs, begins=begins)
 
-    def _place(self, ref: Ref) -> Path:
-        return self.folder / "read" / ref.key
+        self.here.submit(number, carried_order)
 
-    def events(self, timeout: float, tell: Callable[[Event], None]) -> None:
+    def _place(self, path: Path) -> Path:
+        self.placed += 1
+        place = self.folder / "read" / str(self.placed)
+        for name, content in (folder_of_files(path) if path.is_dir() else {"": path.read_bytes()}).items():
+            replace_file(place / name, lambda scratch, content=content: scratch.write_bytes(content))
+        return place
+
+    def events(self, timeout: float, on_event: Callable[[Event], None]) -> None:
         def carry(event: Event) -> None:
             match event.what:
                 case Said(share, words, files):
-                    tell(Event(event.job, Said(share, words, carried(files))))
+                    on_event(Event(event.job, Said(share, words, carried(files))))
                 case Done(files):
-                    tell(Event(event.job, Done(carried(files))))
+                    on_event(Event(event.job, Done(carried(files))))
                 case _:
-                    tell(event)
+                    on_event(event)
 
         self.here.events(timeout, carry)
 
@@ -155,4 +155,4 @@ class Far:
 
 
 def carried(files: Files) -> Files:
-    return {name: content.read_bytes() if isinstance(content, Path) else content for name, content in files.items()}
+    return {name: read_content(content) for name, content in files.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trisect.engine.ray_connect import ALWAYS, LOOPBACK, MODE
+from trisect.engine.ray_connect import ALWAYS, LOOPBACK, MODE, TOKEN
 
 STORE = 80_000_000  # bytes of each node's object store
 SOON: Mapping[str, int] = {  # how soon a node that says nothing counts as gone
@@ -41,7 +41,7 @@ class TestCluster:
     before: dict[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = {**SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        given = {**SETTINGS, TOKEN: secrets.token_hex(32)}
         self.before = {name: os.environ.get(name) for name in given}
         os.environ.update(given)
         from ray.cluster_utils import Cluster

@@ -16,16 +16,14 @@ from tests.jobs import TEXT, Far, Walk, Walking, walk
 import trisect
 from trisect.core.errors import CorpusError, StudyError
 from trisect.engine import processes
-from trisect.engine.drive import LOSSES, drive
-from trisect.engine.jobs import find_job, statement
-from trisect.engine.landing import land
-from trisect.engine.on_ray import RayPlace
-from trisect.engine.protocol import Done, Engine, Event, Job, Lost, Said
+from trisect.engine.drive import drive, land
+from trisect.engine.jobs import LOSSES, Done, Engine, Event, JobOrder, Lost, Said, find_job
+from trisect.engine.ray_connect import ADDRESS, RayUse
 from trisect.engine.start import open_engine
+from trisect.lab.versions import node_versions
 from trisect.report.sheet import Sheet
 
 ROOT = Path(__file__).parents[2]
-ADDRESS = "TRISECT_TEST_RAY"  # in the environment: where the tests' cluster is
 
 
 @contextmanager
@@ -39,7 +37,7 @@ OPEN = {
     "here": lambda folder: open_engine(0, folder),
     "processes": lambda folder: open_engine(2, folder),
     "far": open_far,
-    "ray": lambda folder: open_engine(2, folder, RayPlace(os.environ[ADDRESS])),
+    "ray": lambda folder: open_engine(2, folder, RayUse(node_versions)),
 }
 RAY = pytest.param("ray", marks=pytest.mark.ray)
 ENGINES = pytest.mark.parametrize("name", ["here", "processes", "far", RAY])
@@ -52,7 +50,7 @@ def _path(monkeypatch, request):
     """Workers find the jobs of the tests, and Ray a cluster."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     if request.node.get_closest_marker("ray"):
-        monkeypatch.setenv(ADDRESS, request.getfixturevalue("cluster").address)
+        monkeypatch.setenv(ADDRESS, request.getfixturevalue("cluster").address)  # as a command finds it
 
 
 def begun(marks: Path, name: str) -> list[list[int]]:
@@ -79,6 +77,10 @@ def ends(steps: int) -> str:
     for _ in range(steps):
         x = 3.9 * x * (1 - x)
     return repr(x)
+
+
+def ordered(asked: Walk, home: Path) -> Callable[[], JobOrder]:
+    return lambda: JobOrder(walk, asked, home, {"start": home / "start.txt"})
 
 
 @ENGINES
@@ -147,16 +149,13 @@ def test_an_interruption_passes_through_the_engine_here_and_what_was_kept_has_la
 def test_events_of_a_job_come_in_order(name, home, tmp_path):
     found: list[Event] = []
     with OPEN[name](tmp_path / "scratch") as engine:
-        job = Job(walk.name, statement(Walk("w", 5)), (), str(home))
-        engine.submit(7, job, {"start": engine.put(home / "start.txt")})
+        engine.submit(7, ordered(Walk("w", 5), home))
         wait_until(lambda: engine.events(0.1, found.append) or any(isinstance(e.what, Done) for e in found))
         assert {event.job for event in found} == {7}
         assert isinstance(found[-1].what, Done)
-        assert list(found[-1].what.files) == ["ends/w.json"]
-        said = [event.what for event in found[:-1]]
-        assert all(isinstance(what, Said) for what in said)
-        sent = [file for what in said if isinstance(what, Said) for file in what.files]
-        assert sent == [file for n in range(1, 6) for file in ("state/w.json", f"steps/w-{n}.txt")]
+        assert all(isinstance(event.what, Said) for event in found[:-1])
+        sent = [file for event in found if isinstance(event.what, Said | Done) for file in event.what.files]
+        assert sent == [*(file for n in range(1, 6) for file in ("state/w.json", f"steps/w-{n}.txt")), "ends/w.json"]
         engine.events(0, found.append)
     assert isinstance(found[-1].what, Done)
 
@@ -179,7 +178,7 @@ def test_a_job_that_is_lost_again_and_again_is_named(name, home, tmp_path, monke
     monkeypatch.setattr(processes, "COMMAND", ("-c", dying))
     with pytest.raises(StudyError) as caught, OPEN[name](tmp_path / "scratch") as engine:
         drive([Walking(Walk("w", 1), home)], engine)
-    assert caught.value.given == "A worker process ended unexpectedly (exit status 3), 3 times at 'walk w'."
+    assert caught.value.given == f"A worker process ended unexpectedly (exit status 3), {LOSSES} times at 'walk w'."
     assert caught.value.known == "Its last words: out of memory, say"
     assert "--workers 1" in caught.value.todo
 
@@ -190,7 +189,7 @@ def test_a_stray_line_between_the_events_ends_the_worker_and_hangs_nobody(name, 
     monkeypatch.setattr(processes, "COMMAND", ("-c", f"import sys; sys.stdin.readline(); print({line!r})"))
     found: list[Event] = []
     with OPEN[name](tmp_path / "scratch") as engine:
-        engine.submit(1, Job(walk.name, statement(Walk("w", 1)), (), str(home)), {})
+        engine.submit(1, ordered(Walk("w", 1), home))
         wait_until(lambda: engine.events(0.1, found.append) or found)
     assert isinstance(found[0].what, Lost)
 
@@ -199,9 +198,13 @@ def test_a_stray_line_between_the_events_ends_the_worker_and_hangs_nobody(name, 
 def test_closing_an_engine_ends_its_workers_and_removes_their_scratch(name, home, tmp_path, marks):
     with OPEN[name](tmp_path / "scratch") as engine:
         for i in range(2):
-            job = Job(walk.name, statement(Walk(f"w{i}", 1, str(marks), ends="never")), (), str(home))
-            engine.submit(i, job, {"start": engine.put(home / "start.txt")})
-        wait_until(lambda: len(list(marks.iterdir())) == 2 and all(begun(marks, f"w{i}") for i in range(2)))
+            engine.submit(i, ordered(Walk(f"w{i}", 1, str(marks), ends="never"), home))
+        wait_until(
+            lambda: (
+                engine.events(0.1, lambda event: None)
+                or (len(list(marks.iterdir())) == 2 and all(begun(marks, f"w{i}") for i in range(2)))
+            )
+        )
         team = [begun(marks, f"w{i}")[0][0] for i in range(2)]
         assert all(alive(process) for process in team)
     wait_until(lambda: not any(alive(process) for process in team))

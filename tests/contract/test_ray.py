@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,23 @@ from tests.ray_cluster import PATHS, STORE, end
 import trisect
 from trisect.core.errors import StudyError
 from trisect.engine.drive import drive
-from trisect.engine.on_ray import RayPlace
-from trisect.engine.ray_connect import ALWAYS, LOOPBACK, MODE
+from trisect.engine.jobs import LOSSES
+from trisect.engine.ray_connect import ADDRESS, ALWAYS, LOOPBACK, MODE, RayUse
 from trisect.engine.start import open_engine
 from trisect.experiments.study.work import StudyWork
+from trisect.lab.versions import node_versions
 from trisect.report.sheet import Sheet
 
 pytestmark = pytest.mark.ray
 
 
+USE = RayUse(node_versions)
+
+
 @pytest.fixture
-def nodes(cluster):
+def nodes(cluster, monkeypatch):
     """The cluster, which has its two nodes again afterwards."""
+    monkeypatch.setenv(ADDRESS, cluster.address)
     yield cluster
     for number in range(2 - len(cluster.nodes)):
         cluster.add(f"n{os.urandom(3).hex()}{number}")
@@ -44,7 +48,7 @@ def test_a_node_that_goes_in_the_middle_loses_nothing_that_landed(how, nodes, ho
             hit.append(nodes.name_of(begun(marks, "w")[0][0]))
             getattr(nodes, how)(hit[0])
 
-    with open_engine(2, tmp_path / "scratch", RayPlace(nodes.address)) as engine:
+    with open_engine(2, tmp_path / "scratch", USE) as engine:
         drive(works, engine, show)
     assert [at for _, at in begun(marks, "w")] == [0, 4]
     assert (home / "ends/w.json").read_text() == ends(9)
@@ -62,7 +66,7 @@ def test_jobs_wait_where_all_nodes_are_gone_and_go_on_at_one_that_joins_late(nod
                 nodes.kill(name)
             nodes.add("late")
 
-    with open_engine(2, tmp_path / "scratch", RayPlace(nodes.address)) as engine:
+    with open_engine(2, tmp_path / "scratch", USE) as engine:
         assert engine.slots() == 2
         drive(works, engine, show)
         assert engine.slots() == 1
@@ -73,45 +77,34 @@ def test_jobs_wait_where_all_nodes_are_gone_and_go_on_at_one_that_joins_late(nod
 
 
 def test_a_job_that_is_lost_again_and_again_is_named_with_its_nodes(nodes, home, tmp_path, marks):
-    with pytest.raises(StudyError) as caught, open_engine(1, tmp_path / "s", RayPlace(nodes.address)) as engine:
-        drive([Walking(Walk("w", 9, str(marks), dies_at=(1, 2, 3)), home)], engine, losses=2)
-    assert "2 times at 'walk w' (on " in caught.value.given
-    assert [at for _, at in begun(marks, "w")] == [0, 1]
+    with pytest.raises(StudyError) as caught, open_engine(1, tmp_path / "s", USE) as engine:
+        drive([Walking(Walk("w", 9, str(marks), dies_at=(1, 2, 3, 4)), home)], engine)
+    assert f"{LOSSES} times at 'walk w' (on " in caught.value.given
+    assert [at for _, at in begun(marks, "w")] == [0, 1, 2]
     assert "goes on from what is kept" in caught.value.todo
 
 
-def test_a_node_with_other_code_is_refused_by_name_and_left_out_where_it_joins_late(nodes, home, tmp_path, marks):
+def test_a_node_with_other_code_gets_no_jobs_and_is_named_and_without_another_the_command_stops(nodes, home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(Path(PATHS.partition(os.pathsep)[0]), other)
     with (other / "trisect/engine/here.py").open("a") as file:
         file.write("# changed\n")
-
-    with (
-        open_engine(1, tmp_path / "s", RayPlace(nodes.address)) as engine,
-        warnings.catch_warnings(record=True) as said,
-    ):
-        warnings.simplefilter("always")
-        nodes.add("different", PYTHONPATH=os.pathsep.join([str(other), PATHS]))
-        wait_until(lambda: engine.events(0.1, lambda event: None) or said)
+    nodes.add("different", PYTHONPATH=os.pathsep.join([str(other), PATHS]))
+    works = [Walking(Walk(f"w{i}", 30), home) for i in range(6)]
+    with open_engine(1, tmp_path / "s", USE) as engine:
+        with pytest.warns(UserWarning, match="it gets no jobs") as said:
+            drive(works, engine)
         assert engine.slots() == 2
-    words = r"The node \S+ gets no jobs: it has code [0-9a-f]{8} \(here [0-9a-f]{8}\)\."
-    assert re.fullmatch(words, str(said[0].message))
-    with pytest.raises(StudyError) as refused, open_engine(1, tmp_path / "s", RayPlace(nodes.address)):
-        pass
-    assert re.fullmatch(r"1 of \d+ nodes differ from this machine\.", refused.value.given)
-    assert re.match(r"\S+ has code ", refused.value.known)
-    assert "leave these nodes out" in refused.value.todo
+    assert re.match(r"The node \S+ has code [0-9a-f]{8} \(here [0-9a-f]{8}\)", str(said[0].message))
+    assert [(home / f"ends/w{i}.json").read_text() for i in range(6)] == [ends(30)] * 6
+    for name in [name for name in nodes.nodes if name != "different"]:
+        nodes.kill(name)
+    alone = pytest.warns(UserWarning, match="it gets no jobs")
+    with open_engine(1, tmp_path / "s", USE) as engine, alone, pytest.raises(StudyError) as refused:
+        drive([Walking(Walk("v", 1), home)], engine)
+    assert "has code" in refused.value.known
+    assert "on every node" in refused.value.todo
     nodes.kill("different")
-
-
-def test_large_files_go_through_a_folder_that_all_reach_and_nothing_stays_there(nodes, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("trisect.engine.parcels.LARGE", 1)  # of what the driver sends
-    (tmp_path / "shared").mkdir()
-    place = RayPlace(nodes.address, scratch=str(tmp_path / "shared"))
-    with open_engine(2, tmp_path / "scratch", place) as engine:
-        drive([Walking(Walk("w", 6), home)], engine)
-    assert (home / "ends/w.json").read_text() == ends(6)
-    assert not list((tmp_path / "shared").iterdir())
 
 
 def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_path, monkeypatch):
@@ -126,7 +119,7 @@ def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_p
             nodes.kill(hit[0])
 
     monkeypatch.setattr(StudyWork, "land", land)
-    far = trisect.study(tiny.EXPERIMENT, out=tmp_path / "ray", engine="ray", address=nodes.address, quiet=True)
+    far = trisect.study(tiny.EXPERIMENT, out=tmp_path / "ray", engine="ray", quiet=True)
     assert hit
     for name, table in here.tables.items():
         assert table.drop("wall_seconds", strict=False).equals(far.tables[name].drop("wall_seconds", strict=False))
@@ -136,9 +129,10 @@ def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_p
 def test_clusters_of_ones_own_one_after_the_other_listen_on_loopback_alone_and_say_nothing(home, tmp_path):
     code = (
         "import sys; from pathlib import Path; from tests.jobs import *; from trisect.engine.drive import drive\n"
-        "import psutil; from trisect.engine.start import open_engine; from trisect.engine.on_ray import RayPlace\n"
+        "import psutil; from trisect.engine.start import open_engine; from trisect.engine.ray_connect import RayUse\n"
+        "from trisect.lab.versions import node_versions\n"
         "for name in ('w', 'again'):\n"
-        f"  with open_engine(1, Path({str(tmp_path / 'scratch')!r}), RayPlace(store_bytes={STORE})) as engine:\n"
+        f"  with open_engine(1, Path({str(tmp_path / 'scratch')!r}), RayUse(node_versions, store_bytes={STORE})) as engine:\n"
         f"    drive([Walking(Walk(name, 3), Path({str(home)!r}))], engine)\n"
         "    team = [psutil.Process(), *psutil.Process().children(recursive=True)]\n"
         "    open_ = {c.laddr.ip.removeprefix('::ffff:') for p in team for c in p.net_connections() if c.status == 'LISTEN'}\n"

@@ -20,13 +20,14 @@ pytestmark = pytest.mark.ray
 
 HOSTS = ("10.77.0.1", "10.77.0.2")
 HEAD = """
-import json, sys, threading
+import json, os, sys, threading
 from pathlib import Path
 import ray._private.node, ray._private.parameter
 from tests.jobs import *
 from trisect.engine.drive import drive
-from trisect.engine.on_ray import RayPlace
+from trisect.engine.ray_connect import RayUse
 from trisect.engine.start import open_engine
+from trisect.lab.versions import node_versions
 address, store, soon, home, marks = json.loads(sys.argv[1])
 node = ray._private.node.Node(ray._private.parameter.RayParams(
     num_cpus=1, object_store_memory=store, _system_config=soon, include_dashboard=False, node_ip_address=address,
@@ -34,7 +35,8 @@ node = ray._private.node.Node(ray._private.parameter.RayParams(
 print("the head is up", flush=True)
 sys.stdin.readline()  # the other host has joined
 works = [Walking(Walk(f"w{i}", 9, marks, holds_at=4), Path(home)) for i in range(2)]
-with open_engine(2, Path(home).parent / "scratch", RayPlace(f"{address}:6399")) as engine:
+os.environ["RAY_ADDRESS"] = f"{address}:6399"
+with open_engine(2, Path(home).parent / "scratch", RayUse(node_versions)) as engine:
     drive(works, engine)
 """
 

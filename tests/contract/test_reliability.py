@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests import tiny
+from tests.jobs import Walk, walk
 from tests.raw import read_json
 
 import trisect
@@ -24,7 +25,7 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import write_json
 from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
-from trisect.engine.protocol import Job
+from trisect.engine.jobs import JobOrder
 from trisect.engine.start import open_engine
 from trisect.experiments.study.ledger import join_ledger, repeating
 from trisect.experiments.study.plan import make_plan
@@ -328,7 +329,7 @@ def deleting(path, times):
 def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FULL))
     with open_engine(1, tmp_path / "jobs") as engine, pytest.raises(StudyError) as caught:
-        engine.submit(1, Job("", "", (), ""), {})
+        engine.submit(1, lambda: JobOrder(walk, Walk("w", 1), tmp_path))
     assert caught.value.given == "Worker process 1 could not be started."
     assert "No space left" in caught.value.known
     assert "--workers 0" in caught.value.todo

@@ -296,7 +296,7 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
     samples = {"sites": "q@1", "what": "norms", "only": "freeze", "names": "average", "beta": 2.0}
     lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.option.many != "seeds"]
     lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("text", "image", "models")]
-    assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages"}
+    assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages", "join"}
     for experiment, one in lists:
         given = {d.name: "x" for d in flat(experiment.settings) if d.required}
         for value in [samples.get(one.name, "x")]:

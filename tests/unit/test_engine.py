@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,19 @@ from tests.jobs import Walk, read_start, walk
 from trisect.core.machine import Machine
 from trisect.engine import processes
 from trisect.engine.here import Here
-from trisect.engine.jobs import JobDesk, statement
-from trisect.engine.processes import Processes
-from trisect.engine.protocol import Done, Job, Said
+from trisect.engine.jobs import Done, JobDesk, JobOrder, Said
+from trisect.engine.processes import Processes, free_gpu, serve
 from trisect.engine.start import crew, open_engine
-from trisect.engine.worker import serve
 
 
 def order(tmp_path, **more):
-    job = Job(walk.name, statement(Walk("w", 1, **more)), (), "home")
     (tmp_path / "start.txt").write_text("0.5")
-    lines = {"job": asdict(job), "refs": {"start": str(tmp_path / "start.txt")}, "folder": str(tmp_path / "scratch")}
-    return json.dumps(lines).encode()
+    call, paths = ordered(tmp_path, **more).call()._asdict(), {"start": str(tmp_path / "start.txt")}
+    return json.dumps({"job": call, "paths": paths, "folder": str(tmp_path / "scratch")}).encode()
+
+
+def ordered(tmp_path, **more):
+    return JobOrder(walk, Walk("w", 1, **more), Path("home"), {"start": tmp_path / "start.txt"})
 
 
 def test_a_worker_answers_line_by_line_and_goes_on_after_an_error(tmp_path):
@@ -43,7 +43,9 @@ def test_a_worker_answers_line_by_line_and_goes_on_after_an_error(tmp_path):
 
 
 def test_a_worker_ends_when_its_input_does():
-    code = "from trisect.engine.worker import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
+    code = (
+        "from trisect.engine.processes import lines_in\nlines = lines_in()\nprint(next(lines), flush=True)\nnext(lines)"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     assert process.stdout
@@ -56,7 +58,7 @@ def test_a_worker_ends_when_its_input_does():
 
 
 def test_nothing_heavy_is_imported_before_a_job_asks_for_it():
-    code = "import sys, trisect.engine.worker; print([m for m in ('torch', 'polars', 'spacy') if m in sys.modules])"
+    code = "import sys, trisect.engine.processes; print([m for m in ('torch', 'polars', 'spacy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
@@ -106,9 +108,9 @@ def test_no_workers_are_the_engine_here(workers, kind, tmp_path):
         assert not (tmp_path / "jobs").exists()
 
 
-def test_a_crew_is_one_a_core_and_one_for_a_gpu():
+def test_a_crew_is_one_a_core_and_one_for_each_gpu():
     assert crew(Machine(), "cpu") == Machine().cores()
-    assert crew(Machine(), "cuda") == 1
+    assert [crew(Machine(), "cuda", gpus) for gpus in (1, 8)] == [1, 8]
     assert [crew(Machine(workers=n), device) for n in (0, 3) for device in ("cpu", "cuda")] == [0, 0, 3, 3]
 
 
@@ -121,8 +123,7 @@ def _walked(tmp_path, name: str) -> tuple[int, list[dict]]:
         patched.setattr(processes._Worker, "__init__", lambda *given: (started.append(given), own(*given))[1])
         engine = Processes(1, tmp_path / name)
         for number in (1, 2):
-            refs = {"start": engine.put(tmp_path / "start.txt")}
-            engine.submit(number, Job(walk.name, statement(Walk("w", 1)), (), "home"), refs)
+            engine.submit(number, lambda: ordered(tmp_path))
             while len(done) < number:
                 engine.events(60.0, lambda event: done.append(event.what) if isinstance(event.what, Done) else None)
         found = [{name: Path(str(content)).read_text() for name, content in what.files.items()} for what in done]
@@ -161,7 +162,35 @@ def test_a_worker_that_has_a_job_is_not_kept(tmp_path, jobs_of_the_tests):
     with processes.kept_workers():
         engine = Processes(1, tmp_path / "a")
         (tmp_path / "start.txt").write_text("0.5")
-        refs = {"start": engine.put(tmp_path / "start.txt")}
-        engine.submit(1, Job(walk.name, statement(Walk("w", 1)), (), "home"), refs)
+        engine.submit(1, lambda: ordered(tmp_path))
         engine.close()
         assert _kept() == []
+
+
+def test_workers_take_the_gpus_in_turn_and_a_new_one_that_of_the_worker_that_died():
+    taken = list[int | None]()
+    for _ in range(5):
+        taken.append(free_gpu(taken, 4))
+    assert taken == [0, 1, 2, 3, 0]
+    assert free_gpu([0, 1, 3], 4) == 2
+    assert free_gpu([None], 0) is None
+
+
+@pytest.mark.parametrize(("visible", "seen"), [(None, ["0", "1"]), ("4,GPU-7", ["4", "GPU-7"])])
+def test_each_worker_sees_one_gpu_of_those_that_this_process_sees(visible, seen, tmp_path, monkeypatch):
+    monkeypatch.delenv(processes.VISIBLE, raising=False)
+    if visible:
+        monkeypatch.setenv(processes.VISIBLE, visible)
+    code = (
+        f"import os, sys; sys.stdin.readline(); print(os.environ['{processes.VISIBLE}'], file=sys.stderr); sys.exit(3)"
+    )
+    monkeypatch.setattr(processes, "COMMAND", ("-c", code))
+    monkeypatch.setattr(processes, "LOSSES", 1)
+    lost = []
+    engine = Processes(2, tmp_path / "a", gpus=2)
+    for number in (0, 1):
+        engine.submit(number, lambda: ordered(tmp_path))
+    while len(lost) < 2:
+        engine.events(60.0, lost.append)
+    engine.close()
+    assert sorted((event.job, event.what.last) for event in lost) == list(enumerate(seen))

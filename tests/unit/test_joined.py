@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-import runpy
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from polars.testing import assert_frame_equal
+from tests import tiny
 
+import trisect
 from trisect import claims
-from trisect.core.errors import StudyError
+from trisect.cli import main
+from trisect.core.errors import DamagedFileError, SpecError, StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.tables import read_table, write_table
+from trisect.experiments.study.join import JoinedStudy
+from trisect.experiments.study.settings import DesignSource, StudySettings
 
 ROOT = Path(__file__).parents[2]
 FROZEN = ROOT / "results" / "wikitext2-large-freezing"  # twelve runs, with edits
-TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools" / "joined.py")))
 
 
 def about_of(place: Path) -> dict[str, Any]:
@@ -62,25 +63,49 @@ def kept(tmp_path) -> Path:
     return part([1], tmp_path / "kept")
 
 
-def test_seeds_trained_apart_are_one_study_again(tmp_path, capsys):
+def join(*places: Path) -> JoinedStudy:
+    return JoinedStudy.prepare(StudySettings(join=places))
+
+
+def test_two_studies_of_a_seed_each_are_the_study_of_both(tmp_path):
+    one = trisect.study(tiny.EXPERIMENT, seeds=2, out=tmp_path / "one", workers=0, quiet=True)
+    for seed in (2, 1):
+        trisect.study(tiny.EXPERIMENT, seeds=(seed,), out=tmp_path / str(seed), workers=0, quiet=True)
+    before = contents(tmp_path / "1")
+    words = ["study", "--join", str(tmp_path / "2"), str(tmp_path / "1"), "--out", str(tmp_path / "both"), "--quiet"]
+    ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 0, ended.output
+    assert contents(tmp_path / "1") == before
+    for name, table in one.tables.items():
+        found = read_table(tmp_path / "both/tables", name)
+        assert_frame_equal(found.drop("wall_seconds", strict=False), table.drop("wall_seconds", strict=False))
+    about: Any = about_of(tmp_path / "both")
+    assert about["experiment"] == about_of(tmp_path / "one")["experiment"]
+    assert about["experiment"] == json.loads((tmp_path / "both/experiment.json").read_text())
+    assert (tmp_path / "both/report.html").is_file()
+    assert trisect.check(tmp_path / "both") == []
+
+
+def test_seeds_trained_apart_are_one_study_again(tmp_path):
     seeds = about_of(FROZEN)["experiment"]["seeds"]
     assert len(seeds) == 3
     places = [part([seed], tmp_path / str(seed)) for seed in (seeds[1], seeds[2], seeds[0])]
-    TOOL.main(list(map(str, places)))
-    assert f"seeds {', '.join(map(str, seeds))}, 12 runs" in capsys.readouterr().out
-    found = {name: read_table(places[0] / "tables", name) for name in ("runs", "metrics", "sites", "claims")}
+    joined = join(*places)
+    found = joined.whole.judged()
     for name in ("runs", "metrics", "sites"):
         assert_frame_equal(found[name], read_table(FROZEN / "tables", name))
-    about: Any = about_of(places[0])
+    about: Any = {"experiment": joined.whole.design}
     assert_frame_equal(found["claims"], claims.judge(found, about))
     # the committed verdicts were computed on another processor
     assert_frame_equal(found["claims"], read_table(FROZEN / "tables", "claims"), rel_tol=1e-9)
     assert found["claims"].filter(claim="A-15", verdict="refuted").height == 1
-    assert about["wall_seconds"] == 300.0
-    assert about["experiment"] == json.loads((places[0] / "experiment.json").read_text())
-    assert about["experiment"]["seeds"] == seeds
+    assert joined.whole.about.seconds == 300.0
+    assert joined.whole.seeds == seeds
+
+
+def test_a_seed_that_is_there_twice_is_refused(kept, tmp_path):
     with pytest.raises(StudyError, match="seeds that are already there"):
-        TOOL.main(list(map(str, places[:2])))
+        join(kept, part([1], tmp_path / "again"))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +119,10 @@ def test_seeds_trained_apart_are_one_study_again(tmp_path, capsys):
 def test_another_design_is_refused_whichever_of_the_two_asks_more(kept, tmp_path, changed, said):
     other, before = part([2], tmp_path / "other"), contents(kept)
     with pytest.raises(StudyError, match=said):
-        TOOL.main([str(kept), str(change(other, **changed))])
+        join(kept, change(other, **changed))
     assert contents(kept) == before
     with pytest.raises(StudyError, match=said):
-        TOOL.main([str(change(kept, **changed)), str(part([2], tmp_path / "plain"))])
+        join(change(kept, **changed), part([2], tmp_path / "plain"))
 
 
 def test_another_text_or_device_is_refused(kept, tmp_path):
@@ -105,62 +130,75 @@ def test_another_text_or_device_is_refused(kept, tmp_path):
     about = about_of(other)
     state(other, about | {"corpus": about["corpus"] | {"fingerprint": "0" * 16}})
     with pytest.raises(StudyError, match="differ in corpus"):
-        TOOL.main([str(kept), str(other)])
+        join(kept, other)
     other = part([2], tmp_path / "device")
     write_table(other / "tables", "runs", read_table(other / "tables", "runs").with_columns(device=pl.lit("cuda")))
     with pytest.raises(StudyError, match="differ in device"):
-        TOOL.main([str(kept), str(other)])
+        join(kept, other)
 
 
 def test_a_folder_whose_tables_are_not_those_that_it_states_is_refused(kept, tmp_path):
     with pytest.raises(StudyError, match=r"Stated are seeds \[2, 3\], run were \[2\]"):
-        TOOL.main([str(kept), str(change(part([2], tmp_path / "more"), seeds=[2, 3]))])
+        join(kept, change(part([2], tmp_path / "more"), seeds=[2, 3]))
     other = part([2], tmp_path / "twice")
     rows = read_table(other / "tables", "runs")
     write_table(other / "tables", "runs", pl.concat([rows, rows]))
     with pytest.raises(StudyError, match="one of them twice"):
-        TOOL.main([str(kept), str(other)])
+        join(kept, other)
     other = part([2], tmp_path / "stray")
     write_table(other / "tables", "runs", read_table(other / "tables", "runs").filter(edit="none"))
     with pytest.raises(StudyError, match="which is no run of it"):
-        TOOL.main([str(kept), str(other)])
+        join(kept, other)
     seeds = part([2, 3], tmp_path / "uneven")
     rows = read_table(seeds / "tables", "sites")
     lost = rows.filter(~(pl.col("subject").str.contains("-s2-") & (pl.col("measure") == rows["measure"][0])))
     assert lost.height < rows.height
     write_table(seeds / "tables", "sites", lost)
     with pytest.raises(StudyError, match="Not every seed has the same measures"):
-        TOOL.main([str(kept), str(seeds)])
+        join(kept, seeds)
     (seeds / "experiment.json").write_text("{}", encoding="utf-8")
     with pytest.raises(StudyError, match="state two designs"):
-        TOOL.main([str(kept), str(seeds)])
+        join(kept, seeds)
     (seeds / "experiment.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(StudyError, match="is no one statement"):
-        TOOL.main([str(kept), str(seeds)])
-
-
-def test_a_join_that_was_stopped_half_way_is_not_joined_again(kept, tmp_path, monkeypatch):
-    other = part([2], tmp_path / "other")
-    place = TOOL.main.__globals__
-    monkeypatch.setitem(place, "replace_file", lambda path, write: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        TOOL.main([str(kept), str(other)])
-    monkeypatch.undo()
     with pytest.raises(StudyError, match="does not agree with itself"):
-        TOOL.main([str(kept), str(other)])
+        join(kept, seeds)
 
 
-def test_a_study_that_goes_on_and_no_other_folder_are_refused(kept):
-    with pytest.raises(StudyError, match="1 folders were given"):
-        TOOL.main([str(kept)])
-    (kept / "study.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(StudyError, match="is a study that goes on"):
-        TOOL.main([str(kept), str(kept)])
+def test_a_damaged_table_and_a_study_that_has_not_ended_are_named(kept, tmp_path):
+    other = part([2], tmp_path / "other")
+    path = other / "tables/metrics.parquet"
+    path.write_bytes(path.read_bytes()[:-40] + bytes(40))
+    with pytest.raises(DamagedFileError, match=r"metrics\.parquet"):
+        join(kept, other)
+    write_json(other / "about.json", {name: value for name, value in about_of(other).items() if name != "experiment"})
+    with pytest.raises(StudyError, match="holds no study that has ended"):
+        join(kept, other)
+    with pytest.raises(StudyError, match="holds no study that has ended"):
+        join(kept, tmp_path)
+
+
+def test_what_lies_elsewhere_and_other_settings_are_refused(kept, tmp_path):
+    other = part([2], tmp_path / "other")
+    with pytest.raises(SpecError, match="One study was given"):
+        join(kept)
+    with pytest.raises(SpecError, match="settings of a study"):
+        JoinedStudy.prepare(StudySettings(DesignSource(epochs=2), join=(kept, other)))
+    joined, elsewhere = join(kept, other), tmp_path / "elsewhere"
+    with pytest.raises(StudyError, match="is one of the studies to be joined"):
+        joined.check(other)
+    elsewhere.mkdir()
+    joined.check(elsewhere)
+    (elsewhere / "experiment.json").write_text("{}")  # of a join that was stopped before its tables
+    joined.check(elsewhere)
+    (elsewhere / "study.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(StudyError, match="A study lies there"):
+        joined.check(elsewhere)
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_2(tmp_path):
-    command = [sys.executable, str(ROOT / "tools" / "joined.py"), str(tmp_path), str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "experiment.json cannot be read" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    ended = CliRunner().invoke(
+        main, ["study", "--join", str(tmp_path), str(tmp_path / "x"), "--out", str(tmp_path / "y")]
+    )
+    assert ended.exit_code == 2
+    assert "holds no study that has ended" in ended.output
+    assert not (tmp_path / "y").exists()

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -22,7 +21,6 @@ from trisect.core.bounds import WHOLE
 from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.finding import Estimate, Finding
-from trisect.core.machine import Machine
 from trisect.core.schema import Option, record
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
@@ -428,22 +426,6 @@ def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monke
     assert CliRunner().invoke(main, ["check", str(out), "--quiet"]).exit_code == 2
 
 
-def test_losses_of_jobs_are_for_workers(tmp_path):
-    with pytest.raises(SpecError) as caught:
-        weigh(asked(tmp_path, machine=ModelWorkers(losses=5)), tmp_path / "out")
-    assert str(caught.value) == (
-        "--losses 5 was given without workers.\n  It says how often a job may be lost with its worker, and in this process there is none.\n"
-        "  Add --workers 2, say, or leave it out."
-    )
-    assert not measured
-    for without in (partial(Machine, workers=0), partial(Machine, engine="here")):
-        with pytest.raises(SpecError) as here:
-            without(losses=5)
-        assert str(here.value) == str(caught.value)
-    for given in (ModelWorkers(2, losses=5), ModelWorkers(engine="ray", losses=5), ModelWorkers()):
-        assert given.machine(True).losses == given.losses
-
-
 def test_nothing_stays_where_nothing_was_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(units_run, "write_unit", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -550,12 +532,15 @@ def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monk
     (tmp_path / "zero").mkdir()  # no setting but a place is one
     model = tmp_path / "stones"
     given = replace(asked(tmp_path), source=ModelSource(f"{model}@stone2"), units=None)
-    luggage = travel.Luggage()
-    data = travel.encoded(given, luggage)
-    travel.lay_out(luggage.parts, tmp_path / "laid")
-    found = travel.decoded(WeighSettings, data, tmp_path / "laid")
-    assert found.source.model == f"{tmp_path}/laid/0/stones@stone2"
-    assert (tmp_path / "laid/0/stones/stone2/config.json").read_text() == "xx"
+    sent = set[Path]()
+    data = travel.encoded(given, sent)
+    assert sent == {model / "stone2"}
+    laid = tmp_path / "laid"
+    travel.lay_out({str(place): place for place in sent}, laid)
+    found = travel.decoded(WeighSettings, data, laid)
+    there = laid / model.relative_to("/")
+    assert found.source.model == f"{there}@stone2"
+    assert (there / "stone2/config.json").read_text() == "xx"
     assert travel.encoded("zero") == "zero"
 
 
@@ -569,13 +554,13 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
     given = ProfileSettings(ModelSource("unused"), "embedded", checkpoints=("first", "gone", "last"))
     source = ModelSource(str(tmp_path / "runs" / "last"))
     unit = AskedUnit(1, source, "last", "models/01-last")
-    work = UnitWork(unit, "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, False, lambda: None)
+    work = UnitWork(unit, "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
     travel.lay_out(laid, tmp_path / "laid")
     found = travel.decoded(ProfileSettings, order.asked.settings, tmp_path / "laid")
     there = Path(found.source.model)
-    assert there == tmp_path / "laid/0/last"
+    assert there == tmp_path / "laid" / (tmp_path / "runs/last").relative_to("/")
     assert found.checkpoints == given.checkpoints
     assert {p.name: (p / "config.json").read_text() for p in there.parent.iterdir()} == {
         "first": "first",

@@ -38,7 +38,7 @@ START = (
     "trisect.lab.inputs",
 )  # import trisect; trisect --help
 BEHIND_EXTRAS = {  # modules whose first lines import an extra
-    "trisect.engine.ray_node",
+    "trisect.engine.on_ray",
     "trisect.experiments.explore.widget",
     "trisect.server.app",
 }

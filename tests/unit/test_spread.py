@@ -115,7 +115,7 @@ def test_a_study_keeps_the_size_of_its_fleets(tmp_path):
 
 
 def test_the_workers_of_a_dissection_are_those_of_its_studies():
-    given = Workers("cuda", 3, "ray", "auto", 2, "/shared", 5)
+    given = Workers("cuda", 3, "ray")
     found = StudyMachine.of(given).machine(True)
     assert found == given.machine(True)
-    assert (found.engine, found.address, found.per_gpu, found.scratch, found.losses) == ("ray", "auto", 2, "/shared", 5)
+    assert (found.device, found.workers, found.engine) == ("cuda", 3, "ray")

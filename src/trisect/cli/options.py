@@ -24,11 +24,14 @@ TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRI
 
 
 class Spaced(click.Command):
-    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1."""
+    """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1.
 
-    def __init__(self, spaced: frozenset[str], **rest: Any) -> None:
+    Those that hold files or folders take all words up to the next option: --join seed-1 seed-2.
+    """
+
+    def __init__(self, spaced: frozenset[str], places: frozenset[str], **rest: Any) -> None:
         super().__init__(**rest)
-        self.spaced = spaced
+        self.spaced, self.places = spaced, places
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the words behind such an option before click reads them."""
@@ -36,6 +39,8 @@ class Spaced(click.Command):
         for word in args:
             if len(joined) > 1 and joined[-2] in self.spaced and "@" in word and not word.startswith("-"):
                 joined[-1] += f" {word}"
+            elif len(joined) > 1 and joined[-2] in self.places and not word.startswith("-"):
+                joined += [joined[-2], word]
             else:
                 joined.append(word)
         return super().parse_args(ctx, joined)
@@ -103,10 +108,13 @@ def make(
     name: str, help: str, settings: type[Any], parameters: list[click.Parameter], call: Callable[..., None]
 ) -> click.Command:
     """A click command with the parameters of some settings."""
-    spaced = frozenset(
-        f"--{d.words}" for d in flat(settings) if d.option.many == "words" and d.several and not d.option.argument
+    spaced, places = (
+        frozenset(
+            f"--{d.words}" for d in flat(settings) if d.option.many == many and d.several and not d.option.argument
+        )
+        for many in ("words", "places")
     )
-    return Spaced(spaced, name=name, help=help, params=parameters, callback=call)
+    return Spaced(spaced, places, name=name, help=help, params=parameters, callback=call)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -135,7 +143,7 @@ def _parameter(one: Setting) -> click.Parameter:
     rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown}
     if one.several and option.count is not None:
         return click.Option([flag, name], nargs=option.count, required=one.required, **rest)
-    if one.several and option.many in ("repeat", "words", "commas"):
+    if one.several and option.many in ("repeat", "words", "commas", "places"):
         kind = click.STRING if option.many == "commas" else kind
         names = [flag, *([f"--{option.former}"] if option.former else []), name]
         return Renamed(names, multiple=True, type=kind, default=_default(one), required=one.required, **rest)

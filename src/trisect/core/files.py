@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -36,12 +36,16 @@ def digest_file(path: Path, size: int = 16) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
 
 
-def digest_place(path: Path) -> str:
-    """The digest of a file, or of a folder by the names and digests of all files below it."""
-    if path.is_file():
-        return digest_file(path)
-    files = sorted(p for p in path.rglob("*") if p.is_file())
-    return digest("\n".join(f"{p.relative_to(path).as_posix()} {digest_file(p)}" for p in files))
+def whole_files(folder: Path) -> Iterator[Path]:
+    """Every whole file below a folder; half-written ones, and folders that are nobody's results, begin with a dot."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return (path for path in found if not any(name.startswith(".") for name in path.relative_to(folder).parts))
+
+
+def digest_place(place: Path) -> str:
+    """A hash of every byte of a file or a folder, of its files' names, and of which of the two it is."""
+    names = [place] if place.is_file() else list(whole_files(place))
+    return digest(canonical([place.is_file(), [[p.relative_to(place).as_posix(), digest_file(p)] for p in names]]))
 
 
 LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch file's name adds

@@ -105,7 +105,8 @@ class Option:
 
     It is one of `choices`, where there are any. `name` is its name on the command line where it is not the field's (empty: Python
     alone), `former` a name that it had before and that is still read; an `argument` has none. Several values are given one by one
-    ('repeat'), or, each of them once, also with spaces between ('words') or commas ('commas'), as a number of seeds or the seeds
+    ('repeat'), or, each of them once, also with spaces between ('words') or commas ('commas'), as files that
+    may all stand behind one option ('places'), as a number of seeds or the seeds
     themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument
     of 'models' is one model, or a tuple of several.
     A flag that is true unless given has a `name` that begins with 'no-'; `value` is the one word that turns a flag on.
@@ -153,7 +154,9 @@ class Option:
         again = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if self.many == "seeds":
             check_seeds(values)
-        elif self.many in ("commas", "words") and again is not None:  # it would be measured, or counted, twice
+        elif (
+            self.many in ("commas", "words", "places") and again is not None
+        ):  # it would be measured, or counted, twice
             known = f"NAME are {', '.join(map(shortened, names))}."
             raise _wrong(f"NAME was given {shortened(again)} twice.", known, "Give each once.")
         return values

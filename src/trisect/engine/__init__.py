@@ -1,1 +1,1 @@
-"""Where jobs run: in this process, or in worker processes, behind one protocol."""
+"""Where jobs run: in this process, in worker processes, or on a Ray cluster, behind one protocol."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from trisect.engine.jobs import Node
-from trisect.engine.protocol import Done, Event, Failed, Job, Ref
+from trisect.engine.jobs import Done, Event, Failed, JobOrder, Node
 
 
 class Here:
@@ -16,31 +15,28 @@ class Here:
 
     def __init__(self, folder: Path) -> None:
         self._node = Node(folder)
-        self._open: deque[tuple[int, Job, dict[str, Path]]] = deque()
-
-    def put(self, value: Path) -> Ref:
-        """The path itself."""
-        return Ref(str(value.absolute()))
+        self._open: deque[tuple[int, Callable[[], JobOrder]]] = deque()
 
     def slots(self) -> int:
         """One."""
         return 1
 
-    def submit(self, number: int, job: Job, refs: Mapping[str, Ref], cores: int = 1, gpus: float = 0) -> None:
-        """Note the job; what it needs is all of this process."""
-        self._open.append((number, job, {name: Path(ref.key) for name, ref in refs.items()}))
+    def submit(self, number: int, order: Callable[[], JobOrder]) -> None:
+        """Note the job."""
+        self._open.append((number, order))
 
-    def events(self, timeout: float, tell: Callable[[Event], None]) -> None:
+    def events(self, timeout: float, on_event: Callable[[Event], None]) -> None:
         """Run the next job to its end."""
         if not self._open:
             return
-        number, job, refs = self._open.popleft()
+        number, order = self._open.popleft()
+        asked = order()
         try:
-            files = self._node.perform(job, refs, lambda said: tell(Event(number, said)))
+            files = self._node.perform(asked.call(), asked.paths(), lambda said: on_event(Event(number, said)))
         except Exception as error:
-            tell(Event(number, Failed(error)))
+            on_event(Event(number, Failed(error)))
         else:
-            tell(Event(number, Done(files)))
+            on_event(Event(number, Done(files)))
 
     def close(self) -> None:
         """Remove what jobs left."""

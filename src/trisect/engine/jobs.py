@@ -1,4 +1,4 @@
-"""Jobs: functions that may be run by name, and how a node performs one in a scratch folder of its own."""
+"""Jobs: pure functions of JSON and files that are run by name, and the protocol of the engines that run them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,140 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from trisect.core import errors
 from trisect.core.errors import StudyError, TrisectError
-from trisect.core.files import replace_file
+from trisect.core.files import replace_file, whole_files
+from trisect.core.json_text import Json
 from trisect.core.schema import plain, read
-from trisect.engine.protocol import Files, Job, Said
 
-PAUSE = 0.2  # seconds between two words on how far a job is
+LOSSES = 3  # times that one job is lost with its process or its machine before it is given up
+PAUSE = 0.2  # seconds between two reports of how far a job is
 
+Content = bytes | Path  # a file's bytes, or on one machine a file that its receiver may move away
+Files = Mapping[str, Content]  # by path below the experiment's folder, with '/' between its parts
 Emit = Callable[[float, str], None]  # the share that is done, and a few words
 Asked = TypeVar("Asked")
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True)
+class JobOrder:
+    """What one piece of work is as a job, at the time at which it begins.
+
+    `asked` is the statement that `function` takes; `needs` are files and folders that never change, by the name under
+    which the job fetches them; `begins` are files and folders that lie in its scratch folder, by their path below `home`,
+    as which messages of errors name that folder.
+    """
+
+    function: JobFunction[Any]
+    asked: Any
+    home: Path
+    needs: Mapping[str, Path] = field(default_factory=dict)
+    begins: Mapping[str, Path] = field(default_factory=dict)
+
+    def call(self) -> JobCall:
+        """What is sent to the process that performs it, beside files."""
+        return JobCall(self.function.name, statement(self.asked), tuple(self.begins), str(self.home))
+
+    def paths(self) -> dict[str, Path]:
+        """All that it reads, where it lies on this machine."""
+        return {name: path.absolute() for name, path in (*self.needs.items(), *self.begins.items())}
+
+
+class JobCall(NamedTuple):
+    """The same as JSON-ready data: 'module:name' of a function declared by `job`, its statement as JSON text, and names."""
+
+    function: str
+    statement: str
+    begins: tuple[str, ...]
+    home: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """A job is under way: the share of it that is done, a few words, and files that it sends home."""
+
+    share: float | None = None
+    words: str = ""
+    files: Files = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job has ended: the files that it had not sent home yet."""
+
+    files: Files
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job ended with an error, which would come again if it were begun again."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A job was lost with its process LOSSES times, and is given up: how that shows, last words, and the names of machines."""
+
+    words: str
+    last: str
+    nodes: tuple[str, ...] = ()
+
+
+class Event(NamedTuple):
+    """What happened to the job of that number."""
+
+    job: int
+    what: Said | Done | Failed | Lost
+
+
+class Engine(Protocol):
+    """Runs jobs that are given by number; events of one job come in order, of several as they happen."""
+
+    def slots(self) -> int:
+        """How many jobs to keep open now; it may change as machines come and go."""
+        ...
+
+    def submit(self, number: int, order: Callable[[], JobOrder]) -> None:
+        """Take a job; `order` is called whenever it begins, the first time and after a loss, and says what it goes on from."""
+        ...
+
+    def events(self, timeout: float, on_event: Callable[[Event], None]) -> None:
+        """Call `on_event` with each event, in this thread; return after some events or `timeout` seconds.
+
+        An engine without processes of its own runs a job here and calls `on_event` while the job runs.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all workers and remove what they left."""
+        ...
+
+
 class JobDesk:
-    """What a job works with: its scratch folder, what was put for it, and a way to report and to send files home."""
+    """What a job works with: its scratch folder, what it needs, and a way to report and to send files home."""
 
     def __init__(
-        self, scratch: Path, refs: Mapping[str, Path], values: dict[str, Any], send: Callable[[Said], None]
+        self, scratch: Path, paths: Mapping[str, Path], values: dict[str, Any], send: Callable[[Said], None]
     ) -> None:
         self.scratch = scratch
-        self._refs, self._values, self._send = refs, values, send
+        self._paths, self._values, self._send = paths, values, send
         self._seen: dict[str, tuple[int, int]] = {}
         self._said = float("-inf")
         self.sent: dict[Path, str] = {}  # second names of files that went home, and what they are called there
 
     def fetch(self, name: str) -> Path:
-        """The file or folder that was put under that name, on this node's disk, to be read only."""
-        return self._refs[name]
+        """The file or folder of that name, on this machine's disk, to be read only."""
+        return self._paths[name]
 
     def read(self, name: str, load: Callable[[Path], Value]) -> Value:
         """What `load` makes of `fetch(name)`; made once by each process of an engine, then shared by its jobs."""
@@ -65,9 +165,9 @@ class JobDesk:
             self._send(Said(files=files))
 
     def begin(self, name: str) -> None:
-        """Have what was put under that name lie in the scratch folder."""
+        """Have the file or folder of that name lie in the scratch folder."""
         source, target = self.fetch(name), self.scratch / name
-        for path in _files(source) if source.is_dir() else [source]:
+        for path in whole_files(source) if source.is_dir() else [source]:
             place = target / path.relative_to(source) if source.is_dir() else target
             _share(path, place)
             self._seen[place.relative_to(self.scratch).as_posix()] = _mark(place)
@@ -75,7 +175,7 @@ class JobDesk:
     def fresh(self) -> Files:
         """Files of the scratch folder that were not sent home yet, each under a name of its own that stays as it is."""
         found = {}
-        for path in _files(self.scratch):
+        for path in whole_files(self.scratch):
             name, mark = path.relative_to(self.scratch).as_posix(), _mark(path)
             if self._seen.get(name) != mark:
                 second = self.scratch.with_name(f"kept-{len(self.sent)}")
@@ -84,11 +184,6 @@ class JobDesk:
                 self._seen[name] = mark
                 found[name] = second
         return found
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Every whole file below a folder; half-written ones have names that begin with a dot."""
-    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
 
 
 def _mark(path: Path) -> tuple[int, int]:
@@ -110,7 +205,7 @@ def _share(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True)
 class JobFunction(Generic[Asked]):
-    """A function of a record, which travels as JSON, and a Desk, that engines may call by its name."""
+    """A function of a record, which travels as JSON, and a JobDesk, that engines may call by its name."""
 
     name: str
     asked: type[Asked]
@@ -151,6 +246,22 @@ def statement(asked: Any) -> str:
     return json.dumps(plain(asked), allow_nan=False)
 
 
+def failure(error: Exception) -> dict[str, Json]:
+    """An error as JSON, never as a pickle: the three parts of one of ours, else where it was raised."""
+    if isinstance(error, TrisectError):
+        return {"error": [type(error).__name__, error.given, error.known, error.todo]}
+    return {"crash": "".join(traceback.format_exception(error))}
+
+
+def read_failure(message: Mapping[str, Json]) -> Failed | None:
+    """The error that a message is about; None where it is about none."""
+    said = message.get("error")
+    if isinstance(said, list):
+        kind, *parts = map(str, said)
+        return Failed(getattr(errors, kind, TrisectError)(*parts))
+    return Failed(RuntimeError(message["crash"])) if "crash" in message else None
+
+
 @dataclass(frozen=True)
 class Node:
     """Where jobs of one process work: a folder on its own disk, and what its jobs have read and share."""
@@ -160,7 +271,7 @@ class Node:
     # folders of earlier jobs, empty when all that was in them has landed
     left: list[Path] = field(default_factory=list)
 
-    def perform(self, job: Job, refs: Mapping[str, Path], send: Callable[[Said], None]) -> Files:
+    def perform(self, call: JobCall, paths: Mapping[str, Path], send: Callable[[Said], None]) -> Files:
         """Run one job in a scratch folder of its own; returns the files that it has not sent yet.
 
         However it ends, what lies whole in its folder is sent. In a TrisectError that leaves here the scratch folder's
@@ -172,17 +283,17 @@ class Node:
                 self.left.remove(old)
         place = self.folder / f"job-{secrets.token_hex(6)}"
         self.left.append(place)
-        desk = JobDesk(place / "work", refs, self.values, send)
+        desk = JobDesk(place / "work", paths, self.values, send)
         try:
-            for name in job.begins:
+            for name in call.begins:
                 desk.begin(name)
-            find_job(job.function).run(job.statement, desk)
+            find_job(call.function).run(call.statement, desk)
             return desk.fresh()
         except BaseException as error:
             with suppress(TrisectError):  # the first error is the one to report
                 desk.keep()
             if isinstance(error, TrisectError):
-                _call_home(error, desk, job.home)
+                _call_home(error, desk, call.home)
             raise
         finally:
             shutil.rmtree(place / "work", ignore_errors=True)

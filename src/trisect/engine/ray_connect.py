@@ -1,46 +1,85 @@
-"""Connecting to Ray: a cluster of this process alone on loopback, or one that is there and asks for a token."""
+"""Connecting to Ray: the cluster that RAY_ADDRESS names, which has to ask for a token, else one of this process alone on loopback."""
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from trisect.core.errors import StudyError
 from trisect.core.extras import need_extra
-from trisect.core.files import digest
+from trisect.core.machine import Machine
+from trisect.engine.jobs import LOSSES
 
 # before ray is imported: nothing is reported to anybody, no line of Ray's comes between ours (what it says of nodes that
-# are gone it prints whatever log_to_driver says), and a cluster of one's own is reached from this machine alone
+# are gone it prints whatever log_to_driver says), a link that is cut without a word is noticed within a minute, and a job
+# that Ray ends for want of memory is not tried again for ever
 ALWAYS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
+    "RAY_grpc_client_keepalive_time_ms": "10000",
+    "RAY_grpc_client_keepalive_timeout_ms": "20000",
+    "RAY_task_oom_retries": str(LOSSES - 1),
 }
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # of Ray's switches the one that keeps its ports on 127.0.0.1
+ADDRESS = "RAY_ADDRESS"
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 KNOCK = 120.0  # seconds that a cluster has to turn a wrong token away
 
 
-def check_address(address: str | None) -> None:
-    """Raise StudyError for a cluster that anybody who reaches its port could give code to run."""
-    if address is not None and os.environ.get(MODE) != "token":
+@dataclass(frozen=True)
+class RayUse:
+    """How a Ray cluster is used: at most `workers` jobs at once (None: as many as it holds), on GPUs or not.
+
+    `versions` says which software a machine has; one that differs from this machine gets no jobs. `cores` and `gpus` are of
+    this machine, for a cluster of its own where RAY_ADDRESS names none.
+    """
+
+    versions: Callable[[], Mapping[str, str]]
+    workers: int | None = None
+    cuda: bool = False
+    cores: int = 1
+    gpus: int = 0
+    store_bytes: int | None = None
+
+    @classmethod
+    def of(cls, machine: Machine, device: str, gpus: int, versions: Callable[[], Mapping[str, str]]) -> RayUse:
+        """What a machine asks for that has so many GPUs for jobs."""
+        cores = machine.cores() if machine.workers is None else min(machine.workers, machine.cores())
+        return cls(versions, machine.workers, device == "cuda", cores, gpus)
+
+
+def jobs_per_gpu(workers: int | None, gpus: int) -> int:
+    """How many jobs share a GPU: one, or more where more jobs are asked for than there are GPUs."""
+    return max(1, -(-workers // gpus)) if workers and gpus else 1
+
+
+def cluster_address() -> str | None:
+    """The cluster that the environment names; None where it names none. Raises StudyError for one without a token.
+
+    Anybody who reaches a port of such a cluster could give it code to run.
+    """
+    address = os.environ.get(ADDRESS, "")
+    if address in ("", "local"):
+        return None
+    if os.environ.get(MODE) != "token":
         raise StudyError(
-            f"--address {address} was given without a token.",
+            f"{ADDRESS} is {address}, and there is no token.",
             f"Whoever reaches a port of a Ray cluster can run code on all of it; {MODE} is {os.environ.get(MODE)!r}.",
             f"Start every node, and this command, with {MODE}=token and one token (ray get-auth-token --generate), "
             "behind a firewall: docs/how-to/ray.md.",
         )
+    return address
 
 
 def check_asks(address: str) -> None:
@@ -71,72 +110,47 @@ def _token() -> str:
     return secrets.token_hex(32)
 
 
+def _short_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the files of a cluster of one's own, whose sockets need a short path."""
+    return tempfile.TemporaryDirectory(prefix="trisect-ray-", ignore_cleanup_errors=True)
+
+
 @contextmanager
-def connected(address: str | None, cores: int, store_bytes: int | None = None) -> Iterator[None]:
-    """Ray, while the context lasts: at `address` ('auto' or HOST:PORT), else a cluster of `cores` cores of this machine.
+def connected(cores: int, gpus: int = 0, store_bytes: int | None = None) -> Iterator[str | None]:
+    """Ray, while the context lasts: at the address that is returned, else a cluster of so much of this machine.
 
     Raises StudyError where it cannot be reached or started.
     """
     need_extra("ray", "ray", "--engine ray")
-    check_address(address)
+    address = cluster_address()
     own = {} if address is not None else LOOPBACK | {MODE: "token", TOKEN: _token()}
-    with _environment(ALWAYS | own), _own_folder() as folder:
+    with (
+        _environment(ALWAYS | own),
+        nullcontext("") if address else _short_folder() as folder,
+    ):
         import ray
         from ray.exceptions import RayError
 
         if ray.is_initialized():
             known = "A process is connected to one cluster at a time."
             raise StudyError("This process is connected to Ray already.", known, "Call ray.shutdown() before.")
+        more: dict[str, Any] = {"address": address}
         if address is not None:
             check_asks(address)
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "critical", "configure_logging": True}
-        more: dict[str, Any] = {"address": address}
-        if address is None:
-            more = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
-            more |= {"object_store_memory": store_bytes} if store_bytes is not None else {}
+        else:
+            more = {"address": "local", "num_cpus": cores, "num_gpus": gpus, "_temp_dir": folder}
+            more |= {"include_dashboard": False, "object_store_memory": store_bytes}
         try:
-            ray.init(**quiet, **more)
-            if address is None:
-                _check_loopback(ray.nodes())
-            yield
-        except (OSError, RuntimeError, ValueError, RayError) as error:
-            raise _not_reached(address, error) from error
+            try:
+                ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **more)
+                if address is None:
+                    _check_loopback(ray.nodes())
+            except (OSError, RuntimeError, ValueError, RayError) as error:
+                raise _not_reached(address, error) from error
+            yield address
         finally:
             with suppress(Exception):
                 ray.shutdown()
-
-
-@contextmanager
-def _own_folder() -> Iterator[str]:
-    """A folder for the files of a cluster of one's own (Ray's sockets need a short path); those of killed processes are removed."""
-    base = Path(tempfile.gettempdir())
-    ours = f"trisect-ray-{_host()}"
-    for old in base.glob(f"{ours}-*-*"):
-        process = old.name.split("-")[3]
-        if process.isdigit() and not _runs(int(process)):
-            shutil.rmtree(old, ignore_errors=True)  # those of other users stay: they cannot be removed
-    with tempfile.TemporaryDirectory(prefix=f"{ours}-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-        yield folder
-
-
-def _host() -> str:
-    """Where the numbers of processes are this process's: others, on another machine or in another container, may share the folder."""
-    marks = [socket.gethostname()]
-    with suppress(OSError):  # where there is no Linux
-        marks += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
-    return digest(" ".join(marks), 3)  # short, as Ray's sockets need it
-
-
-def _runs(process: int) -> bool:
-    if os.name == "nt":  # where signal 0 is one
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _check_loopback(nodes: list[dict[str, Any]]) -> None:

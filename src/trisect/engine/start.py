@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trisect.core.machine import Machine
 from trisect.engine.here import Here
-from trisect.engine.on_ray import RayEngine, RayPlace
+from trisect.engine.jobs import Engine
 from trisect.engine.processes import Processes
-from trisect.engine.protocol import Engine
-from trisect.engine.ray_owner import find_owner
+from trisect.engine.ray_connect import RayUse, connected
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
 
 
-def crew(machine: Machine, device: str) -> int:
-    """How many workers a machine is asked for: where it says nothing, one a core, or one in all for a GPU."""
+def gpus_of(device: str) -> int:
+    """How many GPUs of this machine jobs may use."""
+    if device != "cuda":
+        return 0
+    import torch  # which a command's help does without
+
+    return torch.cuda.device_count()
+
+
+def crew(machine: Machine, device: str, gpus: int = 1) -> int:
+    """How many workers a machine is asked for: where it says nothing, one a core, or one a GPU."""
     if machine.engine == "here":
         return 0
-    return machine.workers if machine.workers is not None else (1 if device == "cuda" else machine.cores())
+    return machine.workers if machine.workers is not None else (max(1, gpus) if device == "cuda" else machine.cores())
 
 
 def sweep(folder: Path) -> None:
@@ -29,29 +37,21 @@ def sweep(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def ray_place(machine: Machine, device: str) -> RayPlace:
-    """How a machine asks for Ray."""
-    return RayPlace(
-        machine.address,
-        machine.workers,
-        machine.cores() if machine.workers is None else min(machine.workers, machine.cores()),
-        device == "cuda",
-        machine.per_gpu or 1,
-        machine.scratch,
-    )
-
-
 @contextmanager
-def open_engine(workers: int, folder: Path, ray: RayPlace | None = None) -> Iterator[Engine]:
-    """An engine while the context lasts, whose jobs work in `folder`, which is swept before: Ray's where its place is
-    given, else processes; 0 workers are `here`.
+def open_engine(workers: int, folder: Path, ray: RayUse | None = None, gpus: int = 0) -> Iterator[Engine]:
+    """An engine while the context lasts, whose jobs work in `folder`, which is swept before: Ray's where its use is given,
+    else processes, which share `gpus` GPUs; 0 workers are `here`.
     """
-    owner = find_owner(folder)
     sweep(folder)
-    engine: Engine = Processes(workers, folder) if workers else Here(folder)
-    if ray is not None:
-        engine = RayEngine(ray, owner)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    with ExitStack() as stack:
+        if ray is None:
+            engine: Engine = Processes(workers, folder, gpus) if workers else Here(folder)
+        else:
+            address = stack.enter_context(connected(ray.cores, ray.gpus, ray.store_bytes))
+            from trisect.engine.on_ray import RayEngine  # once settings of Ray stand in the environment
+
+            engine = RayEngine(ray, address is None)
+        try:
+            yield engine
+        finally:
+            engine.close()

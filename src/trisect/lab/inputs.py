@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.bounds import FLEET, TRAINING, WHOLE
+from trisect.core.bounds import TRAINING, WHOLE
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
-from trisect.core.machine import LOSSES, Machine
+from trisect.core.machine import Machine
 from trisect.core.schema import Option, record
 from trisect.core.site import Site
 from trisect.text.names import SPLITS
@@ -223,24 +223,10 @@ def open_any(where: Any, split: str = "test", reader: str | None = None, limit: 
 
 EngineName = Annotated[
     str,
-    Field(description="here (this process), processes, or ray (several machines; needs trisect[ray])."),
+    Field(
+        description="here (this process), processes, or ray (the cluster of RAY_ADDRESS, else this machine; needs trisect[ray])."
+    ),
     Option(choices=("here", "processes", "ray"), metavar="ENGINE", unset="processes, here with --workers 0"),
-]
-ClusterAddress = Annotated[
-    str,
-    Field(description="A Ray cluster that is there: auto, or HOST:PORT."),
-    Option(metavar="ADDRESS", unset="with --engine ray one of this machine alone"),
-]
-PerGpu = Annotated[
-    int, Field(description="Jobs that share one GPU of a Ray cluster.", ge=1, le=FLEET), Option(unset="1")
-]
-ScratchPlace = Annotated[
-    str,
-    Field(description="A folder or URL that all nodes reach, for large files."),
-    Option(metavar="URL", unset="all goes through Ray"),
-]
-LossLimit = Annotated[
-    int, Field(description="How often a job may be lost with its worker before it is given up.", ge=1, le=WHOLE)
 ]
 
 
@@ -255,28 +241,15 @@ class Workers:
         Annotated[
             int,
             Field(description="Worker processes; 0 runs everything in one.", ge=0, le=1_024),
-            Option(unset="one a core"),
+            Option(unset="one a core, or one a GPU"),
         ]
         | None
     ) = None
     engine: EngineName | None = None
-    address: ClusterAddress | None = None
-    per_gpu: PerGpu | None = None
-    scratch: ScratchPlace | None = None
-    losses: LossLimit = LOSSES
 
     def machine(self, quiet: bool) -> Machine:
         """The same as a Machine."""
-        return Machine(
-            self.device,
-            self.workers,
-            quiet,
-            engine=self.engine,
-            address=self.address,
-            per_gpu=self.per_gpu,
-            scratch=self.scratch,
-            losses=self.losses,
-        )
+        return Machine(self.device, self.workers, quiet, engine=self.engine)
 
 
 @record
@@ -299,17 +272,13 @@ class ModelWorkers:
         Annotated[
             str,
             Field(
-                description="Where several models are measured: here (this process), processes, or ray (several machines; "
-                "needs trisect[ray])."
+                description="Where several models are measured: here (this process), processes, or ray "
+                "(the cluster of RAY_ADDRESS, else this machine; needs trisect[ray])."
             ),
             Option(choices=("here", "processes", "ray"), metavar="ENGINE", unset="here, processes with --workers"),
         ]
         | None
     ) = None
-    address: ClusterAddress | None = None
-    per_gpu: PerGpu | None = None
-    scratch: ScratchPlace | None = None
-    losses: LossLimit = LOSSES
 
     @property
     def away(self) -> bool:
@@ -319,20 +288,10 @@ class ModelWorkers:
     @property
     def given(self) -> str:
         """The first of its options that was given, as a command line has it; empty where none was."""
-        known = {"workers": self.workers, "engine": self.engine, "address": self.address, "per-gpu": self.per_gpu}
-        known |= {"scratch": self.scratch, "losses": None if self.losses == LOSSES else self.losses}
+        known = {"workers": self.workers, "engine": self.engine}
         return next((f"--{name} {value}" for name, value in known.items() if value is not None), "")
 
     def machine(self, quiet: bool, device: str = "auto") -> Machine:
         """The same as a Machine; raises SpecError for options of workers where there are none."""
         here = None if self.away or self.workers == 0 or self.engine else "here"
-        return Machine(
-            device,
-            self.workers,
-            quiet,
-            engine=here or self.engine,
-            address=self.address,
-            per_gpu=self.per_gpu,
-            scratch=self.scratch,
-            losses=self.losses,
-        )
+        return Machine(device, self.workers, quiet, engine=here or self.engine)

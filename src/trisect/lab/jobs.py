@@ -8,8 +8,10 @@ from typing import Protocol
 
 from trisect.core.machine import Machine
 from trisect.engine.drive import DrivenJob, drive
-from trisect.engine.start import SCRATCH, crew, open_engine, ray_place, sweep
+from trisect.engine.ray_connect import RayUse
+from trisect.engine.start import SCRATCH, crew, gpus_of, open_engine, sweep
 from trisect.lab.live import Timed, live
+from trisect.lab.versions import node_versions
 
 
 class JobPiece(DrivenJob, Timed, Protocol):
@@ -21,7 +23,8 @@ def run_jobs(works: Sequence[JobPiece], machine: Machine, device: str, folder: P
     if not works:
         sweep(folder / SCRATCH)
         return
-    workers = min(crew(machine, device), len(works))
-    ray = ray_place(machine, device) if machine.engine == "ray" else None
-    with live(works, workers, machine.quiet) as show, open_engine(workers, folder / SCRATCH, ray) as engine:
-        drive(works, engine, show, machine.losses)
+    gpus = gpus_of(device)
+    workers = min(crew(machine, device, gpus), len(works))
+    ray = RayUse.of(machine, device, gpus, node_versions) if machine.engine == "ray" else None
+    with live(works, workers, machine.quiet) as show, open_engine(workers, folder / SCRATCH, ray, gpus) as engine:
+        drive(works, engine, show)

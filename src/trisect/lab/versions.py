@@ -32,3 +32,8 @@ def code_mark() -> str:
     base = Path(__file__).parents[1]
     files = sorted(base.rglob("*.py"))
     return digest("\n".join(f"{p.relative_to(base).as_posix()} {digest(p.read_bytes())}" for p in files), 4)
+
+
+def node_versions() -> dict[str, str]:
+    """What has to be alike on all machines of a cluster: everything that a number depends on, with a hash of our own code."""
+    return versions("ray") | {"code": code_mark()}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trisect.engine.drive import JobOrder
-from trisect.engine.landing import land
-from trisect.engine.protocol import Files
+from trisect.engine.drive import land
+from trisect.engine.jobs import Files, JobOrder
 from trisect.experiments.recall.settings import RecallRecipe
 from trisect.experiments.recall.training import STAGES, Lesson, RecallFolder, RecallJob, teach
 from trisect.hf.small.gpt import is_model
@@ -50,7 +49,6 @@ class LessonWork:
             self.place.path,
             needs={"people": self.place.people},
             begins={str(path.relative_to(self.place.path)): path for path in there},
-            gpus=1 if self.device == "cuda" else 0,
         )
 
     def land(self, files: Files) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from trisect.core.finding import About, Finding
     from trisect.core.machine import Machine
+    from trisect.experiments.study.join import JoinedStudy
     from trisect.experiments.study.plan import Plan
     from trisect.experiments.study.result import Study
     from trisect.experiments.study.run import PreparedStudy
@@ -25,6 +26,7 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
 
     \b
     trisect study quick --seeds 1 --only rewind --out study
+    trisect study --join seed-1 seed-2 --out both
     """
 
     name = "study"
@@ -40,8 +42,8 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
 
         return Study
 
-    def prepare(self, settings: StudySettings, machine: Machine) -> PreparedStudy:
-        """The work that the settings ask for."""
+    def prepare(self, settings: StudySettings, machine: Machine) -> PreparedStudy | JoinedStudy:
+        """The work that the settings ask for: a study to be run, or one of seeds that were trained apart."""
         from trisect.experiments.study.run import prepare
 
         return prepare(settings, machine)

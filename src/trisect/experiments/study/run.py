@@ -17,6 +17,7 @@ from trisect.core.machine import Machine
 from trisect.core.study_data import LedgerData, NotedStudy
 from trisect.engine.devices import choose_device
 from trisect.experiments.study.collect import collect
+from trisect.experiments.study.join import JoinedStudy
 from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
 from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
@@ -28,11 +29,9 @@ from trisect.lab.driver import conclude
 from trisect.lab.experiment import Bench, Experiment, Measured, Result
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
-from trisect.lab.run_folder import is_study
+from trisect.lab.run_folder import STATEMENT, is_study
 from trisect.lab.versions import versions
 from trisect.text.corpus import Corpus
-
-EXPERIMENT = "experiment.json"
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,10 @@ class PreparedStudy:
         return found
 
 
-def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy:
-    """The study that the settings ask for; raises TrisectError for what cannot be run."""
+def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy | JoinedStudy:
+    """The study that the settings ask for; raises TrisectError for what cannot be run, or joined."""
+    if settings.join:
+        return JoinedStudy.prepare(settings)
     device = choose_device(machine)
     plan = make_plan(*designs(settings.what))
     check_precision(plan.experiments, machine.precision)
@@ -164,7 +165,7 @@ def _keep_corpus(folder: Folder, plan: Plan) -> None:
 def _note(folder: Folder, plan: Plan, device: str, ledger: LedgerData, seconds: float) -> None:
     """What the report says of text and machine (seconds add up over calls), and the experiment as study takes it."""
     content = json.dumps(repeating(ledger), indent=1) + "\n"
-    replace_file(folder.path / EXPERIMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
+    replace_file(folder.path / STATEMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
     path = folder.path / "about.json"
     before = read_about(folder).get("wall_seconds", 0.0) if path.exists() else 0.0
     corpus, precision = plan.corpus, precision_of(ledger)
@@ -181,7 +182,7 @@ def _note(folder: Folder, plan: Plan, device: str, ledger: LedgerData, seconds: 
             },
             "device": device,
             "precision": precision,
-            "command": f"trisect study {EXPERIMENT} --out again"
+            "command": f"trisect study {STATEMENT} --out again"
             + (f" --precision {precision}" if precision != "float32" else "")
             + (f" --fleet {size_of(ledger)}" if size_of(ledger) not in FLEET.values() else ""),
             "wall_seconds": before + seconds,

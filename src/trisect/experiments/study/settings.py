@@ -97,6 +97,13 @@ class StudySettings:
 
     what: DesignSource = DesignSource()
     how: StudyMachine = StudyMachine()
+    join: Annotated[
+        tuple[str | Path, ...],
+        Field(
+            description="Two or more studies of other seeds that were trained apart: they become one, and nothing is trained."
+        ),
+        Option(many="places", metavar="STUDY..."),
+    ] = ()
 
 
 @record

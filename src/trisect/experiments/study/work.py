@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trisect.core.study_data import BaseData, HowData, LedgerData
-from trisect.engine.drive import JobOrder
-from trisect.engine.landing import land
-from trisect.engine.protocol import Files
+from trisect.engine.drive import land
+from trisect.engine.jobs import Files, JobOrder
 from trisect.experiments.study.numerics import TrainedSoFar
 from trisect.experiments.study.tasks import StudyJob, Task, execute, fleet_name
 from trisect.lab.folder import Folder
@@ -56,7 +55,6 @@ class StudyWork:
             self.folder.path,
             needs={"corpus": self.folder.corpus},
             begins={self._name(path): path for path in paths},
-            gpus=1 if self.device == "cuda" else 0,
         )
 
     def _name(self, path: Path) -> str:

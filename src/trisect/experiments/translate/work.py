@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trisect.engine.drive import JobOrder
-from trisect.engine.landing import land
-from trisect.engine.protocol import Files
+from trisect.engine.drive import land
+from trisect.engine.jobs import Files, JobOrder
 from trisect.experiments.translate.settings import TranslationRecipe
 from trisect.experiments.translate.training import Apprentice, TranslationFolder, TranslationJob, teach
 from trisect.hf.small.gpt import is_model
@@ -49,7 +48,6 @@ class ApprenticeWork:
             self.place.path,
             needs={"bitext": self.place.bitext},
             begins={str(path.relative_to(self.place.path)): path for path in there},
-            gpus=1 if self.device == "cuda" else 0,
         )
 
     def land(self, files: Files) -> None:

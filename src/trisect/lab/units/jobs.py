@@ -14,15 +14,13 @@ from trisect.core.json_text import Json
 from trisect.core.machine import Machine
 from trisect.core.processor import processor
 from trisect.core.schema import record
-from trisect.engine.drive import JobOrder
-from trisect.engine.jobs import JobDesk, job
-from trisect.engine.landing import land
-from trisect.engine.protocol import Files
+from trisect.engine.drive import land
+from trisect.engine.jobs import Files, JobDesk, JobOrder, job
 from trisect.lab.experiment import Bench, Experiment
 from trisect.lab.inputs import ModelSource
 from trisect.lab.run_folder import RunFolder
 from trisect.lab.units.measuring import write_unit
-from trisect.lab.units.travel import Luggage, decoded, encoded, find_experiment, lay_out, read_texts
+from trisect.lab.units.travel import beside, decoded, encoded, find_experiment, lay_out, read_texts
 
 TEXTS = "texts"
 
@@ -31,7 +29,7 @@ TEXTS = "texts"
 class UnitJob:
     """One model to be measured: by which experiment, declared in which module, with which settings, and what it is called.
 
-    `laid` are the places of what travelled with it, by the name under which it is fetched.
+    `laid` are the places at home of what travelled with it, by the name under which it is fetched.
     """
 
     module: str
@@ -95,7 +93,6 @@ class UnitWork:
     folder: RunFolder
     texts: Path | None
     far: bool
-    gpu: bool
     check: Callable[[], object]
 
     @property
@@ -114,14 +111,13 @@ class UnitWork:
 
     def order(self) -> JobOrder:
         """It as a job; on other machines with what lies on this one's disk."""
-        luggage = Luggage() if self.far else None
+        sent = set[Path]() if self.far else None
         own = replace(self.settings, **{self.group: self.unit.source}, units=None)
-        settings: Any = encoded(own, luggage)
-        if luggage is not None:
-            luggage.pack_beside(self.unit.source.model, getattr(own, "checkpoints", ()))
-        parts = {} if luggage is None else luggage.parts
-        names = {f"part-{i}": place for i, place in enumerate(parts)}
-        needs = {name: parts[place] for name, place in names.items()}
+        settings: Any = encoded(own, sent)
+        if sent is not None:
+            sent |= beside(self.unit.source.model, getattr(own, "checkpoints", ()))
+        places = {f"part-{i}": place for i, place in enumerate(sorted(sent or ()))}
+        needs, names = dict(places), {name: str(place) for name, place in places.items()}
         asked = UnitJob(
             type(own).__module__,
             self.one.name,
@@ -132,7 +128,7 @@ class UnitWork:
             self.texts is not None,
         )
         needs |= {} if self.texts is None else {TEXTS: self.texts}
-        return JobOrder(measure_model, asked, self.folder.path, needs, gpus=1 if self.gpu else 0)
+        return JobOrder(measure_model, asked, self.folder.path, needs)
 
     def land(self, files: Files) -> None:
         """Keep the model's files: all are sent when it is measured."""

@@ -169,15 +169,17 @@ class UnitsMeasure:
             check_sites(settings, [one.source for one in left], workers.away)
         gpu = uses_gpu(getattr(settings, group))
         if workers.away:
-            machine = workers.machine(bench.machine.quiet, "cuda" if gpu else "cpu")
+            source = getattr(settings, group)
+            if source.device_map is not None and workers.workers is None:  # each model over all GPUs
+                workers = replace(workers, workers=1)
+            own_gpu = gpu and source.device_map is None
+            machine = workers.machine(bench.machine.quiet, "cuda" if own_gpu else "cpu")
             with folder.scratch() as scratch:
                 texts = None if bench.given_texts is None else scratch / f"{TEXTS}.jsonl"
                 if bench.given_texts is not None and texts is not None and left:
                     write_texts(bench.given_texts, texts)
                 far = workers.engine == "ray"
-                works = [
-                    UnitWork(one, keys[one], self.one, settings, group, folder, texts, far, gpu, check) for one in left
-                ]
+                works = [UnitWork(one, keys[one], self.one, settings, group, folder, texts, far, check) for one in left]
                 run_jobs(works, machine, machine.device, scratch)
         else:
             numerics, known = made_on(gpu), [read_unit_data(place) for place in places.values()]

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,37 +29,8 @@ S = TypeVar("S")
 HERE = "In this process (without --workers and --engine) it can be given."
 
 
-@dataclass
-class Luggage:
-    """What has to travel to machines that do not reach this one's disk: by its place there, where it lies here."""
-
-    parts: dict[str, Path] = field(default_factory=dict)
-
-    def pack(self, path: Path) -> str:
-        """The place of a file or folder there, which has its name here; a run of a study brings the study's vocabulary."""
-        place = path.resolve()
-        number = len(self.parts)
-        if place.parent.name == "runs" and is_study(study := place.parent.parent):
-            home = f"{number}/{study.name}"
-            self.parts[f"{home}/corpus"] = Folder(study).corpus
-            self.parts[f"{home}/runs/{place.name}"] = place
-            return f"{home}/runs/{place.name}"
-        self.parts[f"{number}/{place.name}"] = place
-        return f"{number}/{place.name}"
-
-    def pack_beside(self, model: object, names: Sequence[str]) -> None:
-        """Checkpoints that lie beside a packed model's folder come to lie beside it there."""
-        folder = Path(model).resolve() if isinstance(model, str | Path) else None
-        home = next((there for there, place in self.parts.items() if place == folder), None)
-        if home is None or folder is None:
-            return
-        for name in names:
-            if (folder.parent / name / "config.json").is_file():
-                self.parts[f"{home.rpartition('/')[0]}/{name}"] = folder.parent / name
-
-
-def encoded(value: Any, luggage: Luggage | None = None) -> Json:
-    """Settings as JSON, which `decoded` reads; where there is luggage, paths go into it.
+def encoded(value: Any, sent: set[Path] | None = None) -> Json:
+    """Settings as JSON, which `decoded` reads; files and folders of this machine go into `sent`, where there is one.
 
     Texts and workers are left out: texts travel as a file. Raises SpecError for what only this process can hold.
     """
@@ -67,20 +38,20 @@ def encoded(value: Any, luggage: Luggage | None = None) -> Json:
         if isinstance(value, TextSource | ModelWorkers):
             return {"fresh": type(value).__name__}
         paths = {one.name for one in settings_of(type(value)) if isinstance(one, Group) or _names_a_place(one)}
-        own = {one.name: (getattr(value, one.name), luggage if one.name in paths else None) for one in fields(value)}
+        own = {one.name: (getattr(value, one.name), sent if one.name in paths else None) for one in fields(value)}
         return {"settings": {name: encoded(*given) for name, given in own.items()}}
     if isinstance(value, Site):
         return {"site": str(value)}
-    if isinstance(value, str | Path) and luggage is not None and (packed := _packed(value, luggage)) is not None:
+    if isinstance(value, str | Path) and sent is not None and (packed := _sent(value, sent)) is not None:
         return packed
     if isinstance(value, Path):
         return {"path": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {"mapping": {str(name): encoded(item, luggage) for name, item in value.items()}}
+        return {"mapping": {str(name): encoded(item, sent) for name, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {type(value).__name__: [encoded(item, luggage) for item in value]}
+        return {type(value).__name__: [encoded(item, sent) for item in value]}
     known = f"Settings go to another process as JSON, and that is {type(value).__name__}."
     raise SpecError(f"{str(value)[:80]!r} was given with --workers or --engine.", known, HERE)
 
@@ -89,21 +60,37 @@ def _names_a_place(one: Setting) -> bool:
     return one.option.argument or one.has_path
 
 
-def _packed(value: str | Path, luggage: Luggage) -> Json:
-    """Where something of this machine's disk will lie; null for a text that names nothing here."""
+def _sent(value: str | Path, sent: set[Path]) -> Json:
+    """Where something of this machine's disk will lie; None for a text that names nothing here."""
     if isinstance(value, str) and (is_generated(value) or is_hub(value) or not value.strip() or len(value) > 1_000):
         return None
     revision = at_revision(value)
     if revision is not None and Path(revision.base).is_dir():
         place = Path(revision.base).resolve()
-        home = f"{len(luggage.parts)}/{place.name}"
-        luggage.parts[f"{home}/{revision.revision}"] = place / revision.revision
-        return {"laid": home, "behind": f"@{revision.revision}"}
-    return {"laid": luggage.pack(Path(value)), "path": isinstance(value, Path)} if Path(value).exists() else None
+        sent.add(place / revision.revision)
+        return {"laid": _below_root(place), "behind": f"@{revision.revision}"}
+    place = Path(value).resolve()
+    if not place.exists():
+        return None
+    if place.parent.name == "runs" and is_study(study := place.parent.parent):
+        sent.add(Folder(study).corpus)  # whose vocabulary a run of it reads
+    sent.add(place)
+    return {"laid": _below_root(place), "path": isinstance(value, Path)}
+
+
+def _below_root(place: Path) -> str:
+    return place.relative_to(place.anchor).as_posix()
+
+
+def beside(model: object, names: Sequence[str]) -> set[Path]:
+    """Checkpoints that lie beside a model's folder, and are read with it."""
+    folder = Path(model).resolve() if isinstance(model, str | Path) else None
+    found = {folder.parent / name for name in names} if folder is not None and folder.exists() else set[Path]()
+    return {place for place in found if (place / "config.json").is_file()}
 
 
 def decoded(kind: type[S], data: Json, laid: Path) -> S:
-    """The settings of that class that `encoded` made JSON of, whose luggage lies in the folder `laid`."""
+    """The settings of that class that `encoded` made JSON of; what was sent lies below the folder `laid` as below its root."""
     return _decoded(kind, data, laid)
 
 
@@ -132,16 +119,19 @@ def _decoded(kind: Any, data: Any, laid: Path) -> Any:
 
 
 def lay_out(parts: Mapping[str, Path], folder: Path) -> None:
-    """Have what travelled lie in a folder under its own names, without a copy where the disk allows that."""
+    """Have what was sent lie below a folder as it lay below its root, without a copy where the disk allows that."""
     for place, source in parts.items():
+        target = folder / _below_root(Path(place))
         if source.is_file():
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            _second_name(source, folder / place)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _second_name(source, target)
         else:
-            shutil.copytree(source, folder / place, copy_function=_second_name, dirs_exist_ok=True)
+            shutil.copytree(source, target, copy_function=_second_name, dirs_exist_ok=True)
 
 
 def _second_name(source: str | Path, target: str | Path) -> None:
+    if Path(target).exists():  # a study brings its text, and a run of it too
+        return
     try:
         os.link(source, target)
     except OSError:  # another disk, or one without links
