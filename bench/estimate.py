@@ -29,9 +29,9 @@ from torch.utils.flop_counter import flop_registry
 
 from trisect.core.spec import Run
 from trisect.experiments.study.ledger import fleets
+from trisect.experiments.study.plan import makespan
 from trisect.experiments.study.presets import find_experiment
-from trisect.experiments.study.spread import makespan
-from trisect.lm import attention, loss, train
+from trisect.lm import fleet, loss, train
 from trisect.lm.adversary import Attackers
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus, Split, steps
@@ -114,9 +114,9 @@ def shapes_alone() -> Iterator[None]:
         return keep.mul_(2.0)[: int(np.prod(shape))].view(shape)
 
     with contextlib.ExitStack() as stack:
-        for sizes in (attention.TOGETHER, loss.BLOCK, loss.TALL, loss.FEW):
+        for sizes in (fleet.TOGETHER, loss.BLOCK, loss.TALL, loss.FEW):
             stack.enter_context(mock.patch.dict(sizes, meta=sizes["cuda"]))
-        for module in (attention, train):
+        for module in (fleet, train):
             stack.enter_context(mock.patch.object(module, "torch", _Pretended()))
         stack.enter_context(mock.patch.object(train.Dropout, "factor", factor))
         stack.enter_context(mock.patch.object(torch.optim.AdamW, "step"))

@@ -24,8 +24,7 @@ from trisect.experiments.profile.reading import COMPONENTS, head_maps, read_word
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.inputs import ModelSource
 from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
-from trisect.text.labelled import open_labelled
-from trisect.text.word_classes import labeller
+from trisect.text.labels import labeller, open_labelled
 
 WIDTH, INTO, HEADS, DRAWS, FOLDS = 384, 32, 36, 200, 5
 WORDS, CLASSES, ROUNDS = 20_000, 17, 3

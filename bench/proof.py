@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
-from trisect.hf.examples import example_inputs
-from trisect.hf.proof import prove
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import prove
 
 
 def seconds(work: Callable[[], object], times: int = 5) -> float:

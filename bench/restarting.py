@@ -15,7 +15,7 @@ import trisect
 from trisect.core.subject import Batch, EditedPasses, RowScores
 from trisect.hf.load import Pretrained
 from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
-from trisect.measure.ablation import put, zeros
+from trisect.measure.intervention import put, zeros
 
 TEXTS, TOKENS, ROUNDS = 8, 40, 3
 HEAD = 5  # a pass costs the same whichever head it edits: one head of each layer stands for its twelve

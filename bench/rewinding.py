@@ -27,7 +27,7 @@ from trisect.lm.fleet import initial, layout, spans, views
 from trisect.lm.matmul import one_thread
 from trisect.lm.rewind import blend, evaluate_variants
 from trisect.lm.train import RunFiles, train_fleet
-from trisect.measure.curves import GridCurves, adaptive_curves, exact_curves
+from trisect.measure.criticality import GridCurves, adaptive_curves, exact_curves
 from trisect.text.corpus import Corpus, Split
 
 TYPES, SEEN, STEPS, MODEL, GRID = 28_782, 2_000, 150, Model(), np.arange(101) / 100

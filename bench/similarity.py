@@ -14,9 +14,17 @@ import torch
 from paired import one_core, summary
 
 from trisect.core.trace import Address, Origin, Projections
-from trisect.experiments.similarity.rows import Nulls, compare_with_nulls, draws_needed, measure_weights
-from trisect.measure.nulls import random_forms, random_product_ranks, random_subspaces
-from trisect.measure.similarity import angles, product_rank, span, symmetric_share, white_cka
+from trisect.experiments.similarity.run import Nulls, compare_with_nulls, draws_needed, measure_weights
+from trisect.measure.similarity import (
+    angles,
+    product_rank,
+    random_forms,
+    random_product_ranks,
+    random_subspaces,
+    span,
+    symmetric_share,
+    white_cka,
+)
 
 LAYERS, HEADS, WIDTH, INNER = 12, 12, 768, 64
 DRAWS, ROUNDS = 20_000, 3

@@ -9,9 +9,16 @@ import polars as pl
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
-from trisect.experiments.align.examples import RULE, choose_pictures
-from trisect.experiments.align.links import Column, Linked
-from trisect.experiments.align.rows import Scored, alignment_rows, choose_layers, judge_alignment
+from trisect.experiments.align.run import (
+    RULE,
+    Column,
+    Linked,
+    Scored,
+    alignment_rows,
+    choose_layers,
+    choose_pictures,
+    judge_alignment,
+)
 from trisect.experiments.align.settings import AlignFacts
 from trisect.measure.alignment import KINDS
 from trisect.papers.norms import SETTINGS

@@ -8,7 +8,7 @@ import polars as pl
 
 from tests.synthetic import about, controlled, experiment, study_tables
 from trisect import claims
-from trisect.claims.controls import judge_controls
+from trisect.claims.verdicts import judge_controls
 from trisect.core.study_data import StudyAbout
 
 SEEDS = (1, 2, 3, 4)

@@ -16,12 +16,10 @@ from torch import Tensor
 
 from tests import shrunk
 from trisect.core.errors import ModelError
-from trisect.hf.calls import Call, Calls, Edits, copied
-from trisect.hf.interface_hook import eager
-from trisect.hf.losses import first_tensor
-from trisect.hf.opened import evaluating
-from trisect.hf.operands import tensors_in
-from trisect.hf.proof import Proof, prove
+from trisect.hf.batches import first_tensor
+from trisect.hf.hooks.calls import Call, Calls, Edits, copied, evaluating, tensors_in
+from trisect.hf.hooks.interface_hook import eager
+from trisect.hf.verify.proof import Proof, prove
 
 NAMES = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
 NEAR = 1e-4

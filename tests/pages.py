@@ -12,7 +12,7 @@ from trisect.core.study_data import StudyAbout
 from trisect.experiments.study import figures, page
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import sheet
-from trisect.report.panels import Figure
+from trisect.report.charts import Figure
 
 
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> Path:

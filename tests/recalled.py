@@ -11,8 +11,7 @@ import polars as pl
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
-from trisect.experiments.recall.answers import neighbours
-from trisect.experiments.recall.rows import judge, measure_rows
+from trisect.experiments.recall.rows import judge, measure_rows, neighbours
 from trisect.experiments.recall.settings import RecallFacts, Reference
 
 PLACES = ("Adona", "Bering", "Culf", "Dach")

@@ -13,7 +13,7 @@ import transformers
 from torch import nn
 
 from tests import divided, fitted
-from trisect.hf.examples import example_inputs
+from trisect.hf.verify.examples import example_inputs
 
 tf = cast(Any, transformers)
 HIDDEN, HEADS, LAYERS, WORDS = 32, 4, 2, 120

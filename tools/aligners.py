@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from trisect.core.files import replace_file, write_json
-from trisect.experiments.align.rows import LENGTHS
+from trisect.experiments.align.run import LENGTHS
 from trisect.measure.alignment import aer, as_links, diagonal
-from trisect.text.alignment_files import write_links
-from trisect.text.bitext import SentencePair, open_bitext
+from trisect.text.bitext import SentencePair, open_bitext, write_links
 
 ROUNDS = 5
 BEYOND = 10**6  # words; no sentence has so many

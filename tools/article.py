@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trisect.claims.sampled import ONE_SEED
+from trisect.claims.models import ONE_SEED
 from trisect.core.finding import NOT_TESTED
 from trisect.core.tables import read_table
 

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trisect.hf.fetch import quiet
-from trisect.text.bindings import BINDINGS, TEMPLATES, UsableTemplate, draw_bindings
+from trisect.hf.files.fetch import quiet
+from trisect.text.pairs import BINDINGS, TEMPLATES, UsableTemplate, draw_bindings
 
 WORD = re.compile(r"\w+|[^\w\s]")
 SPECIALS = ("<pad>", "<unk>")

@@ -211,7 +211,7 @@ def device() -> str:
         found = ""
     if found:
         return found
-    from trisect.core.processor import processor
+    from trisect.core.machine import processor
 
     return processor()
 

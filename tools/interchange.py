@@ -11,8 +11,8 @@ from minilm import table
 from trisect.core.finding import ALIKE, Estimate
 from trisect.core.tables import read_table
 from trisect.experiments.patch.page import direction, read_sites
+from trisect.report.format import spoken_subject
 from trisect.report.measures import MeasuredValue, SiteMeasures
-from trisect.report.subject import spoken
 from trisect.stats.compare import compare
 
 ROOT = Path(__file__).parents[1] / "results" / "interchange"
@@ -114,7 +114,7 @@ def models_part(name: str, head: str) -> list[str]:
     for row in over.sort("stack", "layer").iter_rows(named=True):
         if row["component"] is not None:
             one = MeasuredValue(*(row.get(name) for name in MeasuredValue._fields))
-            found.setdefault(one.site, {})[one.measure] = spoken(one, False)
+            found.setdefault(one.site, {})[one.measure] = spoken_subject(one, False)
     order = sorted(found, key=_place)
     kinds = [m for m in COLUMNS if any(m in of for of in found.values())]
     rows = [[site, *(found[site].get(m, "–") for m in kinds)] for site in order]
@@ -157,7 +157,7 @@ def compared_part(measures: pl.DataFrame, asked: str) -> list[str]:
             layers = MeasuredValue("", "plain", layer, None, "q", "", group, None, 0.0).spot
             site = ("" if stack == "plain" else f"{stack}, ") + f"layer{'s' * (not layers.isdigit())} {layers}"
             pairs = "; ".join(
-                f"{p.first} − {p.second} {spoken(Estimate('', p.effect, p.low, p.high))}, p {p.p_holm:.2g}"
+                f"{p.first} − {p.second} {spoken_subject(Estimate('', p.effect, p.low, p.high))}, p {p.p_holm:.2g}"
                 for p in found.pairs
             )
             lines.append([site, COLUMNS[measure], found.words("model"), pairs])
@@ -182,7 +182,7 @@ COLUMNS = {
 def cell(site: SiteMeasures, measure: str) -> str:
     """A number with its interval."""
     one = site.numbers.get(measure)
-    return "–" if one is None or one.mean is None else spoken(one, False)
+    return "–" if one is None or one.mean is None else spoken_subject(one, False)
 
 
 def section(name: str) -> list[str]:

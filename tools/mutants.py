@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/contract/test_whole_run.py", "hf/fetch.py"
-ABLATE, REWIND = "experiments/ablate/replacements.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
+SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/contract/test_whole_run.py", "hf/files/fetch.py"
+ABLATE, REWIND = "experiments/ablate/run.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
 CROSS = 'return target if target is not None and stack == "dec" else source'
 RAISED = "(of_system := system_error(error)) is not None"
 
 POOL, UNITS, GUARD, SERVED = (
-    "lab/units/pool.py",
+    "lab/units/page.py",
     "tests/contract/test_units.py",
-    "server/guard.py",
+    "server/app.py",
     "tests/unit/test_serve.py",
 )
 COMPARE, COMPARED = "experiments/compare/run.py", "tests/unit/test_compare.py"
-TRANSLATION, TRANSLATED = "text/translations.py", "tests/unit/test_translations.py"
+TRANSLATION, TRANSLATED = "text/pairs.py", "tests/unit/test_translations.py"
 KEPT, STORED = "lab/run_folder.py", "tests/unit/test_kept_units.py"
-SHARED, ATTACKERS = "hf/shared_passes.py", "tests/property/test_accelerated_laws.py -k mask"
+SHARED, ATTACKERS = "hf/forward.py", "tests/property/test_accelerated_laws.py -k mask"
 IMAGES, RESTARTED = "tests/contract/test_images.py", "tests/unit/test_shared_passes.py tests/contract/test_restart.py"
 BOUNDS = "tests/unit/test_bounds.py"
 ANNOTATED = "tests/contract/test_annotate.py -k 'finished_corpus_is_not or anything_else'"
@@ -49,23 +49,23 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant("lab/ledger_laws.py", "if _parts(run) <= there}", "if False}", f"{BOUNDS} -k noted"),
-    Mutant("lab/ledger_laws.py", "if _parts(run) <= there}", "}", f"{BOUNDS} -k noted"),
-    Mutant("lab/ledger_laws.py", 'ledger.get("step", 1) == 1', "True", f"{BOUNDS} -k 'noted or forged'"),
+    Mutant("lab/folder.py", "if _parts(run) <= there}", "if False}", f"{BOUNDS} -k noted"),
+    Mutant("lab/folder.py", "if _parts(run) <= there}", "}", f"{BOUNDS} -k noted"),
+    Mutant("lab/folder.py", 'ledger.get("step", 1) == 1', "True", f"{BOUNDS} -k 'noted or forged'"),
     Mutant("experiments/study/ledger.py", "    check_extended(folder, ledger)\n", "    pass\n", f"{BOUNDS} -k contradict"),
     Mutant(FETCH, '"trust_remote_code": options.remote_code', '"trust_remote_code": True', SURVIVORS),
     Mutant(FETCH, "use_safetensors=None if options.pickle else True", "use_safetensors=None", SURVIVORS),
     Mutant(FETCH, "    check_finite(name, model)\n", "", "tests/unit/test_lies.py"),
     Mutant(FETCH, "if pickles and not options.pickle:", "if False:", "tests/unit/test_fetch.py"),
-    Mutant("hf/given_files.py", "if Path(one).name != one", "if False", "tests/unit/test_lies.py -k leads"),
-    Mutant("hf/given_files.py", "if not LEAST[kind] <= value <= most:", "if value < LEAST[kind]:", "tests/unit/test_lies.py -k sizes"),
+    Mutant("hf/files/fetch.py", "if Path(one).name != one", "if False", "tests/unit/test_lies.py -k leads"),
+    Mutant("hf/files/fetch.py", "if not LEAST[kind] <= value <= most:", "if value < LEAST[kind]:", "tests/unit/test_lies.py -k sizes"),
     Mutant(ABLATE, "return lambda batch: means", "return lambda batch: dict.fromkeys(addresses, zeros())", f"{SURVIVORS} -k mean_is"),
     Mutant("core/trace.py", CROSS, CROSS.replace('== "dec"', 'in ("dec", "cross")'), f"{SURVIVORS} -k cross"),
     Mutant("core/files.py", "scratch.replace(path)", "path.write_bytes(scratch.read_bytes())", f"{SURVIVORS} -k renamed"),
     Mutant("core/files.py", "os.fsync(handle.fileno())", "pass", f"{SURVIVORS} -k disk"),
     Mutant("core/files.py", "if found != checksum:", "if False:", f"{SURVIVORS} -k digit"),
     Mutant("core/tables.py", "!= mark[1]:", "== b'':", f"{SURVIVORS} -k checksum"),
-    Mutant("core/door.py", RAISED, f"{RAISED} and False", "tests/unit/test_door.py -k kind"),
+    Mutant("core/errors.py", RAISED, f"{RAISED} and False", "tests/unit/test_door.py -k kind"),
     Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py -k controls"),
     Mutant("experiments/recall/settings.py", "le=MODEL[\"layers\"]", "le=10**12", "tests/unit/test_bounds.py -k upper"),
     Mutant("lab/folder.py", "if statement.id != run]:", "if False]:", "tests/unit/test_bounds.py -k forged"),
@@ -73,11 +73,11 @@ MUTANTS = (
     Mutant(KEPT, "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
     Mutant(KEPT, "elif mark and digest_file(path) != mark:", "elif False:", f"{WHOLE} -k altered"),
     Mutant("lab/driver.py", "        RunFolder(out).check_empty(f\"results", "        str(f\"results", WHOLE),
-    Mutant("stats/correct.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
+    Mutant("stats/tested.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
     Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
-    Mutant("measure/ablation.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
+    Mutant("measure/intervention.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
     Mutant("text/bitext.py", "if not any(links.possible for links in found.sentences):", "if False:", "tests/unit/test_bounds.py -k gold"),
-    Mutant(POOL, 'pl.col("value").mean()', 'pl.col("value").median()', f"{UNITS} -k students"),
+    Mutant(POOL, 'pl.col("value").mean(),', 'pl.col("value").median(),', f"{UNITS} -k students"),
     Mutant(POOL, "if len(each) == len(models) and", "if", f"{UNITS} -k only_what"),
     Mutant(POOL, 'if "@" in name:', "if False:", f"{UNITS} -k only_what"),
     Mutant("lab/units/run.py", "if (own is not None and own == mark) or _same(files, others):", "if False:", f"{UNITS} -k not_there"),
@@ -90,7 +90,12 @@ MUTANTS = (
     Mutant(COMPARE, " or not (paired or one.unit in APART)", "", COMPARED),
     Mutant(COMPARE, "paired = read[0] == read[1]", "paired = True", COMPARED),
     Mutant(COMPARE, "not _same_units(one, other) or", "", COMPARED),
-    Mutant(TRANSLATION, "q, k, v = (donor", "k, q, v = (donor", TRANSLATED),
+    Mutant(
+        TRANSLATION,
+        "q, k, v = (donor if part in parts else base for part in PARTS)\n        place",
+        "k, q, v = (donor if part in parts else base for part in PARTS)\n        place",
+        TRANSLATED,
+    ),
     Mutant(TRANSLATION, "or found[\"base\"] == found.get(\"donor\")", "", TRANSLATED),
     Mutant(TRANSLATION, "if sources.count(i) == 1 and targets.count(j) == 1 and", "if", TRANSLATED),
     Mutant(TRANSLATION, "tokens.count(token) == 1 and", "", TRANSLATED),
@@ -100,8 +105,8 @@ MUTANTS = (
     Mutant(GUARD, "compare_digest(begin, f\"/{self.token}/\".encode())", "True", f"{SERVED} -k 'nobody or link_from'"),
     Mutant(GUARD, "(_from_here(headers) or self._followed(scope, headers))", "True", f"{SERVED} -k 'nobody or link_from'"),
     Mutant("server/run.py", "if not host.strip():", "if False:", f"{SERVED} -k empty"),
-    Mutant("text/long_lines.py", "length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
-    Mutant("lab/single_page.py", "    if not own:", "    if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
+    Mutant("text/corpus.py", "length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
+    Mutant("lab/driver.py", "    if not own:", "    if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
     Mutant("lab/annotation.py", "if there.get(key) != asked[key]]", "if False]", ANNOTATED),
     Mutant("lab/annotation.py", 'RunFolder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
     Mutant(KEPT, "[\"run\"] == key and not RunFolder(place).check():", "[\"run\"] == key:", f"{STORED} -k is_the_same"),
@@ -109,13 +114,15 @@ MUTANTS = (
     Mutant(KEPT, "and begun != command:", "and False:", f"{STORED} -k another_command"),
     Mutant(SHARED, "if marked != mark_of_bits(first_tensor(whole)):", "if False:", RESTARTED),
     Mutant(SHARED, "if not _near(made[-rows:], alone):", "if False:", RESTARTED),
-    Mutant("lm/classifier.py", "variance.detach() / (1 - weight.square().sum())", "variance.detach()", ATTACKERS),
-    Mutant("lm/classifier.py", "labelled / labelled.sum()", "labelled / labelled.numel()", ATTACKERS),
-    Mutant("lab/units/travel.py", "iter(()) if texts.articles is None else texts.articles()", "iter(())", f"{STORED} -k texts_come"),
-    Mutant("hf/rounding.py", "if is_traceable_wrapper_subclass(tensor):", "if False:", "tests/contract/test_quantised.py -k no_rows"),
-    Mutant("hf/images.py", "simplefilter(\"error\", Image.D", "simplefilter(\"ignore\", Image.D", f"{IMAGES} -k too_large"),
-    Mutant("experiments/study/work.py", "if self.task.kind == \"train\" else ()", "", f"{SURVIVORS} -k evaluation_that"),
-    Mutant("core/json_text.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),
+    Mutant("lm/adversary.py", "variance.detach() / (1 - weight.square().sum())", "variance.detach()", ATTACKERS),
+    Mutant("lm/adversary.py", "labelled / labelled.sum()", "labelled / labelled.numel()", ATTACKERS),
+    Mutant("lab/units/jobs.py", "iter(()) if texts.articles is None else texts.articles()", "iter(())", f"{STORED} -k texts_come"),
+    Mutant(
+        "hf/verify/agreement.py", "if is_traceable_wrapper_subclass(tensor):", "if False:", "tests/contract/test_quantised.py -k no_rows",
+    ),
+    Mutant("hf/batches.py", "simplefilter(\"error\", Image.D", "simplefilter(\"ignore\", Image.D", f"{IMAGES} -k too_large"),
+    Mutant("experiments/study/run.py", "if self.task.kind == \"train\" else ()", "", f"{SURVIVORS} -k evaluation_that"),
+    Mutant("core/files.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),
 )  # fmt: skip
 
 

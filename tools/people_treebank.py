@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trisect.core.files import replace_file
 from trisect.text.birth_places import People
-from trisect.text.generated_people import FAMILY_ENDS, PLACE_ENDS, generated
+from trisect.text.generated import FAMILY_ENDS, PLACE_ENDS, people_corpus
 
 WORD = re.compile(r"\w+|[^\w\s]")
 WORDS = {"was": "AUX", "in": "ADP", "from": "ADP", "a": "DET", "born": "VERB"}
@@ -62,7 +62,7 @@ def documents(people: People) -> Iterator[str]:
 def main(folder: Path) -> None:
     """Write both splits."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = list(documents(generated()))
+    made = list(documents(people_corpus()))
     held = made[HELD - 1 :: HELD]
     del made[HELD - 1 :: HELD]
     for split, some in (("train", made), ("valid", held)):

@@ -10,9 +10,9 @@ import polars as pl
 
 from trisect.core.files import read_json
 from trisect.core.tables import read_table
-from trisect.experiments.profile.numbers import COMPONENTS, ProfileNumbers
+from trisect.experiments.profile.page import COMPONENTS, ProfileNumbers
 from trisect.report import format as words
-from trisect.report.points import interval
+from trisect.report.format import interval
 
 LABELS = (
     "word",

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from trisect.claims.sampled import ONE_SEED
+from trisect.claims.models import ONE_SEED
 from trisect.core.files import read_json
 from trisect.core.tables import read_table, write_table
 from trisect.experiments.recall.rows import judge

@@ -24,10 +24,15 @@ import polars as pl
 from trisect.core.errors import StudyError, TrisectError
 from trisect.core.files import digest, read_json, read_json_list, read_record, replace_file, write_json
 from trisect.core.tables import frame, write_table
-from trisect.experiments.recall.answers import NEIGHBOURS
-from trisect.experiments.recall.rows import DRAWS, judge, measure_rows
-from trisect.experiments.recall.rows_kept import AnswersData, SurvivedRow
-from trisect.experiments.recall.survival import survival_measures
+from trisect.experiments.recall.rows import (
+    DRAWS,
+    NEIGHBOURS,
+    AnswersData,
+    SurvivedRow,
+    judge,
+    measure_rows,
+    survival_measures,
+)
 from trisect.experiments.recall.training import MODELS, Lesson, RecallFolder
 from trisect.lab.run_folder import DELETE
 from trisect.text.birth_places import People, PeopleData, ask, read_people

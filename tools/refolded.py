@@ -22,8 +22,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Run, read_run
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study.probing import probe
-from trisect.lab.folder import Folder
-from trisect.lab.runs import read_finished, weights
+from trisect.lab.folder import Folder, read_finished, weights
 from trisect.text.corpus import Corpus
 
 PLACE = "whole-articles"

@@ -16,9 +16,9 @@ import polars as pl
 
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, read_table
-from trisect.experiments.study import planted, removal, tying
+from trisect.experiments.study import planted, removal
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Point, by_site, interval
+from trisect.report.format import Point, by_site, interval
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
@@ -174,10 +174,10 @@ def ties(rows: StudyRows) -> list[str]:
     body = [
         [one.name, f"{one.parameters:,}"]
         + [mean_said(interval([p.value for p in points])) for points in (one.loss, one.train, one.accuracy)]
-        for one in tying.fewer(rows)
+        for one in removal.fewer(rows)
     ]
     head = ["in all layers", "parameters", "validation loss, nats", "train loss, nats", "validation accuracy"]
-    whole = f"The baseline has {tying.parameters(rows):,} parameters. Changes against it, mean over seeds (95 %):"
+    whole = f"The baseline has {removal.parameters(rows):,} parameters. Changes against it, mean over seeds (95 %):"
     return [whole, "", *table(head, body)]
 
 

@@ -13,9 +13,9 @@ import polars as pl
 
 from trisect.core.files import read_json
 from trisect.core.tables import read_table, write_table
-from trisect.experiments.align.rows import judge_rates
+from trisect.experiments.align.run import judge_rates
 from trisect.measure.alignment import KINDS
-from trisect.report.points import Mean, interval
+from trisect.report.format import Mean, interval
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("recalled.py")))

@@ -13,10 +13,10 @@ import polars as pl
 
 from trisect.core.files import read_json
 from trisect.core.tables import STUDY_TABLES, read_table
-from trisect.experiments.study import dose
+from trisect.experiments.study import figures
 from trisect.experiments.study.removal import baselines
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Mean, Point, by_site, interval
+from trisect.report.format import Mean, Point, by_site, interval
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))
@@ -97,7 +97,7 @@ def changes(rows: StudyRows, split: str) -> list[str]:
 
 def lost(rows: StudyRows) -> list[str]:
     """The bits of part of speech that each kind of attack removes at its site, beside those that the baseline has."""
-    bits, columns = dose.BITS, [kind for kind in kinds(rows) if kind.variant != "control"]
+    bits, columns = figures.BITS, [kind for kind in kinds(rows) if kind.variant != "control"]
     before = rows.measure(bits, "valid", "pos", baselines(rows))
     known = {(p.site, p.seed): p.value for p in before}
     after = {(p.site, p.run): p.value for p in rows.measure(bits, "valid", "pos")}
@@ -124,8 +124,8 @@ def over_sites(points: Sequence[Point]) -> Mean:
 
 def together(rows: StudyRows) -> list[str]:
     """Each kind of attack at the sites where none of its runs collapsed: the losses' changes, and the share of the bits that it removes."""
-    before = {(p.site, p.seed): p.value for p in rows.measure(dose.BITS, "valid", "pos", baselines(rows))}
-    after = {(p.site, p.run): p.value for p in rows.measure(dose.BITS, "valid", "pos")}
+    before = {(p.site, p.seed): p.value for p in rows.measure(figures.BITS, "valid", "pos", baselines(rows))}
+    after = {(p.site, p.run): p.value for p in rows.measure(figures.BITS, "valid", "pos")}
     body = []
     for kind in kinds(rows):
         points = {split: effects(rows, kind, split) for split in ("train", "valid")}
@@ -144,8 +144,8 @@ def together(rows: StudyRows) -> list[str]:
 
 def compared_at(rows: StudyRows) -> tuple[float, float]:
     """The fewest and the most bits at which an attack and its control are compared, over sites and seeds."""
-    sites = {p.site for p in dose.against_control(rows, "pos").points}
-    attack, control = (dose.doses(rows, "pos", variant) for variant in ("plain", "control"))
+    sites = {p.site for p in figures.against_control(rows, "pos").points}
+    attack, control = (figures.doses(rows, "pos", variant) for variant in ("plain", "control"))
     both = [
         min(attack[key][-1].bits, control[key][-1].bits) for key in attack.keys() & control.keys() if key[0] in sites
     ]
@@ -155,7 +155,7 @@ def compared_at(rows: StudyRows) -> tuple[float, float]:
 def equal(rows: StudyRows) -> list[str]:
     """What an attack costs more than its control where both remove as many bits, at the sites where every seed has both."""
     lines = list[str]()
-    against, half = dose.against_control(rows, "pos"), dose.at_half(rows, "pos")
+    against, half = figures.against_control(rows, "pos"), figures.at_half(rows, "pos")
     for words, reached in (
         ("attack minus control labels at equal bits removed", against),
         ("at half of the baseline's bits removed", half),

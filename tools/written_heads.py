@@ -14,7 +14,7 @@ from trisect.core.files import read_json
 from trisect.core.finding import ALIKE
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Mean, interval
+from trisect.report.format import Mean, interval
 from trisect.stats.compare import compare
 
 ROOT = Path(__file__).parents[1] / "results"

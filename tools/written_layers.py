@@ -14,10 +14,10 @@ from trisect.core.files import read_json
 from trisect.core.finding import ALIKE, NOT_TESTED
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Mean, Point, by_site, interval, place
+from trisect.report.format import Mean, Point, by_site, interval, place
 from trisect.stats.compare import compare
-from trisect.stats.correct import holm, two_sided
 from trisect.stats.paired import summary, t_test
+from trisect.stats.tested import holm, two_sided
 
 ROOT = Path(__file__).parents[1] / "results"
 shared = runpy.run_path(str(Path(__file__).with_name("written_alignment.py")))

@@ -21,7 +21,7 @@ def function(experiment: Experiment[Any, Any]) -> Callable[..., Result[Any]]:
     chosen = signature(experiment)
 
     def call(*args: Any, **named: Any) -> Result[Any]:
-        from trisect.lab.live import screen
+        from trisect.lab.jobs import screen
 
         given = chosen.bind(*args, **named).arguments
         out, quiet = given.pop("out", None), given.pop("quiet", False)

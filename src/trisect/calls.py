@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.door import door
-from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named
+from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named, door
 from trisect.core.schema import build
 from trisect.core.subject import ModelInputs, TextOrPair, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import Workers, open_any
-from trisect.lab.live import screen
+from trisect.lab.jobs import screen
 from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
 from trisect.lab.subject import check_folder
 from trisect.lab.subject import load as load_subject
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from trisect.claims import ListedPart
     from trisect.experiments.explore.widget import Framed
     from trisect.hf.load import Pretrained
-    from trisect.hf.proof import Proof
+    from trisect.hf.verify.proof import Proof
     from trisect.lm.reading import OwnModel
     from trisect.measure.intervention import Intervention
     from trisect.report.notebook import Chart
@@ -76,7 +75,7 @@ def texts(
 
 def chart(result: Construction) -> Chart:
     """A chart of what a function of `trisect.theory` returned: closed forms over what was computed."""
-    from trisect.experiments.theory.figures import chart as draw
+    from trisect.experiments.theory.page import chart as draw
 
     return draw(result)
 
@@ -201,7 +200,7 @@ def render(out: str | Path) -> Result[Any]:
     from trisect.experiments import EXPERIMENTS
     from trisect.experiments.study import STUDY
     from trisect.experiments.study.run import render_report
-    from trisect.lab.rebuild import rebuild
+    from trisect.lab.driver import rebuild
 
     check_named("a folder of results", out)
     return render_report(STUDY, Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
@@ -236,7 +235,7 @@ def check(out: str | Path) -> list[StudyError]:
 def _check_begun(folder: Path) -> list[StudyError]:
     """An error for each damaged file of a command that goes on, its models and studies among them."""
     from trisect.experiments import EXPERIMENTS
-    from trisect.hf.given_files import check_files as check_model
+    from trisect.hf.files.fetch import check_files as check_model
     from trisect.hf.small.gpt import is_model
 
     studies = {path.parent for path in folder.rglob("study*.json") if is_study(path.parent)}

@@ -11,19 +11,18 @@ from tests.controlled import made
 from trisect.core.finding import About, Finding
 from trisect.experiments.align import page as alignment_page
 from trisect.experiments.dissect import page as dissect
-from trisect.experiments.dissect.evidence import Line, as_table
-from trisect.experiments.dissect.parts import alignment, training
+from trisect.experiments.dissect import parts as dissect_parts
+from trisect.experiments.dissect.page import Line, as_table
 from trisect.experiments.dissect.settings import DissectFacts, PartFacts
 from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.points import Mean
-from trisect.report.sheet import Sheet, html
-from trisect.report.study_links import StudyLink, with_links
+from trisect.report.format import Mean
+from trisect.report.sheet import Sheet, StudyLink, html, with_links
 
 pytestmark = pytest.mark.browser
 
 LONG = "a-name-without-any-place-to-break-it-" * 3
-TITLES = {*training.KINDS.values(), "Alignment", "Ablation", "Norms", "Similarity", "Recall"}
+TITLES = {*dissect_parts.KINDS.values(), "Alignment", "Ablation", "Norms", "Similarity", "Recall"}
 EFFECTS = {"attack-pos-v@1/valid": 0.5, "attack-pos-q@1/valid": 0.1, "rewind-v@2": 0.9}
 
 
@@ -33,8 +32,8 @@ def lines() -> list[Line]:
     scored = aligned.planted((0.5, 0.6), (0.8, 0.7), models=2)
     aligned_findings = alignment_page.findings(aligned.tables(scored), aligned.about(scored))
     found = [
-        *training.evidence([with_verdicts(StudyRows.of(tables, about))]),
-        *alignment.evidence([aligned_findings]),
+        *dissect_parts.training_evidence([with_verdicts(StudyRows.of(tables, about))]),
+        *dissect_parts.alignment_evidence([aligned_findings]),
     ]
     found = [line._replace(link="training/report.html") for line in found]
     q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))

@@ -11,11 +11,10 @@ from tests import pictures
 from tests.accessible import barriers
 
 from trisect.core.trace import Address, Reading
-from trisect.experiments.explore import pack as packing
 from trisect.experiments.explore import page, widget
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.measure.norms import per_head, per_layer
-from trisect.report import palette
+from trisect.report import render
 from trisect.report.sheet import Document, write_document
 
 pytestmark = pytest.mark.browser
@@ -60,7 +59,7 @@ def shown(tmp_path_factory) -> dict[str, Shown]:
     for name, make in READINGS.items():
         reading = make()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(packing, "FINE", 0 if name == "long" else packing.FINE)
+            patch.setattr(page, "FINE", 0 if name == "long" else page.FINE)
             path = write_document(folder / f"{name}.html", Document(name, page.html(take_picture(reading))))
         found[name] = Shown(reading, path.as_uri())
     return found
@@ -195,7 +194,7 @@ def test_the_colours_of_a_map_are_those_of_its_values(visit, shown):
             x = 84 + (j + 0.5) * (size[0] - 85) / len(values)
             y = 72 + (i + 0.5) * (size[1] - 73) / len(values)
             got = canvas.evaluate(PIXEL, [int(x), int(y)])
-            wanted = palette.ramp(float(np.sqrt(values[i, j] / values.max())))
+            wanted = render.ramp(float(np.sqrt(values[i, j] / values.max())))
             exact = [int(wanted[at : at + 2], 16) for at in (1, 3, 5)]
             assert np.abs(np.array(got[:3]) - exact).max() <= 3  # 256 colours
             assert got[3] == 255
@@ -214,7 +213,7 @@ def test_a_tile_has_the_colours_of_its_head_on_one_scale_and_on_its_own(visit, s
     place = [x - box["x"] + side * ((at[1] + 0.5) / 11 - 0.5), y - box["y"] + side * ((at[0] + 0.5) / 11 - 0.5)]
     for button, top in (("One scale", max(v.max() for v in every)), ("Own scales", values.max())):
         tab.get_by_role("button", name=button).click()
-        wanted = palette.ramp(float(np.sqrt(values.max() / top)))
+        wanted = render.ramp(float(np.sqrt(values.max() / top)))
         exact = [int(wanted[at : at + 2], 16) for at in (1, 3, 5)]
         assert np.abs(np.array(canvas.evaluate(PIXEL, [int(v) for v in place])[:3]) - exact).max() <= 6
 
@@ -408,7 +407,7 @@ def test_the_future_of_a_causal_model_is_blank(visit):
 
 def test_what_a_head_does_on_the_whole(visit):
     tab = visit(place="#attn@1.h1")
-    layers: Any = packing.pack(take_picture(named())).manifest["layers"]
+    layers: Any = page.pack(take_picture(named())).manifest["layers"]
     facts = layers[0]["shares"]
     cells = tab.locator(".x-about td[data-kind=norms]")
     assert [value(cells.nth(n)) for n in range(5)] == facts["norms"][0]

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from trisect.report import format as words
-from trisect.report.points import by_site, interval
+from trisect.report.format import by_site, interval
 
 pytestmark = pytest.mark.browser
 

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 from tests.accessible import barriers
 
-from trisect.report.blocks import Strip, Verdicts
-from trisect.report.sheet import Section, Sheet, html
+from trisect.report.sheet import Section, Sheet, Strip, Verdicts, html
 
 pytestmark = pytest.mark.browser
 

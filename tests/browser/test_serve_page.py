@@ -18,10 +18,8 @@ import trisect
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import widget
-from trisect.server.answering import PageModel
-from trisect.server.component import bench, style
+from trisect.server.answering import PageModel, PageState, bench, style
 from trisect.server.run import Served, link, start
-from trisect.server.state import PageState
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.ray_cluster import TestCluster
 
-from trisect.core.extras import there
+from trisect.core.errors import there
 
 
 @pytest.fixture(scope="session")

@@ -137,7 +137,7 @@ import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.entropy.settings import EntropyFacts
-from trisect.report.provenance import provenance
+from trisect.report.sheet import provenance
 from trisect.report.sheet import Section, Sheet, Table
 
 
@@ -258,7 +258,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trisect.text.names import SPLITS
+from trisect.text.corpus import SPLITS
 from trisect.text.readers.base import Paragraph, Reader, SplitText, lines
 
 
@@ -314,5 +314,5 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     done = copy.call("ablate", str(model), "--corpus", str(folder), "--out", str(tmp_path / "out"), "--json")
     assert done.returncode == 0, done.stderr
     assert "its words, joined by spaces" in json.loads(done.stdout)["notes"][0]
-    code = f"from trisect.text.labelled import open_labelled as o; print([x.labels for x in o({str(folder)!r}, 'test').texts()])"
+    code = f"from trisect.text.labels import open_labelled as o; print([x.labels for x in o({str(folder)!r}, 'test').texts()])"
     assert "('DT', 'NN')" in copy.call(code=code).stdout

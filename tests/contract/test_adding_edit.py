@@ -19,15 +19,15 @@ DAMP = '''"""Damping: a site's weights and biases start at a share of their init
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from trisect.core.edits import in_study
+from trisect.core.schema import record
 from trisect.core.site import Site
 from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
 
 
-@dataclass(frozen=True)
+@record
 class DampEdit(TrainingEdit):
     """The site starts at `share` of its initial values."""
 
@@ -56,7 +56,7 @@ class DampEdit(TrainingEdit):
         return ()
 '''
 LINES = {
-    "from trisect.lm.edits.base import TrainingEdit\n": "from trisect.lm.edits.damp import DampEdit\n",
+    "import FreezeEdit, IdentityEdit, NarrowEdit, TieEdit, TrainingEdit\n": "from trisect.lm.edits.damp import DampEdit\n",
     "    NarrowEdit,\n": "    DampEdit,\n",
 }
 EDITS = [

@@ -13,12 +13,11 @@ from trisect.core.site import Site
 from trisect.core.subject import SiteTarget, Texts
 from trisect.core.trace import Address, Origin, Projections
 from trisect.experiments.checkpoints.run import plan_places
-from trisect.hf.checkpoints import blend, cuts_of, replaced, take
+from trisect.hf.files.checkpoints import blend, cuts_of, replaced, take
 from trisect.hf.load import load
 from trisect.lab.passes import plan_edits
-from trisect.measure.ablation import put, zeros
-from trisect.measure.criticality import criticality
-from trisect.measure.curves import TOLERANCE
+from trisect.measure.criticality import TOLERANCE, criticality
+from trisect.measure.intervention import put, zeros
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

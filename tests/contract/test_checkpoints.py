@@ -18,7 +18,7 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin, Projections
 from trisect.experiments.checkpoints import REWIND
 from trisect.experiments.checkpoints.run import above_chance, plan_places
-from trisect.hf.checkpoints import cuts_of, locate
+from trisect.hf.files.checkpoints import cuts_of, locate
 from trisect.lab.driver import render
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -235,7 +235,7 @@ def test_a_component_that_is_not_made_by_one_module_is_refused():
     [
         ({"points": 1}, SpecError, "points is 1. It is a whole number, from 2 to 10,001. Give points as"),
         ({"epsilon": 0.0}, SpecError, "epsilon is 0.0. It is a number, above 0 and below 1. Give epsilon as"),
-        ({"epsilon": 1}, SpecError, "epsilon is 1.0. It is a number, above 0 and below 1. Give epsilon as"),
+        ({"epsilon": 1}, SpecError, "epsilon is 1. It is a number, above 0 and below 1. Give epsilon as"),
         ({"batch": 0}, SpecError, "batch is 0. It is a whole number, from 1 to 100,000. Give batch as"),
         ({"sites": ["v@3"]}, SiteError, "The site 'v@3' lies outside the model: layer 3. The model has layers 1, 2"),
         ({"sites": []}, SiteError, "No site was given. The model has layers 1, 2 with 4 heads."),

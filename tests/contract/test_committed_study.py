@@ -14,12 +14,11 @@ from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study import STUDY
 from trisect.experiments.study import page as study_page
-from trisect.experiments.study.facts import study as said_of_study
 from trisect.experiments.study.rows import StudyRows, described
 from trisect.experiments.study.settings import StudyFacts
+from trisect.experiments.study.words import study as said_of_study
 from trisect.lab.records import read_about
-from trisect.report.blocks import Picture
-from trisect.report.sheet import html
+from trisect.report.sheet import Picture, html
 
 HOME = Path(__file__).parents[2] / "results" / "wikitext2-small"
 TABLES = ("runs", "metrics", "sites", "claims")

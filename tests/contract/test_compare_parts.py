@@ -12,6 +12,7 @@ from tests import tinyhf
 
 from trisect.core.errors import CorpusError
 from trisect.experiments import EXPERIMENTS
+from trisect.experiments.compare import Compare
 from trisect.experiments.compare import run as compare_run
 from trisect.experiments.compare.page import page
 from trisect.experiments.compare.run import _differences, _unpaired
@@ -159,7 +160,7 @@ def test_texts_with_too_few_words_leave_profiles_out_and_say_so(two, tmp_path):
     for split in ("train", "valid", "test"):
         (tmp_path / "corpus" / f"{split}.txt").write_text("w1 w2 .\nw3 w4 .")
     parts = tuple(one for one in experiment("compare").of if one.name in ("similarity", "profile"))
-    less = replace(experiment("compare"), of=parts)
+    less = Compare(tuple(parts))
     done = run(less, asked(two, tmp_path / "corpus"), tmp_path / "out", quiet=True)
     assert [part.name for part in done.about.facts.parts] == ["similarity"]
     with pytest.raises(CorpusError) as caught:

@@ -15,8 +15,7 @@ from trisect.core.trace import Trace
 from trisect.experiments.norms import run
 from trisect.hf.load import Pretrained, load
 from trisect.measure.norms import summed
-from trisect.measure.running_sums import LayerTally, PooledTally
-from trisect.measure.sums import Ranks, Sums
+from trisect.measure.sums import LayerTally, PooledTally, Ranks, Sums
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -27,19 +27,18 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address, Origin
 from trisect.experiments.norms import NORMS, page
 from trisect.experiments.norms import run as lab
-from trisect.experiments.norms.rows import DrawnTexts, StackTally
+from trisect.experiments.norms.run import DrawnTexts, StackTally
 from trisect.experiments.norms.settings import NormsFacts
 from trisect.hf.load import load
 from trisect.lab.driver import read_about
 from trisect.lab.experiment import Result
-from trisect.measure.mixing import norms as block_norms
+from trisect.measure.norms import norms as block_norms
 from trisect.measure.norms import per_head, per_layer, transformed_norms
-from trisect.measure.running_sums import FEWER, GROUPS, QUERIES, LayerTally
-from trisect.measure.sums import Sums
+from trisect.measure.sums import FEWER, GROUPS, QUERIES, LayerTally, Sums
 from trisect.papers import norms as paper
 from trisect.report.sheet import write_sheet
 from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
-from trisect.text.raw import first_texts, open_texts
+from trisect.text.sources import first_texts, open_texts
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

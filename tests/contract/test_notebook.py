@@ -15,8 +15,7 @@ from tests.synthetic import about
 import trisect
 from trisect import claims
 from trisect.core.claim import Claim
-from trisect.experiments.study import figures
-from trisect.experiments.study import notebook as study_notebook
+from trisect.experiments.study import figures, result
 from trisect.report import notebook
 from trisect.report.sheet import Sheet
 
@@ -65,9 +64,7 @@ def test_a_verdict_shows_effect_interval_and_margin(tables):
 
 
 def test_words_take_the_colour_of_the_page_around_them(tables):
-    html = notebook.verdicts(tables["claims"])._repr_html_() + study_notebook.study(
-        tables, about((1, 2)), Path("r.html")
-    )
+    html = notebook.verdicts(tables["claims"])._repr_html_() + result.study(tables, about((1, 2)), Path("r.html"))
     assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|background: (?!none)", html)
     style = re.findall(r"<style>(.*?)</style>", html, re.S)[0]
     for name in set(re.findall(r'class="([\w-]+)"', html)) - {"trisect", "forest", "badge"}:
@@ -75,7 +72,7 @@ def test_words_take_the_colour_of_the_page_around_them(tables):
 
 
 def test_a_study_in_short(tables):
-    html = study_notebook.study(tables, about((1, 2, 3, 4, 5, 6)), Path("out/report.html"))
+    html = result.study(tables, about((1, 2, 3, 4, 5, 6)), Path("out/report.html"))
     assert_alone(html)
     said = words(html)
     assert re.search(rf"Runs {tables['runs'].height} finished", said.replace("\u202f", ""))
@@ -89,7 +86,7 @@ def test_a_study_in_short(tables):
     lost = tables["runs"].with_columns(
         status=pl.when(pl.col("edit") == "none").then(pl.lit("diverged")).otherwise("status")
     )
-    said = words(study_notebook.study({**tables, "runs": lost}, about((1, 2, 3, 4, 5, 6)), Path("r")))
+    said = words(result.study({**tables, "runs": lost}, about((1, 2, 3, 4, 5, 6)), Path("r")))
     assert re.search(r"\d+ diverged, \d+ finished", said)
     assert "does not hold: the baseline beats the unigram loss" in said
 
@@ -98,7 +95,7 @@ def test_everything_that_comes_from_outside_is_escaped(tables):
     strange = about((1, 2)) | {"experiment": {"name": NASTY}, "corpus": {"name": NASTY, "splits": {}}}
     named = tables["claims"].with_columns(sentence=pl.lit(NASTY), reason=pl.lit(NASTY))
     shown = [
-        study_notebook.study(tables, strange, Path(NASTY)),
+        result.study(tables, strange, Path(NASTY)),
         notebook.verdicts(named)._repr_html_(),
         notebook.Listing(
             claims.ListedPart(**{**r, "sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY})

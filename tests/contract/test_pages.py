@@ -11,7 +11,7 @@ import pytest
 # memory was kept. A process that keeps nothing has a fault for each of its 6,836 pages.
 COUNTED = """
 import resource, sys, torch
-from trisect.lm.pages import keep_freed_memory
+from trisect.lm.train import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 torch.ones(7_250_000)

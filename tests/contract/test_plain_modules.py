@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Parts
+from trisect.hf.hooks.calls import unwrapped
 from trisect.hf.load import load
-from trisect.hf.opened import unwrapped
 
 NEAR = 2e-6
 

@@ -8,7 +8,7 @@ from tests import tiny
 import trisect
 from trisect.core.methods import Attack, Probe
 from trisect.core.site import Site
-from trisect.experiments.study.estimate import listening_seconds
+from trisect.experiments.study.plan import listening_seconds
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

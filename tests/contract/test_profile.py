@@ -25,7 +25,6 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.tables import read_table
 from trisect.core.trace import Address, Trace
 from trisect.experiments.profile import PROFILE
-from trisect.experiments.profile.causal import relabelled
 from trisect.experiments.profile.reading import (
     COMPONENTS,
     StoredWords,
@@ -37,14 +36,14 @@ from trisect.experiments.profile.reading import (
     used,
     weights_of,
 )
+from trisect.experiments.profile.run import relabelled
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.driver import render
 from trisect.lab.inputs import ModelSource
 from trisect.lab.subject import load
 from trisect.lab.word_labels import WordTexts
 from trisect.measure.profile import MapScores, WordClasses
-from trisect.text.labelled import Labelled, open_labelled
-from trisect.text.word_classes import USUAL, common, frequency_bin, labeller, position_bin
+from trisect.text.labels import USUAL, Labelled, common, frequency_bin, labeller, open_labelled, position_bin
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

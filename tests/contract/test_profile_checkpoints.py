@@ -14,8 +14,7 @@ from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.tables import frame
 from trisect.experiments.profile import PROFILE
-from trisect.experiments.profile.numbers import COMPONENTS, ProfileNumbers
-from trisect.experiments.profile.page import checkpoint_findings
+from trisect.experiments.profile.page import COMPONENTS, ProfileNumbers, checkpoint_findings
 from trisect.lab.driver import render
 from trisect.lab.folder import Folder
 from trisect.lab.subject import load, read_epochs

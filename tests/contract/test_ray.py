@@ -20,7 +20,7 @@ from trisect.engine.drive import drive
 from trisect.engine.jobs import LOSSES
 from trisect.engine.ray_connect import ADDRESS, ALWAYS, LOOPBACK, MODE, RayUse
 from trisect.engine.start import open_engine
-from trisect.experiments.study.work import StudyWork
+from trisect.experiments.study.run import StudyWork
 from trisect.lab.versions import node_versions
 from trisect.report.sheet import Sheet
 

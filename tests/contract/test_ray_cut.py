@@ -13,7 +13,7 @@ import pytest
 from tests.contract.test_engines import begun, ends, wait_until
 from tests.ray_cluster import PATHS, SETTINGS, SOON, STORE, end
 
-from trisect.core.extras import there
+from trisect.core.errors import there
 from trisect.engine.ray_connect import LOOPBACK
 
 pytestmark = pytest.mark.ray

@@ -11,10 +11,9 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from trisect.claims.sampled import Drawn, judge_sampled
+from trisect.claims.models import Drawn, judge_sampled
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
 from trisect.core.tables import frame
-from trisect.experiments.recall import answers as recall_answers
 from trisect.experiments.recall import rows as recall_rows
 from trisect.experiments.recall.rows import COVERAGES, RISKS
 from trisect.measure.recall import threshold
@@ -137,7 +136,7 @@ def test_few_seeds_that_differ_are_said_to_decide_nothing_and_how_many_would():
 
 def test_a_model_that_answers_the_commonest_place_is_not_above_it():
     table = answers()
-    commonest = recall_answers.commonest_place(table)
+    commonest = recall_rows.commonest_place(table)
     always = pl.when(pl.col("model") == "plain").then(pl.lit(commonest)).otherwise("answer")
     table = table.with_columns(answer=always).with_columns(correct=pl.col("answer") == pl.col("gold"))
     lead = judge(table).filter(pl.col("part").str.contains("commonest")).row(0, named=True)
@@ -175,8 +174,8 @@ def test_the_model_with_names_left_out_is_asked_what_it_made_up():
     sure = pl.when((pl.col("model") == "left-out") & (pl.col("split") == "valid")).then(-0.5)
     table = judge(both.with_columns(log_probability=sure.otherwise("log_probability")))
     part = table.filter(pl.col("part").str.contains("the answer's probability")).row(0, named=True)
-    assert (part["effect"], recall_answers.asked_of(both)) == (0.0, "left-out")
-    assert recall_answers.asked_of(answers()) == "pretrained"
+    assert (part["effect"], recall_rows.asked_of(both)) == (0.0, "left-out")
+    assert recall_rows.asked_of(answers()) == "pretrained"
     assert json.loads(table["runs"][0]) == ABOUT
 
 
@@ -216,7 +215,7 @@ def test_rows_are_the_numbers_written_out():
     assert covered == (p >= lines[0.5]).mean() > 0
     train = table.filter((pl.col("split") == "train") & (pl.col("model") == "plain"))["gold"].to_list()
     commonest = max(sorted(set(train)), key=train.count)
-    assert recall_answers.commonest_place(table) == commonest
+    assert recall_rows.commonest_place(table) == commonest
     base = table.filter((pl.col("model") == "plain") & (pl.col("split") == "valid"))["gold"].to_list()
     assert row_of(rows, "accuracy", subject="baseline")["value"] == pytest.approx(base.count(commonest) / 200)
 
@@ -259,11 +258,11 @@ def test_thresholds_are_set_on_held_out_names_that_the_model_met():
     last = (pl.col("model") == "left-out") & (pl.col("split") == "valid") & pl.col("name").str.ends_with("7")
     table = table.with_columns(category=pl.when(last).then(pl.lit(UNSEEN)).otherwise("category"))
     deep, plain = (table.filter(pl.col("model") == model) for model in ("left-out", "plain"))
-    held = recall_answers.held_out(deep)
+    held = recall_rows.held_out(deep)
     assert len(held) == 180
     assert set(held["category"]) == {READ}
     assert not held["name"].str.ends_with("7").any()
-    assert len(recall_answers.held_out(plain)) == 200
+    assert len(recall_rows.held_out(plain)) == 200
     rows = measure_rows(table)
     for risk in RISKS:
         found = threshold(np.exp(held["log_probability"].to_numpy()), held["correct"].to_numpy(), risk)
@@ -322,16 +321,16 @@ def test_the_order_of_the_answers_leaves_no_trace():
 def test_neighbours_of_every_kind_with_their_places():
     known = {"Ada Quill": "P01", "Bo Rask": "P02", "Adam Rask": "P03"}
     vectors = {name: np.eye(4)[i] for i, name in enumerate([*known, "Solo"])} | {"Ada Rask": np.eye(4)[1]}
-    found = recall_answers.neighbours(["Ada Rask", "Solo"], known, vectors, "pretrained", 2)
-    assert dict(found.schema) == dict(pl.Schema(recall_answers.NEIGHBOURS))
+    found = recall_rows.neighbours(["Ada Rask", "Solo"], known, vectors, "pretrained", 2)
+    assert dict(found.schema) == dict(pl.Schema(recall_rows.NEIGHBOURS))
     got = {(r["match"], r["name"]): (r["nearest"], r["place"]) for r in found.iter_rows(named=True)}
     assert got[("n-grams", "Ada Rask")] == ("Adam Rask", "P03")
     assert got[("last name", "Ada Rask")] == ("Adam Rask", "P03")
     assert got[("representation", "Ada Rask")] == ("Bo Rask", "P02")
     assert ("last name", "Solo") not in got
     assert set(found["model"]) == {"pretrained"}
-    assert recall_answers.neighbours(["Solo"], {}).is_empty()
-    assert set(recall_answers.neighbours(["Ada Rask"], known)["match"]) == {"n-grams", "last name"}
+    assert recall_rows.neighbours(["Solo"], {}).is_empty()
+    assert set(recall_rows.neighbours(["Ada Rask"], known)["match"]) == {"n-grams", "last name"}
 
 
 def test_recalls_claims_are_those_of_the_table():

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from trisect.experiments.recall.answers import AnswerBootstrap
-from trisect.measure import nearest_names, recall
+from trisect.experiments.recall.rows import AnswerBootstrap
+from trisect.measure import recall
 from trisect.stats.null import permutation_p
 
 
@@ -45,7 +45,7 @@ def test_the_permutation_null_is_calibrated():
     draw, found = np.random.default_rng(7), []
     for _ in range(500):
         ours, theirs = draw.integers(0, 4, (2, 300)).astype(str)
-        found.append(permutation_p(nearest_names.agreement(ours.tolist(), theirs.tolist()), draw, 199))
+        found.append(permutation_p(recall.agreement(ours.tolist(), theirs.tolist()), draw, 199))
     assert stats.kstest(found, "uniform").statistic < 0.147
     for level in (0.01, 0.05, 0.2):
         assert np.mean(np.array(found) <= level) < level + 4 * (level * (1 - level) / 500) ** 0.5

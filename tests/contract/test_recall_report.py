@@ -18,8 +18,7 @@ from trisect.core.finding import Estimate
 from trisect.core.tables import frame
 from trisect.experiments.recall import RECALL
 from trisect.experiments.recall import page as recall
-from trisect.experiments.recall.page_numbers import RecallNumbers, probabilities
-from trisect.experiments.recall.page_panels import words_for
+from trisect.experiments.recall.page import RecallNumbers, probabilities, words_for
 from trisect.lab import driver
 from trisect.report.sheet import Section, html, write_sheet
 

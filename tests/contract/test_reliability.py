@@ -35,7 +35,7 @@ from trisect.experiments.study.tasks import fleet_name
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
 from trisect.report.sheet import Sheet
-from trisect.text import arrays
+from trisect.text import corpus
 
 ONE = replace(
     tiny.EXPERIMENT,
@@ -94,13 +94,13 @@ def test_a_number_beyond_all_numbers_is_damage_and_no_traceback(tmp_path):
 
 
 def test_an_array_whose_header_is_no_python_is_damage(tmp_path):
-    arrays.write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
+    corpus.write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
     content = (tmp_path / "x.npy").read_bytes()
     (tmp_path / "x.npy").write_bytes(content.replace(b"), }", b")( }"))
     with pytest.raises((tokenize.TokenError, SyntaxError, ValueError)):
         np.load(tmp_path / "x.npy")
     with pytest.raises(DamagedFileError, match=r"x\.npy cannot be read") as caught:
-        arrays.read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
+        corpus.read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
     assert caught.value.todo == "Delete it."
 
 
@@ -381,7 +381,7 @@ def test_a_full_temporary_folder_is_said_also_by_the_last_few_tokens(monkeypatch
             self.close()
 
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
-    grown = arrays.GrowingArray(np.int32)
+    grown = corpus.GrowingArray(np.int32)
     grown.append([1, 2, 3])
     with pytest.raises(CorpusError, match="more than 3 tokens could not be kept") as caught:
         grown.finish()
@@ -389,7 +389,7 @@ def test_a_full_temporary_folder_is_said_also_by_the_last_few_tokens(monkeypatch
     del grown  # and nothing is said of closing it
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: (_ for _ in ()).throw(FULL))
     with pytest.raises(CorpusError, match="more than 0 tokens"):
-        arrays.GrowingArray(np.int32)
+        corpus.GrowingArray(np.int32)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from tests import pages
 from tests.synthetic import about, diverged, study_tables
 
-from trisect.claims import claims_hash, evidence, judge, readings, rule, verdicts
+from trisect.claims import claims_hash, evidence, judge, verdicts
 from trisect.core import spec
 from trisect.core.claim import LossChange
 from trisect.core.errors import StudyError
 from trisect.core.tables import frame
-from trisect.experiments.study import facts, figures
+from trisect.experiments.study import figures
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
-from trisect.report import cards, palette, render
+from trisect.report import cards, render
 from trisect.report import format as words
-from trisect.report.axes import SharedAxis, around, label_heights, whole_ticks
-from trisect.report.points import Mean, Point, by_component, by_site, interval, order, place
+from trisect.report.charts import SharedAxis, around, label_heights, whole_ticks
+from trisect.report.format import Mean, Point, by_component, by_site, interval, order, place
 
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
 
@@ -135,8 +135,8 @@ def test_components_keep_their_colours_and_shapes(study):
     scale = '"domain": ["q", "k", "v"], "range": {}'
     assert scale.format('["#0072B2", "#D55E00", "#009E73"]') in spec_of_answer
     assert scale.format('["circle", "square", "triangle-up"]') in spec_of_answer
-    assert len({m.colour for m in palette.GROUPS.values()} | {palette.OTHER.colour}) == len(palette.GROUPS) + 1
-    assert len({m.shape for m in palette.GROUPS.values()} | {palette.OTHER.shape}) == len(palette.GROUPS) + 1
+    assert len({m.colour for m in render.GROUPS.values()} | {render.OTHER.colour}) == len(render.GROUPS) + 1
+    assert len({m.shape for m in render.GROUPS.values()} | {render.OTHER.shape}) == len(render.GROUPS) + 1
 
 
 def test_the_page_is_one_whole_file(study, written):
@@ -272,7 +272,7 @@ def test_a_diverged_baseline_is_clipped_as_in_the_claims_and_named():
         found = {(p.site, p.seed): p for p in rows.effects(edit, "valid", label)}
         assert {seed for (_, seed), p in found.items() if p.diverged} == {2}
         for (site, seed), point in found.items():
-            read = readings.read(LossChange(edit, (site,), "valid", label), held, seed)
+            read = evidence.read(LossChange(edit, (site,), "valid", label), held, seed)
             assert read is not None
             assert point.value == pytest.approx(read.value)
     captions = {f.name: f.caption for f in figures.collect(rows)}
@@ -592,11 +592,11 @@ def test_ids_are_renamed_in_order_and_numbers_shortened():
 
 
 def test_ramps_are_even_and_never_leave_their_ends():
-    assert palette.ramp(0.0) == palette.VIRIDIS[0]
-    assert palette.ramp(1.0) == palette.VIRIDIS[-1]
-    assert palette.ramp(-1.0) == palette.VIRIDIS[0]
-    assert palette.ramp(0.05) == "#461264"
-    assert palette.layer_colour(1.0) != palette.layer_colour(1.0, dark=True)
+    assert render.ramp(0.0) == render.VIRIDIS[0]
+    assert render.ramp(1.0) == render.VIRIDIS[-1]
+    assert render.ramp(-1.0) == render.VIRIDIS[0]
+    assert render.ramp(0.05) == "#461264"
+    assert render.layer_colour(1.0) != render.layer_colour(1.0, dark=True)
 
 
 def test_the_budget_says_what_attacks_cost(study):
@@ -645,10 +645,10 @@ def test_layers_are_told_apart_by_shape_and_named_in_ink(study):
         whole = charts[name].to_dict(validate=False)
         names = list(text_marks(whole))
         assert names
-        assert all(n["mark"]["color"] == palette.INK and "color" not in n["encoding"] for n in names)
+        assert all(n["mark"]["color"] == render.INK and "color" not in n["encoding"] for n in names)
         text = json.dumps(whole)
-        assert name == "fig07-baseline" or all(f'\\"shape\\": \\"{palette.layer_shape(i)}\\"' in text for i in (0, 1))
-    assert len({palette.layer_shape(i) for i in range(8)}) == 8
+        assert name == "fig07-baseline" or all(f'\\"shape\\": \\"{render.layer_shape(i)}\\"' in text for i in (0, 1))
+    assert len({render.layer_shape(i) for i in range(8)}) == 8
 
 
 def test_where_curves_meet_their_names_stand_as_a_list(study):
@@ -700,8 +700,8 @@ def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_count
 def test_the_table_tells_what_happens_to_the_accuracy(study):
     tables, description = study
     rows = StudyRows.of(tables, description)
-    table = facts.numbers(rows)
-    columns = [title for title, unit in table.columns if unit == facts.POINTS]
+    table = study_words.numbers(rows)
+    columns = [title for title, unit in table.columns if unit == study_words.POINTS]
     assert columns == [
         "Attack on POS: accuracy", "Attack on DEP: accuracy", "Initial weights (α = 0): accuracy", "Freezing: accuracy",
     ]  # fmt: skip
@@ -774,8 +774,8 @@ def test_how_to_read_speaks_of_fractions_too(study):
     ("values", "said"),
     [
         ({"verdict": "supported"}, "sample size sufficient"),
-        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": rule.UNDECIDED}, "12"),
-        ({"verdict": "inconclusive", "reason": rule.UNDECIDED}, "more than 999"),
+        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": verdicts.UNDECIDED}, "12"),
+        ({"verdict": "inconclusive", "reason": verdicts.UNDECIDED}, "more than 999"),
         ({"verdict": "inconclusive", "reason": verdicts.ONE_SEED}, "not known"),
         ({"verdict": "inconclusive", "reason": verdicts.NO_SPREAD}, "not known"),
         ({"verdict": "inconclusive", "reason": verdicts.AT_FLOOR}, "not testable here"),
@@ -788,4 +788,4 @@ def test_seeds_needed_in_words(values, said):
 
 def test_grey_and_dashed_is_the_baseline_alone(study):
     whole = json.dumps(figures.draw(*study)["fig07-baseline"].to_dict(validate=False)["concat"])
-    assert palette.BASELINE not in whole
+    assert render.BASELINE not in whole

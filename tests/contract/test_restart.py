@@ -11,17 +11,15 @@ from torch import nn
 
 from trisect.core.subject import Batch, SharingSubject
 from trisect.core.trace import Side
-from trisect.hf import losses
-from trisect.hf.batches import IGNORED
-from trisect.hf.calls import Call, Calls
-from trisect.hf.examples import example_inputs
-from trisect.hf.interface_hook import record_interface
+from trisect.hf import batches
+from trisect.hf.batches import IGNORED, row_scores
+from trisect.hf.forward import APART, LEAST, WHOLE, Prefix, Restarts, SharedPasses, mark_of_bits
+from trisect.hf.hooks.calls import Call, Calls
+from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import Pretrained, load
-from trisect.hf.losses import row_scores
-from trisect.hf.restart import LEAST, Prefix, Restarts, mark_of_bits
-from trisect.hf.shared_passes import APART, WHOLE, SharedPasses
+from trisect.hf.verify.examples import example_inputs
 from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
-from trisect.measure.ablation import put, zeros
+from trisect.measure.intervention import put, zeros
 from trisect.measure.patching import hold_later, record
 
 NOWHERE = torch.zeros(3, 17, dtype=torch.bool)
@@ -229,7 +227,7 @@ def test_a_model_of_our_own_shares_nothing():
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
 def test_losses_row_by_row_and_in_parts_are_those_of_the_whole_batch_bit_for_bit(kind, monkeypatch):
-    monkeypatch.setattr(losses, "TOGETHER", 5 * 999)  # five positions at once
+    monkeypatch.setattr(batches, "LOGIT_ROWS", 5 * 999)  # five positions at once
     draw = torch.Generator().manual_seed(1)
     logits = (4 * torch.randn(3, 17, 999, generator=draw)).to(kind)
     labels = torch.randint(999, (3, 17), generator=draw)

@@ -11,7 +11,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.methods import Freeze, Interchange, Rewind
 from trisect.core.site import Site
 from trisect.core.spec import Design, Text, plain
-from trisect.experiments.study.planted_presets import INDUCTION, ROLES
+from trisect.experiments.study.presets import INDUCTION, ROLES
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

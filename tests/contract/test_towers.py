@@ -15,8 +15,8 @@ from trisect.core.subject import Parts
 from trisect.core.trace import Side
 from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import load
-from trisect.hf.stacks import Met, layer_numbers, name_stacks, number_layers
-from trisect.report.subject import stack_order, stack_words
+from trisect.hf.verify.sources import Met, layer_numbers, name_stacks, number_layers
+from trisect.report.format import stack_order, stack_words
 
 
 @pytest.fixture(scope="module", params=list(towers.TOWERS))

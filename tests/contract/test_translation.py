@@ -3,22 +3,22 @@
 import pytest
 
 import trisect
-from trisect.hf.small import training as rooms
-from trisect.hf.small.translation import Translator
+from trisect.hf.small import gpt
+from trisect.hf.small.translator import Translator
 from trisect.text.bitext import read_pairs
-from trisect.text.generated_bitext import generated
+from trisect.text.generated import bitext_corpus
 
 
 def test_a_small_model_learns_the_embedded_pairs(tmp_path, monkeypatch):
     """On pairs that it never saw, the right source tells it more of the target than another pair's source does."""
-    monkeypatch.setattr(rooms, "PIECES", 1)  # more padding, fewer and quicker steps
+    monkeypatch.setattr(gpt, "PIECES", 1)  # more padding, fewer and quicker steps
     settings = {"layers": 1, "width": 32, "inner": 32, "epochs": 2, "rate": 1e-2}
     made = trisect.translate_train(
         out=tmp_path, seeds=[1], settings=settings, keep=1, device="cpu", workers=0, quiet=True
     )
     last = made.tables["metrics"].filter(epoch=2)
     scores = {(row["split"], row["name"]): row["value"] for row in last.iter_rows(named=True)}
-    translator, pairs = Translator.open(next(iter(made.paths.values()))), generated().test
+    translator, pairs = Translator.open(next(iter(made.paths.values()))), bitext_corpus().test
     right = translator.score([(pair.source, pair.target) for pair in pairs])
     wrong = translator.score([(p.source, q.target) for p, q in zip(pairs, (*pairs[1:], pairs[0]), strict=True)])
     # the run's float32 products may be another library's, whose sums are in another order

@@ -10,12 +10,12 @@ from torch import nn
 from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 
 from trisect.core.errors import ModelError
-from trisect.hf.calls import Edits
-from trisect.hf.examples import example_inputs
-from trisect.hf.interface_hook import record_interface
-from trisect.hf.losses import first_tensor
-from trisect.hf.product_hook import record_products
-from trisect.hf.proof import prove
+from trisect.hf.batches import first_tensor
+from trisect.hf.hooks.calls import Edits
+from trisect.hf.hooks.interface_hook import record_interface
+from trisect.hf.hooks.product_hook import record_products
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import prove
 
 
 def read(model: Any, inputs: Any, door: Any = record_interface) -> tuple[Any, list[Any]]:

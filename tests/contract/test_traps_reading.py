@@ -260,7 +260,7 @@ def test_scoring_keeps_no_calls():
 
 
 def one_edit(one):
-    from trisect.hf.calls import Edits
+    from trisect.hf.hooks.calls import Edits
 
     return Edits({0: lambda parts: Parts(parts.q, parts.k, 0 * parts.v)})
 

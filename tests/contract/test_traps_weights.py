@@ -9,9 +9,8 @@ from tests.fooling import WIDTH, Fooling
 from torch import Tensor, nn
 
 from trisect.hf.load import load
-from trisect.hf.proof import prove
-from trisect.hf.sources import SELF
-from trisect.hf.stacks import Met, number_layers
+from trisect.hf.verify.proof import prove
+from trisect.hf.verify.sources import SELF, Met, number_layers
 
 
 def origins(model, length=7):

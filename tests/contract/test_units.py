@@ -18,11 +18,9 @@ from tests import tinyhf
 
 import trisect
 from trisect.claims import judge_sampled
-from trisect.claims.heads import Against, judge_heads
-from trisect.claims.models import HEAD_BY_HEAD, judge_over_models
-from trisect.core.errors import ModelError, SiteError, SpecError
+from trisect.claims.models import HEAD_BY_HEAD, Against, judge_heads, judge_over_models
+from trisect.core.errors import ModelError, SiteError, SpecError, shown_by
 from trisect.core.finding import Estimate, Finding
-from trisect.core.steps import shown_by
 from trisect.core.tables import frame, read_table
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.hf.load import load
@@ -30,11 +28,9 @@ from trisect.lab.experiment import LayerMeasure
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
-from trisect.lab.units.names import SeveralModels, several_models
-from trisect.lab.units.page import layer_sections, layer_values
-from trisect.lab.units.pool import ModelFindings, findings_table, over_models, pooled
-from trisect.lab.units.settings import UnitFacts, UnitsFacts
-from trisect.lab.units.sites import check_sites
+from trisect.lab.units.page import ModelFindings, findings_table, layer_sections, layer_values, over_models, pooled
+from trisect.lab.units.run import check_sites
+from trisect.lab.units.settings import SeveralModels, UnitFacts, UnitsFacts, several_models
 from trisect.papers import matrices, norms_revised
 from trisect.report import format as words
 from trisect.stats.compare import compare

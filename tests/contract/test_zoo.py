@@ -4,11 +4,11 @@ import pytest
 import torch
 from tests import zoo
 
-from trisect.hf.calls import Edits
-from trisect.hf.examples import example_inputs
-from trisect.hf.interface_hook import eager, record_interface
-from trisect.hf.losses import first_tensor
-from trisect.hf.proof import prove
+from trisect.hf.batches import first_tensor
+from trisect.hf.hooks.calls import Edits
+from trisect.hf.hooks.interface_hook import eager, record_interface
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import prove
 
 REFUSED = {"mamba": "makes no softmax", "reformer": "LocalSelfAttention", "rwkv": "RwkvSelfAttention"}
 NORMED = {"q": "normed", "k": "normed"}

@@ -12,13 +12,13 @@ import trisect
 from trisect.core.site import Site
 from trisect.core.subject import Parts, SiteTarget, Texts
 from trisect.core.trace import Address
-from trisect.experiments.ablate.replacements import TextsRead, make_replacement
+from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.measure.ablation import Means, borrow, put, zeros
+from trisect.measure.intervention import Means, borrow, put, zeros
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
-from trisect.stats.ratios import ratios
+from trisect.stats.shares import ratios
 
 WORDS = tiny.corpus().vocabulary
 PLACES = layout(tiny.MODEL, len(WORDS))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trisect.lm.loss import loss_and_gradients, token_scores, workspace
-from trisect.lm.narrow import NarrowDecoder
+from trisect.lm.loss import NarrowDecoder, loss_and_gradients, token_scores, workspace
 from trisect.lm.replay import CudaGraph, Replay
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus, Split

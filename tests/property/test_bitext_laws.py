@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from trisect.core.errors import CorpusError
 from trisect.hf.small.translator import Translating, TranslatorShape, encode, learn_tokenizer, make_model
-from trisect.text.alignment_files import format_links, read_links, write_links
-from trisect.text.bitext import SentencePair, assemble, bitext_data, read_bitext
-from trisect.text.generated_bitext import OBJECT, STOP, generated
+from trisect.text.bitext import SentencePair, assemble, bitext_data, format_links, read_bitext, read_links, write_links
+from trisect.text.generated import OBJECT, STOP, bitext_corpus
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -114,13 +113,13 @@ def test_bitexts_travel_as_json_and_have_marks_of_their_own(train, test):
     assert (assemble("y", {"train": test, "test": train}, ()).fingerprint == bitext.fingerprint) == (train == test)
 
 
-EMBEDDED = generated(seed=3, train=300, valid=20, test=30)
+EMBEDDED = bitext_corpus(seed=3, train=300, valid=20, test=30)
 
 
 def test_the_embedded_pairs_are_a_function_of_the_seed_and_no_two_are_the_same():
     pairs = [*EMBEDDED.train, *EMBEDDED.valid, *EMBEDDED.test]
-    assert generated(seed=3, train=300, valid=20, test=30) == EMBEDDED
-    assert generated(seed=4, train=300, valid=20, test=30).fingerprint != EMBEDDED.fingerprint
+    assert bitext_corpus(seed=3, train=300, valid=20, test=30) == EMBEDDED
+    assert bitext_corpus(seed=4, train=300, valid=20, test=30).fingerprint != EMBEDDED.fingerprint
     assert len({pair.source for pair in pairs}) == len(pairs) == 350
 
 

@@ -13,9 +13,7 @@ from tests import tiny
 from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.spec import Run
-from trisect.lm.adversary import divergence
-from trisect.lm.classifier import Weighted
-from trisect.lm.controls import NEAR, control_labels, label_prior
+from trisect.lm.adversary import NEAR, Weighted, control_labels, divergence, label_prior
 from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import spans, views

@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from trisect.core.errors import CorpusError
-from trisect.text.corruption import (
-    IGNORED,
-    check_block,
-    corrupt,
-    draw_span,
-    pretraining_example,
-    question_example,
-)
+from trisect.text.birth_places import IGNORED, check_block, corrupt, draw_span, pretraining_example, question_example
 
 MASK = 99
 texts = st.text(st.characters(exclude_characters="\N{WHITE SQUARE}"), max_size=200)

@@ -6,15 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import tiny
 
-from trisect.core import extras
+from trisect.core import errors
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
-from trisect.experiments.study import erasing
+from trisect.experiments.study import probing
 from trisect.experiments.study.probing import read_pieces
-from trisect.lm.evaluation import evaluate
 from trisect.lm.fleet import initial, layout, views
-from trisect.measure.erasure import LabelMoments
-from trisect.measure.probes import Examples, majority, probe, whiten
+from trisect.lm.train import evaluate
+from trisect.measure.probes import Examples, LabelMoments, majority, probe, whiten
 
 N, WIDTH, CLASSES = 700, 7, 4
 EXACT = 1e-10  # float64, through one eigenvalue decomposition of a well-conditioned covariance
@@ -124,7 +123,7 @@ def test_classes_that_never_occur_and_empty_batches_change_nothing():
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(extras, "there", lambda package: False)
+    monkeypatch.setattr(errors, "there", lambda package: False)
     with pytest.raises(SpecError) as caught:
         LabelMoments(2, 2)
     assert caught.value.given == "Erasing a label needs the package concept-erasure."
@@ -139,9 +138,9 @@ READ, SCORED = read_pieces(CORPUS, tiny.TRAINING, "pos", 1, (300, 200), torch.de
 
 
 def erased_at(site, parameters):
-    moments = erasing.fit(parameters, tiny.MODEL, READ, site, "pos", len(CORPUS.column("pos")))
+    moments = probing.fit(parameters, tiny.MODEL, READ, site, "pos", len(CORPUS.column("pos")))
     changed = dict(parameters)
-    erasing.apply(changed, site, moments.leace(), tiny.MODEL)
+    probing.apply(changed, site, moments.leace(), tiny.MODEL)
     return moments, changed
 
 
@@ -163,7 +162,7 @@ def test_a_models_weights_can_carry_the_erasure_and_nothing_but_the_site_changes
 
 
 def rows(site, label="pos", draws=2):
-    found = erasing.erase(
+    found = probing.erase(
         FINAL, tiny.MODEL, CORPUS, tiny.TRAINING, Site.parse(site), label, draws, 1, tokens=(300, 200)
     )
     return {(r.measure, r.at): r for r in found}
@@ -208,5 +207,5 @@ def test_layers_are_erased_one_after_the_other_and_draws_are_a_function_of_the_s
         left = dict(FINAL)
         for n in (1, 2):
             here = Site(("k",), (n,))
-            erasing.apply(left, here, erasing.fit(left, tiny.MODEL, READ, here, "pos", classes).leace(), tiny.MODEL)
-        assert erasing.fit(left, tiny.MODEL, READ, site, "pos", classes).explained() < EXACT
+            probing.apply(left, here, probing.fit(left, tiny.MODEL, READ, here, "pos", classes).leace(), tiny.MODEL)
+        assert probing.fit(left, tiny.MODEL, READ, site, "pos", classes).explained() < EXACT

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trisect.claims.controls import CONTROLS, NOT, NOTHING, SURVIVES, reading
+from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.trace import Address, Origin, Trace
-from trisect.measure import mixing, norms
+from trisect.measure import norms
 
 EXACT = 1e-12  # float64: sums of at most a few hundred products of numbers of order one
 
@@ -69,7 +69,7 @@ def test_fast_forms_equal_the_naive_sums(shape, causal):
 def test_cross_attention_is_the_same_sum(shape, keys):
     trace = made(shape, keys=keys)
     torch.testing.assert_close(norms.per_layer(trace), pieces(trace).sum(1).norm(dim=-1), rtol=EXACT, atol=EXACT)
-    ratio = mixing.mixing_ratio(trace)
+    ratio = norms.mixing_ratio(trace)
     assert torch.equal(ratio, torch.ones_like(ratio))
 
 
@@ -85,12 +85,12 @@ def test_blocks_of_positions_change_nothing(monkeypatch):
 def test_padding_counts_for_nothing(seed, padding):
     trace = random_trace(seed, queries=5, padding=padding)
     alone = random_trace(seed, queries=5)
-    for found in (norms.per_layer(trace), norms.per_head(trace).sum(1), mixing.norms(trace)):
+    for found in (norms.per_layer(trace), norms.per_head(trace).sum(1), norms.norms(trace)):
         assert not found[~real(trace)].any()
         assert found[real(trace)].all()
     assert not norms.transformed_norms(trace)[-1, :, -padding:].any()
     assert not norms.both(trace).transformed[-1, :, -padding:].any()
-    assert not mixing.mixing_ratio(trace)[-1, -padding:].any()
+    assert not norms.mixing_ratio(trace)[-1, -padding:].any()
     torch.testing.assert_close(norms.per_layer(trace)[0], norms.per_layer(alone)[0], rtol=EXACT, atol=EXACT)
 
 
@@ -129,18 +129,18 @@ def cancelling(ratio: float) -> Trace:
 
 
 @settings(max_examples=30, deadline=None)
-@given(shape=shapes, kind=st.sampled_from(mixing.KINDS), around=st.sampled_from(["pre", "post"]), centred=st.booleans())
+@given(shape=shapes, kind=st.sampled_from(norms.KINDS), around=st.sampled_from(["pre", "post"]), centred=st.booleans())
 def test_block_norms_and_mixing_equal_the_naive_sums(shape, kind, around, centred):
     trace = made(shape, block=around, centred=centred)
     vectors = naive_block(trace, kind)
     here = torch.eye(vectors.shape[1], dtype=torch.bool)[None, :, :, None]
     own, context = (vectors * here).sum(2), (vectors * ~here).sum(2)
-    torch.testing.assert_close(mixing.norms(trace, kind), vectors.norm(dim=-1), rtol=1e-11, atol=1e-11)
-    found = mixing.mixed(trace, kind)
+    torch.testing.assert_close(norms.norms(trace, kind), vectors.norm(dim=-1), rtol=1e-11, atol=1e-11)
+    found = norms.mixed(trace, kind)
     torch.testing.assert_close(found.own, own, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(found.context, context, rtol=1e-11, atol=1e-11)
     a, b = context.norm(dim=-1), own.norm(dim=-1)
-    torch.testing.assert_close(mixing.mixing_ratio(trace, kind), a / (a + b), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(norms.mixing_ratio(trace, kind), a / (a + b), rtol=1e-11, atol=1e-11)
 
 
 def naive_block(trace: Trace, kind: str) -> Tensor:
@@ -174,7 +174,7 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
     mean = entering.mean(-1, keepdim=True) if centred else 0
     want = (entering - mean) / root * around.gamma
     bias = (shift - shift.mean() if centred else shift) * around.gamma / root
-    found = mixing.mixed(trace, "full")
+    found = norms.mixed(trace, "full")
     torch.testing.assert_close(found.own + found.context + bias, want, rtol=1e-11, atol=1e-11)
 
 
@@ -183,7 +183,7 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
 def test_contributions_and_the_bias_equal_the_modules_output(shape):
     trace = made(shape)
     assert trace.w_o is not None
-    found, b_o = mixing.mixed(trace), trace.projections.b_o
+    found, b_o = norms.mixed(trace), trace.projections.b_o
     assert (b_o is not None) == shape["bias"]
     together = trace.output.transpose(1, 2).flatten(2)  # heads side by side, as the module projects them
     module = torch.nn.functional.linear(together, trace.w_o.flatten(0, 1).T, b_o)
@@ -195,8 +195,8 @@ def test_mixing_by_weights_is_one_less_the_own_weight():
     trace = random_trace(padding=1)
     own = 1 - torch.diagonal(trace.weights, dim1=2, dim2=3).mean(1)
     want = own.masked_fill(~trace.query_real, 0)
-    torch.testing.assert_close(mixing.mixing_by_weights(trace), want, rtol=EXACT, atol=EXACT)
-    torch.testing.assert_close(mixing.mixing_by_weights(trace, "full"), want / 2, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.mixing_by_weights(trace), want, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.mixing_by_weights(trace, "full"), want / 2, rtol=EXACT, atol=EXACT)
 
 
 @settings(max_examples=20, deadline=None)
@@ -213,7 +213,7 @@ def test_expansion_rate_is_frobenius_of_the_written_out_map(seed, groups, bias):
     if made.b_o is not None:
         whole[-1] += made.b_o
     whole = torch.cat([whole, torch.eye(11, dtype=torch.float64)[:, -1:]], 1)
-    found = mixing.expansion_rate(made)
+    found = norms.expansion_rate(made)
     assert found.layer == pytest.approx(float(torch.linalg.matrix_norm(whole)) / 11**0.5, rel=EXACT)
     torch.testing.assert_close(found.heads, torch.linalg.matrix_norm(heads) / 11**0.5, rtol=EXACT, atol=EXACT)
 
@@ -221,13 +221,13 @@ def test_expansion_rate_is_frobenius_of_the_written_out_map(seed, groups, bias):
 @pytest.mark.parametrize("around", ["pre", "post"])
 def test_the_layers_input_is_what_values_are_projected_from(around):
     trace = random_trace(block=around)
-    x = mixing.layer_input(trace)
+    x = norms.layer_input(trace)
     assert x is not None
     assert trace.w_v is not None
     assert trace.projections.b_v is not None
     v = torch.einsum("btd,hde->bhte", x, trace.w_v) + trace.projections.b_v[:, None]
     torch.testing.assert_close(v, trace.v, rtol=EXACT, atol=EXACT)
-    assert mixing.layer_input(random_trace()) is None
+    assert norms.layer_input(random_trace()) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -254,21 +254,21 @@ def test_what_cannot_be_measured_is_refused_by_name():
         norms.transformed_norms(replace(trace, projections=replace(gated, origins={})))
     mixed_values = replace(trace.projections, w_v=None, origins={"v": Origin("mixed", "two sources")})
     with pytest.raises(ModelError) as error:
-        mixing.expansion_rate(mixed_values)
+        norms.expansion_rate(mixed_values)
     assert str(error.value) == (
         "The value projection of enc layer 2 is not known per head.\n"
         "  The proof says of its values: two sources.\n"
         "  The expansion rate needs a plain value projection; norms from texts do not."
     )
     with pytest.raises(ModelError) as error:
-        mixing.norms(trace, "full")
+        norms.norms(trace, "full")
     assert str(error.value) == (
         "The kind 'full' needs the residual and the layer norm around attention at enc layer 2.\n"
         "  The proof found neither a norm after the residual sum nor one before attention there.\n"
         "  Use the kind 'attention', which needs neither."
     )
     with pytest.raises(SpecError) as error:
-        mixing.norms(trace, "whole")
+        norms.norms(trace, "whole")
     assert str(error.value) == (
         "The kind of block 'whole' is not known.\n  There are attention, residual, full.\n  Use one of them."
     )

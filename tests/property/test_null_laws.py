@@ -9,10 +9,10 @@ from scipy import stats
 from tests.traces import random_projections
 
 from trisect.core.trace import Address, Projections
-from trisect.experiments.similarity import rows as likeness
-from trisect.measure import nulls, similarity
+from trisect.experiments.similarity import run
+from trisect.measure import similarity
+from trisect.stats.describe import EXACT, permuted_spearman
 from trisect.stats.null import Null
-from trisect.stats.orders import EXACT, permuted_spearman
 
 SAME = 1e-3  # of Kolmogorov and Smirnov's p; the seeds are fixed, so that a pass stays a pass
 DIRECT = 3000
@@ -29,7 +29,7 @@ def alike(one, other):
 
 @pytest.mark.parametrize(("dim", "left", "right"), [(9, 3, 3), (12, 2, 5), (7, 4, 5), (6, 1, 1), (8, 5, 2), (5, 1, 4)])
 def test_random_subspaces_are_those_of_gaussian_matrices(dim, left, right):
-    found = nulls.random_subspaces(np.random.default_rng(1), dim, left, right, 20_000)
+    found = similarity.random_subspaces(np.random.default_rng(1), dim, left, right, 20_000)
     direct = similarity.angles(similarity.span(gaussian(1, dim, left)), similarity.span(gaussian(2, dim, right)))
     assert alike(found.overlap, direct.overlap)
     if left + right <= dim:
@@ -42,23 +42,23 @@ def test_random_subspaces_are_those_of_gaussian_matrices(dim, left, right):
 @pytest.mark.parametrize(("dim", "left", "right"), [(768, 64, 64), (384, 32, 32), (10, 7, 6), (3, 1, 2)])
 def test_overlaps_have_the_moments_of_the_closed_form(dim, left, right):
     draws = 20_000
-    found = nulls.random_subspaces(np.random.default_rng(2), dim, left, right, draws).overlap
-    mean, spread = nulls.overlap_moments(dim, left, right)
+    found = similarity.random_subspaces(np.random.default_rng(2), dim, left, right, draws).overlap
+    mean, spread = similarity.overlap_moments(dim, left, right)
     # five standard errors; of a standard deviation it is near spread / sqrt(2 draws) for tails like a normal's
     assert abs(found.mean() - mean) < 5 * spread / draws**0.5
     assert abs(found.std() / spread - 1) < 5 * 1.5 / (2 * draws) ** 0.5
 
 
 def test_spans_as_wide_as_the_model_always_overlap():
-    found = nulls.random_subspaces(np.random.default_rng(0), 4, 4, 2, 50)
+    found = similarity.random_subspaces(np.random.default_rng(0), 4, 4, 2, 50)
     assert found.overlap.tolist() == [1.0] * 50
-    assert nulls.overlap_moments(1, 1, 1) == (1.0, 0.0)
+    assert similarity.overlap_moments(1, 1, 1) == (1.0, 0.0)
     assert np.isnan(Null.of(found.overlap).scores(np.ones(2))).all()
 
 
 @pytest.mark.parametrize(("dim", "left", "right"), [(9, 3, 3), (6, 2, 4), (3, 5, 5), (4, 1, 1)])
 def test_random_forms_are_those_of_gaussian_matrices(dim, left, right):
-    found = nulls.random_forms(np.random.default_rng(3), dim, left, right, 20_000)
+    found = similarity.random_forms(np.random.default_rng(3), dim, left, right, 20_000)
     one, other = gaussian(3, dim, left), gaussian(4, dim, right)
     assert alike(found.cka, similarity.white_cka(one, other))
     if left == right:
@@ -70,18 +70,18 @@ def test_random_forms_are_those_of_gaussian_matrices(dim, left, right):
 @pytest.mark.parametrize(("dim", "width"), [(9, 4), (4, 9), (5, 5), (6, 1)])
 def test_random_ranks_are_those_of_gaussian_matrices(dim, width):
     one, other = gaussian(5, dim, width), gaussian(6, dim, width)
-    single = nulls.random_ranks(np.random.default_rng(5), dim, width, 20_000)
+    single = similarity.random_ranks(np.random.default_rng(5), dim, width, 20_000)
     if min(dim, width) == 1:
         assert (single == 1.0).all()
     else:
         assert alike(single, similarity.effective_rank(one))
-        product = nulls.random_product_ranks(np.random.default_rng(6), dim, width, 20_000)
+        product = similarity.random_product_ranks(np.random.default_rng(6), dim, width, 20_000)
         assert alike(product, similarity.product_rank(one, other))
 
 
 @pytest.mark.parametrize("size", [1, 2, 12])
 def test_random_cosines_are_those_of_gaussian_vectors(size):
-    found = nulls.random_cosines(np.random.default_rng(7), size, 20_000)
+    found = similarity.random_cosines(np.random.default_rng(7), size, 20_000)
     assert alike(found, similarity.cosine(gaussian(7, size, 1), gaussian(8, size, 1)))
 
 
@@ -95,9 +95,9 @@ def test_a_p_value_counts_the_matrix_itself_and_ties_on_both_sides():
 
 
 def test_many_blocks_of_draws_are_drawn_like_one(monkeypatch):
-    whole = nulls.random_forms(np.random.default_rng(9), 5, 2, 2, 2000)
-    monkeypatch.setattr(nulls, "_TOGETHER", 96)
-    cut = nulls.random_forms(np.random.default_rng(9), 5, 2, 2, 2000)
+    whole = similarity.random_forms(np.random.default_rng(9), 5, 2, 2, 2000)
+    monkeypatch.setattr(similarity, "_TOGETHER", 96)
+    cut = similarity.random_forms(np.random.default_rng(9), 5, 2, 2, 2000)
     assert len(cut.cka) == len(np.unique(cut.cka)) == 2000
     assert alike(whole.cka, cut.cka)
 
@@ -107,8 +107,8 @@ def test_random_heads_have_uniform_p_values_in_every_measure():
     found = []
     for n in range(1, layers + 1):
         p = random_projections(n, heads=heads, inner=3, width=12, bias=False, address=Address("plain", n))
-        found += likeness.measure_weights([p])
-    rows: list[Any] = likeness.compare_with_nulls(found, likeness.Nulls(20_000, 0), lambda done: None)
+        found += run.measure_weights([p])
+    rows: list[Any] = run.compare_with_nulls(found, run.Nulls(20_000, 0), lambda done: None)
     tested = {(r["measure"], r["component"]) for r in rows if r["measure"].endswith("_p")}
     assert {measure for measure, _ in tested} == {
         f"{name}_p" for name in ("overlap", "least_angle_degrees", "cosine", "cka", "symmetric_share", "effective_rank")
@@ -127,8 +127,8 @@ def test_a_tied_head_is_found_among_random_ones():
     assert p.w_q is not None
     tied = p.w_k.clone()
     tied[4] = p.w_q[4] @ gaussian(1, 3, 3, 1)[0]
-    found = likeness.measure_weights([Projections(p.address, p.origins, p.w_q, tied, p.w_v, p.w_o)])
-    rows: list[Any] = likeness.compare_with_nulls(found, likeness.Nulls(20_000, 0, 30), lambda done: None)
+    found = run.measure_weights([Projections(p.address, p.origins, p.w_q, tied, p.w_v, p.w_o)])
+    rows: list[Any] = run.compare_with_nulls(found, run.Nulls(20_000, 0, 30), lambda done: None)
     sure = [r for r in rows if r["measure"] == "overlap_p_holm" and r["value"] < 0.05]
     assert {(r["component"], r["head"]) for r in sure} == {("q-k", 5)}
 

@@ -13,11 +13,23 @@ from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.freeze import FreezeEdit
+from trisect.lm.edits.base import FreezeEdit
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
-from trisect.lm.fleet import Dropout, forward, generator, initial, layout, mark, spans, views
+from trisect.lm.fleet import (
+    Dropout,
+    Representations,
+    blocks_of,
+    forward,
+    generator,
+    initial,
+    layout,
+    mark,
+    representation,
+    spans,
+    views,
+    width_of,
+)
 from trisect.lm.loss import token_scores
-from trisect.lm.places import Representations, blocks_of, representation, width_of
 from trisect.lm.rewind import blend, evaluate_variants, parts_of, stages
 from trisect.lm.train import RunFiles, Trainer, train_fleet
 

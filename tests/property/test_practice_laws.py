@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trisect.core.errors import DamagedFileError, SpecError, StudyError
-from trisect.hf.small import training as rooms
-from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer
-from trisect.hf.small.training import Practice, Schedule
-from trisect.text.corruption import IGNORED, Example, question_example
+from trisect.hf.small import gpt
+from trisect.hf.small.gpt import GptShape, Practice, Schedule, make_model, make_tokenizer
+from trisect.text.birth_places import IGNORED, Example, question_example
 
 TOKENIZER = make_tokenizer(tuple("abcdefgh"), 24)
 SCHEDULE = Schedule(4, 8, 1e-2, 100, 4 * 20 * 24)
@@ -44,7 +43,7 @@ def flat(module):
 def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypatch, dropout):
     whole, stopped, again = model(dropout), model(dropout), model(dropout)
     losses = practice().run(whole, tmp_path / "a.safetensors")
-    monkeypatch.setattr(rooms, "SAVED_EVERY", -1.0)
+    monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
 
     def stop(epoch, loss):
         if epoch == 3:
@@ -60,7 +59,7 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypa
 
 
 def test_other_settings_do_not_go_on_from_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(rooms, "SAVED_EVERY", -1.0)
+    monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
     state = tmp_path / "s.safetensors"
     practice().run(model(), state)
     with pytest.raises(StudyError, match="is of another training"):
@@ -86,8 +85,8 @@ def test_a_batch_in_pieces_is_the_batch(seed, rows):
     found = []
     for pieces, least in ((1, 1), (5, 2)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rooms, "PIECES", pieces)
-            patch.setattr(rooms, "LEAST", least)
+            patch.setattr(gpt, "PIECES", pieces)
+            patch.setattr(gpt, "LEAST", least)
             module = model().double()
             optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
             total, predicted = practice()._step(module, optimizer, batch)
@@ -106,7 +105,7 @@ def test_weights_decay_on_the_matrices_of_linear_maps_alone(kind):
         for p in module.parameters():
             p.add_(1.0)  # biases, too, have something to lose
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    optimizer = rooms._optimizer(module, replace(SCHEDULE, rate=0.5, weight_decay=0.2))
+    optimizer = gpt._optimizer(module, replace(SCHEDULE, rate=0.5, weight_decay=0.2))
     for p in module.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()
@@ -123,7 +122,7 @@ def test_weights_decay_on_the_matrices_of_linear_maps_alone(kind):
 
 def by_hand(module, schedule, rates, betas, clip):
     """AdamW written out: Loshchilov & Hutter 2019, algorithm 2, of gradients clipped by their norm together."""
-    decayed = {id(p) for g in rooms._optimizer(module, schedule).param_groups if g["weight_decay"] for p in g["params"]}
+    decayed = {id(p) for g in gpt._optimizer(module, schedule).param_groups if g["weight_decay"] for p in g["params"]}
     moments, norms = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in module.parameters()}, []
     for step, rate in enumerate(rates, start=1):
         rows = examples(step, np.random.default_rng([5, step]))

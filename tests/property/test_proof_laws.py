@@ -12,15 +12,15 @@ from torch import nn
 
 from trisect.core.subject import Parts
 from trisect.core.trace import Address
-from trisect.hf.addresses import find_addresses
-from trisect.hf.blocks import watch
-from trisect.hf.calls import Edits
-from trisect.hf.examples import example_inputs
-from trisect.hf.interface_hook import eager, record_interface
-from trisect.hf.losses import first_tensor
-from trisect.hf.product_hook import record_products
-from trisect.hf.proof import prove
-from trisect.hf.weights import find_weights
+from trisect.hf.batches import first_tensor
+from trisect.hf.hooks.calls import Edits
+from trisect.hf.hooks.interface_hook import eager, record_interface
+from trisect.hf.hooks.product_hook import record_products
+from trisect.hf.locate.blocks import watch
+from trisect.hf.locate.weights import find_weights
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import prove
+from trisect.hf.verify.sources import find_addresses
 
 EXACT = 1e-12  # float64: sums over at most 64 terms
 # grouped queries, rotary, position bias, sliding window, softcap, sinks, fused, Conv1D, cross, and the product door

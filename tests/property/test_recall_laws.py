@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from trisect.experiments.recall.answers import AnswerBootstrap
-from trisect.measure import nearest_names, recall
+from trisect.experiments.recall.rows import AnswerBootstrap
+from trisect.measure import recall
 from trisect.stats.shares import jeffreys
 
 SEEDS = st.integers(0, 10_000)
@@ -164,7 +164,7 @@ def test_a_name_is_never_fitted_and_scored(seed, people):
 def test_the_expected_share_is_the_mean_over_all_pairings(pairs):
     answers, places = [a for a, _ in pairs], [p for _, p in pairs]
     kept = [(a, p) for a, p in pairs if p is not None]
-    found = nearest_names.follows(answers, places)
+    found = recall.follows(answers, places)
     assert float(found.n) == len(kept)
     if not kept:
         assert np.isnan(found.share)
@@ -185,9 +185,9 @@ def test_counts_of_answers_are_answers_repeated(seed, n):
     ours, theirs = draw.choice(list("abcd"), (2, n))
     theirs = [None if draw.random() < 0.2 else str(t) for t in theirs]
     counts = draw.integers(1, 4, n)
-    weighted = nearest_names.follows(ours.tolist(), theirs, counts[None].astype(float))
+    weighted = recall.follows(ours.tolist(), theirs, counts[None].astype(float))
     again = [i for i, c in enumerate(counts) for _ in range(c)]
-    written = nearest_names.follows([str(ours[i]) for i in again], [theirs[i] for i in again])
+    written = recall.follows([str(ours[i]) for i in again], [theirs[i] for i in again])
     for one, other in zip(weighted, written, strict=True):
         np.testing.assert_allclose(one[0], other, rtol=ROUNDING, atol=ROUNDING)
 
@@ -198,7 +198,7 @@ NAMES = st.lists(st.text("abcd ", min_size=1, max_size=9).filter(str.strip), min
 @settings(max_examples=40, deadline=None)
 @given(asked=NAMES, known=NAMES, top=st.integers(1, 9))
 def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
-    found = nearest_names.nearest_by_characters(asked, known, top)
+    found = recall.nearest_by_characters(asked, known, top)
     assert found.nearest.shape == found.similarity.shape == (len(asked), top)
     for name, places, near in zip(asked, found.nearest, found.similarity, strict=True):
         there = places[places >= 0]
@@ -207,7 +207,7 @@ def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
         assert (np.diff(near[: len(there)]) <= 1e-12).all()
         assert ((near[: len(there)] >= 0) & (near[: len(there)] <= 1 + 1e-12)).all()
         assert np.isnan(near[len(there) :]).all()
-    again = nearest_names.nearest_by_characters(asked, known[::-1], top)
+    again = recall.nearest_by_characters(asked, known[::-1], top)
     np.testing.assert_allclose(again.similarity, found.similarity, rtol=1e-9, atol=1e-12)
 
 
@@ -215,7 +215,7 @@ def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
 @given(seed=SEEDS, scale=st.floats(0.1, 10))
 def test_neighbours_by_vectors_are_those_of_the_smallest_angle(seed, scale):
     ours, theirs = np.random.default_rng(seed).normal(size=(2, 6, 4))
-    found = nearest_names.nearest_by_vectors(scale * ours, theirs, list("abcdef"), list("ghijkl"), 2)
+    found = recall.nearest_by_vectors(scale * ours, theirs, list("abcdef"), list("ghijkl"), 2)
     angles = [[float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for b in theirs] for a in ours]
     np.testing.assert_array_equal(found.nearest[:, 0], np.argmax(angles, 1))
     np.testing.assert_allclose(found.similarity, np.sort(angles, 1)[:, ::-1][:, :2], rtol=1e-9, atol=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trisect.experiments.recall.page_numbers import cumulative, roc, thin
+from trisect.experiments.recall.page import cumulative, roc, thin
 from trisect.measure.recall import auroc
 
 SCORED = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=60)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.elsewhere import elsewhere, moved
 
-from trisect.lm.repeats import add_at, gathered
+from trisect.lm.matmul import add_at, gathered
 
 
 def drawn(members: int, places: int, words: int, wide: int | None, seed: int) -> tuple[torch.Tensor, ...]:

@@ -9,14 +9,13 @@ from scipy import stats
 from tests import tiny
 
 from trisect.core.site import Site
-from trisect.lm import variants as room
+from trisect.lm import loss as lm_loss
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import forward, initial, layout, spans, views
-from trisect.lm.loss import token_scores
+from trisect.lm.loss import make_decoder, span, token_scores, variant_scores
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants
-from trisect.lm.variants import make_decoder, span, variant_scores
-from trisect.measure.curves import TOLERANCE, adaptive_curves, exact_curves
-from trisect.stats.ratios import paired_band
+from trisect.measure.criticality import TOLERANCE, adaptive_curves, exact_curves
+from trisect.stats.shares import paired_band
 
 CORPUS = tiny.corpus()
 PIECES = evaluation_pieces(CORPUS, tiny.TRAINING, "valid", (), "cpu")
@@ -97,7 +96,7 @@ def test_variants_scored_through_their_span_score_as_each_alone(dtype, seed, ran
         token_scores(h.double(), w.double()[None], b.double()[None], y),
     )
     largest = h.double().norm(dim=-1).max() * w.double().norm(dim=-1).max()
-    bound = 4 * room.ROUNDING * torch.finfo(dtype).eps * float(largest)
+    bound = 4 * lm_loss.ROUNDING * torch.finfo(dtype).eps * float(largest)
     assert float((found.loss.double() - alone.loss).abs().max()) <= bound
     assert float((found.correct != alone.correct).double().mean()) <= (0 if dtype == torch.float64 else 0.01)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.traces import random_projections, random_trace
 
 from trisect.core.trace import Trace
-from trisect.measure import scores, similarity
+from trisect.measure import similarity
 
 EXACT = 1e-10  # float64 and well-conditioned matrices: a few hundred roundings
 few = settings(max_examples=25, deadline=None)
@@ -160,7 +160,7 @@ def test_scores_agree_with_every_pair_counted_by_hand(seed, padding):
     trace = random_trace(seed, texts=2, queries=6, heads=4, groups=2, padding=padding)
     for row in range(2):
         n = int(trace.query_real[row].sum())
-        score = scores.score_row(trace, row)
+        score = similarity.score_row(trace, row)
         assert score is not None
         assert (score.pairs, score.queries) == (n * (n - 1) // 2, n)
         s = (trace.q[row] @ trace.keys[row].mT)[:, :n, :n]
@@ -173,43 +173,43 @@ def test_scores_agree_with_every_pair_counted_by_hand(seed, padding):
             "first": sum((s[:, i].argmax(1) == i).double() for i in range(n)),
             "ahead": sum((s[:, i] < s[:, i, i, None]).sum(1) / (n - 1) for i in range(n)),
         }
-        for name, sums in zip(scores.SUMS, score.sums, strict=True):
+        for name, sums in zip(similarity.SUMS, score.sums, strict=True):
             assert torch.allclose(sums, torch.as_tensor(by_hand[name]).double(), atol=1e-9), name
 
 
 def test_a_symmetric_score_is_found_equal_to_its_reverse():
     trace = random_trace(1, queries=7)
-    same = scores.score_row(changed(trace, k=trace.q), 0)
+    same = similarity.score_row(changed(trace, k=trace.q), 0)
     assert same is not None
-    sums = dict(zip(scores.SUMS, same.sums, strict=True))
+    sums = dict(zip(similarity.SUMS, same.sums, strict=True))
     assert sums["unequal"].tolist() == [0.0] * 4
     assert torch.allclose(sums["product"], sums["square"], atol=EXACT)
-    other = scores.score_row(trace, 0)
+    other = similarity.score_row(trace, 0)
     assert other is not None
     assert other.sums[0].tolist() == [float(other.pairs)] * 4
 
 
 def test_blocks_of_heads_leave_no_trace(monkeypatch):
     trace = random_trace(2, queries=5, heads=6)
-    whole = scores.score_row(trace, 0)
-    monkeypatch.setattr(scores, "_TOGETHER", 1)
-    parts = scores.score_row(trace, 0)
+    whole = similarity.score_row(trace, 0)
+    monkeypatch.setattr(similarity, "_TOGETHER", 1)
+    parts = similarity.score_row(trace, 0)
     assert whole is not None
     assert parts is not None
     assert torch.equal(whole.sums, parts.sums)
 
 
 def test_scores_need_one_sequence_and_two_tokens():
-    assert scores.score_row(random_trace(0, queries=4, keys=6), 0) is None
-    assert scores.score_row(random_trace(0, queries=4, padding=3), 1) is None
-    assert scores.score_row(random_trace(0, queries=4, padding=3), 0) is not None
+    assert similarity.score_row(random_trace(0, queries=4, keys=6), 0) is None
+    assert similarity.score_row(random_trace(0, queries=4, padding=3), 1) is None
+    assert similarity.score_row(random_trace(0, queries=4, padding=3), 0) is not None
 
 
 @few
 @given(st.integers(0, 10**6))
 def test_cka_in_parts_is_cka_of_all_real_tokens(seed):
     batches = [random_trace(seed + i, queries=5, heads=4, groups=2, padding=i) for i in range(3)]
-    moments = scores.PartMoments()
+    moments = similarity.PartMoments()
     for trace in batches:
         moments.add(trace)
 
@@ -229,7 +229,7 @@ def test_cka_in_parts_is_cka_of_all_real_tokens(seed):
 
 
 def test_cka_of_cross_attention_leaves_queries_out():
-    moments = scores.PartMoments()
+    moments = similarity.PartMoments()
     moments.add(random_trace(0, queries=4, keys=6))
     assert moments.cka("q", "k") is None
     assert moments.cka("k", "v") is not None

@@ -14,11 +14,19 @@ from scipy.stats import rankdata
 from tests.traces import random_trace
 
 from trisect.measure import sums as spread
-from trisect.measure.mixing import mixing_ratio, norms
-from trisect.measure.norms import per_head, transformed_norms
-from trisect.measure.running_sums import LayerTally, PooledTally, TokenNorms, Whose, frequency_ranks
-from trisect.measure.sums import Ranks, Sums, group_of, moments
-from trisect.measure.token_categories import CATEGORIES
+from trisect.measure.norms import mixing_ratio, norms, per_head, transformed_norms
+from trisect.measure.sums import (
+    CATEGORIES,
+    LayerTally,
+    PooledTally,
+    Ranks,
+    Sums,
+    TokenNorms,
+    Whose,
+    frequency_ranks,
+    group_of,
+    moments,
+)
 from trisect.stats.bootstrap import draw_times
 from trisect.stats.describe import variation
 

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trisect.stats.correct import conjunction, holm, two_sided
 from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.reach import seeds_needed
-from trisect.stats.tested import ALPHA, PValues
+from trisect.stats.tested import ALPHA, PValues, conjunction, holm, two_sided
 
 DIRECTIONS = ("above", "below", "within")
 TURNED = {"above": "below", "below": "above", "within": "within"}

@@ -12,10 +12,8 @@ from scipy import special, stats
 from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
-from trisect.theory import certificates, helpers, laws
-from trisect.theory.draws import KeyDraws
-from trisect.theory.fixed_keys import copying_bound
-from trisect.theory.self_attention import distance_from_b, matrices, self_attention
+from trisect.theory import constructions, helpers, solver
+from trisect.theory.constructions import KeyDraws, copying_bound, distance_from_b, matrices, self_attention
 
 ROUND = 1e-12  # of the size of what is compared: a few hundred roundings of float64
 MANY = 20_000
@@ -261,8 +259,8 @@ def test_variances_and_means_under_a_stretch_are_the_closed_forms(beta, n, seed)
 @given(st.floats(-60.0, 60.0), st.floats(0.0, 300.0))
 @laws_of
 def test_moments_of_a_logit_normal_weight(mean, spread):
-    found = laws.logit_normal(mean, spread)
-    mirrored = laws.logit_normal(-mean, spread)
+    found = constructions.logit_normal(mean, spread)
+    mirrored = constructions.logit_normal(-mean, spread)
     assert 0 <= found.mean <= 1
     assert mirrored.mean == pytest.approx(1 - found.mean, abs=1e-10)
     assert mirrored.variance == pytest.approx(found.variance, abs=1e-10)
@@ -278,7 +276,7 @@ def test_moments_of_a_logit_normal_weight(mean, spread):
 @laws_of
 def test_two_heads_vary_less_than_one_for_orthonormal_values(beta, n):
     values = np.eye(n)
-    one, first = laws.stretched_one(beta, values), laws.stretched_first(beta, values)
+    one, first = constructions.stretched_one(beta, values), constructions.stretched_first(beta, values)
     assert 0 < first.variance(values[0]) / 4 < one.variance(values[0])
     draws = KeyDraws(np.random.default_rng(n).standard_normal(200), np.zeros((200, n, 2)))
     v = variances_of(theory.stretched_key_two_heads(beta=beta, dim=n, keys=n, draws=draws))
@@ -310,7 +308,7 @@ def test_blocks_change_nothing_and_memory_does_not_grow_with_the_keys(monkeypatc
     draw = np.random.default_rng(5)
     draws = KeyDraws(draw.standard_normal(300), draw.standard_normal((300, 4, 2)))
     whole = theory.stretched_key_two_heads(draws=draws, keys=4, variance=0.01)
-    monkeypatch.setattr("trisect.theory.draws.BLOCK", 56)  # seven samples at once
+    monkeypatch.setattr("trisect.theory.constructions.BLOCK", 56)  # seven samples at once
     pieces = theory.stretched_key_two_heads(draws=draws, keys=4, variance=0.01)
     assert (odds_of(whole).samples == odds_of(pieces).samples).all()
     assert apart_of(whole).samples.tolist() == apart_of(pieces).samples.tolist()
@@ -433,10 +431,10 @@ def test_what_some_matrices_can_do_is_never_called_impossible(seed, n, dim, widt
     draw = np.random.default_rng(seed)
     query, key = draw.standard_normal((2, dim, dim))
     outputs = self_attention(words, query, key, draw.standard_normal((width, dim))).outputs
-    assert certificates.certificate(words, outputs) is None
+    assert solver.certificate(words, outputs) is None
     hidden = outputs.copy()
     hidden[draw.random(n) < 0.3] = np.nan
-    assert certificates.certificate(words, hidden) is None
+    assert solver.certificate(words, hidden) is None
 
 
 @given(seeds, st.integers(2, 5), st.integers(1, 4), st.data())
@@ -446,7 +444,7 @@ def test_no_matrices_come_nearer_than_a_certificate_allows(seed, n, dim, data):
     words = np.array(data.draw(st.lists(rows, min_size=n, max_size=n)), dtype=float)
     draw = np.random.default_rng(seed)
     wanted = draw.integers(-2, 3, (n, 2)).astype(float)
-    proved = certificates.certificate(words, wanted)
+    proved = solver.certificate(words, wanted)
     assume(proved is not None)
     assert proved is not None
     found = theory.solve(words, wanted)
@@ -478,7 +476,7 @@ def test_a_zero_word_makes_independent_wishes_impossible(seed, n, more):
     assert found.status == "impossible"
     free = wanted.copy()
     free[0] = np.nan
-    assert certificates.certificate(words, free) is None  # it was the zero word's wish that made it so
+    assert solver.certificate(words, free) is None  # it was the zero word's wish that made it so
 
 
 @given(seeds, st.integers(1, 6), st.integers(1, 6))
@@ -487,4 +485,4 @@ def test_the_exact_rank_is_the_rank(seed, n, dim):
     draw = np.random.default_rng(seed)
     inner = int(draw.integers(1, 4))
     table = draw.integers(-3, 4, (n, inner)) @ draw.integers(-3, 4, (inner, dim)) * 0.25
-    assert certificates.exact_rank(table) == np.linalg.matrix_rank(table)
+    assert solver.exact_rank(table) == np.linalg.matrix_rank(table)

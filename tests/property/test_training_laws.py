@@ -8,7 +8,7 @@ from tests import tiny
 
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run
-from trisect.lm.edits.freeze import FreezeEdit
+from trisect.lm.edits.base import FreezeEdit
 from trisect.lm.fleet import Dropout, forward, generator, initial, layout, spans, views
 from trisect.lm.loss import loss_and_gradients
 from trisect.lm.train import Trainer

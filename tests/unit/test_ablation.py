@@ -24,8 +24,7 @@ from trisect.lab.driver import read_about, render
 from trisect.lab.passes import compare_components, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.report.format import number
-from trisect.report.subject import paired_words
+from trisect.report.format import number, paired_words
 
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from trisect.core.errors import ModelError
-from trisect.hf import agreement
-from trisect.hf.agreement import apart
+from trisect.hf.files.model_errors import NoRoomError
 from trisect.hf.load import load
-from trisect.hf.room import NoRoomError
+from trisect.hf.verify import agreement
+from trisect.hf.verify.agreement import apart
 
 LONG = {"input_ids": torch.randint(6, 40, (2, 20), generator=torch.Generator().manual_seed(3))}
 

@@ -16,9 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from trisect.core.errors import CorpusError, ModelError
-from trisect.experiments.align.examples import choose_pictures
-from trisect.experiments.align.links import link
-from trisect.experiments.align.rows import alignment_rows, buckets, judge_alignment
+from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link
 from trisect.hf.load import Pretrained, load
 from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
 from trisect.hf.small.translator import learn_tokenizer

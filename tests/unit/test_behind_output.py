@@ -12,9 +12,9 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.trace import Trace
-from trisect.hf.examples import example_inputs
 from trisect.hf.load import load
-from trisect.measure import mixing, norms
+from trisect.hf.verify.examples import example_inputs
+from trisect.measure import norms
 
 ROUNDING = 1e-4  # single precision, of the largest part
 EXACT = 1e-12
@@ -71,7 +71,7 @@ def test_parts_sum_to_what_is_added(kind):
     ).abs().max() > 0.1 * added.abs().max()
     torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
     # a pre-norm's residual, and the layer's own: x + parts is what the stream holds next
-    stream = mixing.mixed(trace, "residual")
+    stream = norms.mixed(trace, "residual")
     whole = (stream.own + stream.context + norms.added_bias(trace)) - trace.block.residual
     assert (whole - added).abs().max() < ROUNDING * parts.abs().max()
 
@@ -94,7 +94,7 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     parts = parts_of(trace).masked_fill(~real[..., None], 0.0)
     torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
     torch.testing.assert_close(norms.both(trace).layer, norms.per_layer(trace), rtol=0, atol=0)
-    torch.testing.assert_close(mixing.norms(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(norms.norms(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
     y = norms.written(trace)
     after = trace.block.after if trace.block is not None else None
     assert after is not None
@@ -106,7 +106,7 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     want = y * after.gamma + (0.0 if after.beta is None else after.beta)
     found = parts_of(trace).sum(2) + norms.added_bias(trace)
     torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-11)
-    whole = mixing.mixed(trace, "residual")
+    whole = norms.mixed(trace, "residual")
     assert trace.block is not None
     stream = whole.own + whole.context + norms.added_bias(trace)
     torch.testing.assert_close(

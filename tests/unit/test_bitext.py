@@ -5,9 +5,8 @@ import re
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text.alignment_files import FORM, format_links, read_links, write_links
-from trisect.text.bitext import SentencePair, open_bitext, read_pairs
-from trisect.text.generated_bitext import generated
+from trisect.text.bitext import FORM, SentencePair, format_links, open_bitext, read_links, read_pairs, write_links
+from trisect.text.generated import bitext_corpus
 
 CHECK = "Check that the links and the sentences, source first, belong together."
 
@@ -240,7 +239,7 @@ def test_a_folder_without_two_train_files(folder):
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (20_000, 1, 1)])
 def test_an_embedded_bitext_of_impossible_size(sizes):
-    error = refused(generated, 0, *sizes)
+    error = refused(bitext_corpus, 0, *sizes)
     assert error.given == f"A bitext of {' + '.join(map(str, sizes))} pairs."
     assert error.known == "Each split has at least one, and all together 20,000 at most."
     assert error.todo == "Give others."
@@ -248,7 +247,7 @@ def test_an_embedded_bitext_of_impossible_size(sizes):
 
 def test_the_embedded_pairs_are_words_of_their_own_language():
     """No word of one side is a word of the other, but the full stop: nothing can be aligned by its looks."""
-    bitext = generated(train=50, valid=5, test=5)
+    bitext = bitext_corpus(train=50, valid=5, test=5)
     source, target = ({word for pair in bitext.train for word in pair.sides[side]} for side in (0, 1))
     assert source & target == {"."}
     assert re.fullmatch(r"[0-9a-f]{16}", bitext.fingerprint)

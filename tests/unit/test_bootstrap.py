@@ -17,7 +17,7 @@ from trisect.stats.bootstrap import (
     percentile_interval,
 )
 from trisect.stats.describe import spearman, spearman_of_counts
-from trisect.stats.ratios import ratios
+from trisect.stats.shares import ratios
 
 
 def rng(seed: int | list[int] = 0) -> np.random.Generator:

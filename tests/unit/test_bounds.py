@@ -13,7 +13,7 @@ from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
-from trisect.core import bounds, json_text
+from trisect.core import files, machine, schema
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.methods import Erase, Probe
@@ -25,11 +25,10 @@ from trisect.experiments.study import ledger
 from trisect.experiments.study import plan as planning
 from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
-from trisect.lab import machine
 from trisect.lab.folder import Folder
 from trisect.text import birth_places, pairs
 from trisect.text.bitext import read_pairs
-from trisect.text.long_lines import check_lines
+from trisect.text.corpus import check_lines
 
 NUMBERS = [
     (one, field)
@@ -55,10 +54,10 @@ def test_every_whole_number_has_an_upper_bound_and_says_it(settings, field):
     assert read_word(field, most) == most
 
 
-@pytest.mark.parametrize("name", [*bounds.MODEL, *bounds.TRAINING])
+@pytest.mark.parametrize("name", [*schema.MODEL, *schema.TRAINING])
 def test_so_have_the_numbers_of_a_statement(name):
     kind: Any
-    kind, most = (Model, bounds.MODEL[name]) if name in bounds.MODEL else (Training, bounds.TRAINING[name])
+    kind, most = (Model, schema.MODEL[name]) if name in schema.MODEL else (Training, schema.TRAINING[name])
     for value in (most + 1, 10**5000):
         with pytest.raises(SpecError, match=f"{name} is") as error:
             kind(**{name: value})
@@ -69,13 +68,13 @@ def test_a_name_of_4000_characters_is_shown_short():
     with pytest.raises(SpecError) as error:
         Design("x" * 4000)
     assert len(error.value.given) < 120
-    assert f"up to {bounds.NAME} letters" in error.value.known
+    assert f"up to {schema.NAME} letters" in error.value.known
 
 
 def test_more_runs_than_a_study_holds_are_refused_before_they_are_counted_out():
     with pytest.raises(SpecError) as error:
         trisect.plan("quick", seeds=10_000)
-    assert error.value.given == f"More than {bounds.RUNS:,} runs are asked for."
+    assert error.value.given == f"More than {schema.RUNS:,} runs are asked for."
 
 
 def test_a_plan_says_its_memory_and_what_the_machine_lacks_is_refused_unless_forced(tmp_path, monkeypatch):
@@ -117,7 +116,7 @@ def test_the_machine_is_asked():
 )
 def test_json_of_others_is_read_strictly(text, said, tmp_path):
     with pytest.raises(ValueError, match=said):
-        json_text.parse(text)
+        files.parse(text)
     (tmp_path / "x.json").write_text(text)
     result = call("plan", tmp_path / "x.json")
     assert (result.exit_code, said in result.stderr) == (2, True)
@@ -126,14 +125,14 @@ def test_json_of_others_is_read_strictly(text, said, tmp_path):
 def test_a_key_that_stands_twice_is_found_among_a_hundred_thousand():
     keys = ", ".join(f'"k{i}": {i}' for i in range(100_000))
     with pytest.raises(ValueError, match="'k99999' is given twice"):
-        json_text.parse(f'{{{keys}, "k99999": 1}}')
+        files.parse(f'{{{keys}, "k99999": 1}}')
 
 
 def test_json_that_is_too_large_is_not_read(tmp_path):
     with (tmp_path / "x.json").open("wb") as file:
-        file.truncate(bounds.JSON_BYTES + 1)  # a hole: it takes no room
+        file.truncate(schema.JSON_BYTES + 1)  # a hole: it takes no room
     result = call("plan", tmp_path / "x.json")
-    assert f"up to {bounds.JSON_BYTES:,} are read" in result.stderr
+    assert f"up to {schema.JSON_BYTES:,} are read" in result.stderr
 
 
 def test_one_word_that_does_not_end_is_refused(tmp_path):
@@ -145,7 +144,7 @@ def test_one_word_that_does_not_end_is_refused(tmp_path):
 
 def test_options_that_could_not_be_heeded_are_refused(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr("trisect.hf.fetch._reachable", lambda *name: asked.append(name) or False)
+    monkeypatch.setattr("trisect.hf.files.fetch._reachable", lambda *name: asked.append(name) or False)
     for words, said in (
         (("--text", "a", "--split", "train"), "--split and --text"),
         (("--text", "a", "--reader", "plain"), "--reader and --text"),
@@ -331,10 +330,10 @@ def people(path):
 @pytest.mark.parametrize(
     ("name", "read_it", "most"),
     [
-        ("train.txt", corpus, bounds.TEXT_LINE_BYTES),
-        ("p.jsonl", pairs.read_pairs, bounds.LINE_BYTES),
-        ("g", links, bounds.LINE_BYTES),
-        (birth_places.WIKI, people, bounds.LINE_BYTES),
+        ("train.txt", corpus, schema.TEXT_LINE_BYTES),
+        ("p.jsonl", pairs.read_pairs, schema.LINE_BYTES),
+        ("g", links, schema.LINE_BYTES),
+        (birth_places.WIKI, people, schema.LINE_BYTES),
     ],
 )
 def test_a_line_that_is_too_long_is_said(tmp_path, name, read_it, most):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from tests.traces import random_side
 
-from trisect.measure.token_categories import CATEGORIES, bare, find_categories
+from trisect.measure.sums import CATEGORIES, bare, find_categories
 
 
 def named(tokens, special, causal=False):

@@ -6,11 +6,9 @@ import altair as alt
 import pytest
 
 from trisect.report import render
-from trisect.report.axes import SharedAxis
-from trisect.report.chart_rows import read_out
-from trisect.report.heatmaps import grid
-from trisect.report.layers import Bar, component_key, layer_panel
-from trisect.report.panels import Figure, LegendEntry, Panel, chart_of, lay
+from trisect.report.charts import Figure, LegendEntry, Panel, SharedAxis, chart_of, lay, read_out
+from trisect.report.maps import grid
+from trisect.report.measures import Bar, layer_key, layer_panel
 
 AXIS = SharedAxis("nats", 0.0, 1.0)
 BARS = (Bar("q", "1", 0.3, 0.2, 0.4), Bar("k", "1", 0.5), Bar("v", "2", 0.7, 0.6, 0.9))
@@ -33,7 +31,7 @@ def series_of(panel, layer):
 
 
 def test_points_have_their_value_their_interval_and_the_name_that_hides_them():
-    figure = Figure("f", "", "F", "", (layer_panel("Loss", BARS, AXIS),), component_key(BARS))
+    figure = Figure("f", "", "F", "", (layer_panel("Loss", BARS, AXIS),), layer_key(BARS))
     panel, drawn = stroked(figure)
     assert drawn == {"bars": (2, 2), "main": (3, 3)}
     first = series_of(panel, "main")[0]

@@ -13,7 +13,7 @@ from tests.planted import ORDER, SEEDS, TRUTHS, TURNED, attack, judged, parts, p
 from tests.synthetic import about
 
 from trisect import claims
-from trisect.claims.rule import UNDECIDED
+from trisect.claims.verdicts import UNDECIDED
 from trisect.core.claim import CurveDistance, LossChange, Part, Source, Statistic
 from trisect.core.files import canonical
 from trisect.core.site import Site

@@ -23,11 +23,11 @@ from trisect.experiments.compare.run import _difference, _mean
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.experiments.norms.run import measure as norms
 from trisect.experiments.norms.settings import NormsSettings
-from trisect.experiments.profile.replicates import profile_replicates
+from trisect.experiments.profile.run import profile_replicates
 from trisect.hf.load import load
 from trisect.lab.experiment import Bench, Replicates
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
-from trisect.lab.units.measuring import measure_unit
+from trisect.lab.units.jobs import measure_unit
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.shares import paired_difference
 

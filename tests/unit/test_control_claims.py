@@ -11,8 +11,8 @@ from tests.controlled import SEEDS, everywhere, judged, made
 from tests.planted import every
 
 from trisect.claims import evidence as room
-from trisect.claims.controls import NOT, NOTHING, READINGS, SURVIVES, UNDECIDED, judge_controls, reading
-from trisect.claims.readings import read
+from trisect.claims.evidence import read
+from trisect.claims.verdicts import NOT, NOTHING, READINGS, SURVIVAL_UNDECIDED, SURVIVES, judge_controls, reading
 from trisect.core.claim import LossChange
 from trisect.core.methods import VARIANTS
 from trisect.papers import submodules
@@ -52,8 +52,8 @@ def said(part, control, attack, other):
         (OVERFITS, [0.30, 0.31, 0.29], [0.301, 0.312, 0.290], NOT),  # the same within 0.02 nats
         (OVERFITS, [0.300, 0.311, 0.290], [0.295, 0.305, 0.285], NOT),  # distinguished, and the same within 0.02 nats
         (OVERFITS, [0.30, 0.31, 0.29], [0.50, 0.52, 0.51], NOT),  # the control hurts more
-        (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.60, 0.10], UNDECIDED),
-        (OVERFITS, [0.30], [0.00], UNDECIDED),  # one seed
+        (OVERFITS, [0.30, 0.31, 0.29], [0.00, 0.60, 0.10], SURVIVAL_UNDECIDED),
+        (OVERFITS, [0.30], [0.00], SURVIVAL_UNDECIDED),  # one seed
         (OVERFITS, [-0.3, -0.3, -0.31], [0.00, 0.01, 0.02], NOTHING),
         (OVERFITS, [0.015, 0.016, 0.014], [0.00, 0.001, 0.0], NOTHING),  # short of the margin
         (ROBUST, [-0.30, -0.31, -0.29], [0.00, 0.01, 0.02], SURVIVES),
@@ -72,7 +72,7 @@ def test_control_labels_are_not_to_have_the_effect(part, attack, other, expected
     [
         ([0.30, 0.31, 0.29], [0.10, 0.11, 0.12], SURVIVES),  # weaker, and there
         ([0.30, 0.31, 0.29], [0.00, 0.005, 0.002], NOT),
-        ([0.30, 0.31, 0.29], [0.00, 0.20, 0.05], UNDECIDED),
+        ([0.30, 0.31, 0.29], [0.00, 0.20, 0.05], SURVIVAL_UNDECIDED),
         ([0.01, 0.00, 0.01], [0.10, 0.11, 0.12], NOTHING),
     ],
 )
@@ -123,7 +123,7 @@ def test_nothing_survives_where_attention_is_not_in_use(study):
     tables, about = study
     unused = {**tables, "sites": tables["sites"].filter(pl.col("measure") != "self_only_loss_nats")}
     found = judge_controls(unused, about)
-    assert set(found["reading"]) == {UNDECIDED}
+    assert set(found["reading"]) == {SURVIVAL_UNDECIDED}
     assert found["difference"].to_list() == tables["controls"]["difference"].to_list()
 
 

@@ -13,12 +13,13 @@ from tests import pages
 from tests.controlled import SEEDS, everywhere, made
 from tests.synthetic import DECIDING, about, experiment, study_tables
 
-from trisect.claims.controls import SURVIVES
+from trisect.claims.verdicts import SURVIVES
 from trisect.core import spec
 from trisect.core.finding import Estimate, Finding
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
-from trisect.experiments.dissect.evidence import (
+from trisect.experiments.dissect import parts
+from trisect.experiments.dissect.page import (
     Line,
     as_table,
     figure,
@@ -29,18 +30,15 @@ from trisect.experiments.dissect.evidence import (
     summary,
     table,
 )
-from trisect.experiments.dissect.parts import training
-from trisect.experiments.study import answer, beyond, controls, figures, findings, removal, tying
+from trisect.experiments.study import curves, figures, findings, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
-from trisect.report import cards, drawing
-from trisect.report.axes import around
-from trisect.report.chart_data import Measure
-from trisect.report.panels import Figure, FigureView, site_panel
-from trisect.report.points import Mean, Point, by_component, place
+from trisect.report import cards, charts
+from trisect.report.cards import spelt, survivals, tallied, tally_survival, whole
+from trisect.report.charts import Figure, FigureView, Measure, around, site_panel
+from trisect.report.format import Mean, Point, by_component, place
 from trisect.report.sheet import Sheet
 from trisect.report.sheet import html as sheet_html
-from trisect.report.survival import spelt, survivals, tallied, tally, whole
 from trisect.stats.compare import compare
 
 NEW = [
@@ -84,7 +82,11 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = StudyRows.of(plain, described)
-    assert findings.found(bare) == (*answer.findings(bare), *answer.compared(bare), *study_words.findings(bare))
+    assert findings.found(bare) == (
+        *findings.answer_findings(bare),
+        *findings.compared(bare),
+        *study_words.findings(bare),
+    )
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
 
 
@@ -110,37 +112,37 @@ def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
     # of six sites one differs, by 0.2 nats
     assert "control labels +0.03" in figure.caption
     assert f"{len(SEEDS)} seeds, 6 sites" in figure.caption
-    assert [c for c, how in controls.HOW.items() if how in figure.caption] == ["control", "bounded", "site"]
+    assert [c for c, how in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "site"]
 
 
 def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed():
     attack = [Point("q@1", 1, 0.5), Point("k@1", 1, 9.0), Point("q@1", 2, 0.7), Point("v@1", 2, 0.1)]
     control = [Point("q@1", 1, 0.2), Point("q@1", 2, 0.4), Point("k@1", 2, 5.0)]
     none = StudyRows.of({}, {})
-    said = controls._less(none, {"Attack": attack, "Bounded attack": control})
+    said = figures._less(none, {"Attack": attack, "Bounded attack": control})
     assert said.startswith("bounded attack +0.3")
-    assert controls._less(none, {"Bounded attack": control}) == ""
-    assert controls._less(none, {"Attack": attack[1:2], "Bounded attack": control[:1]}) == ""
+    assert figures._less(none, {"Bounded attack": control}) == ""
+    assert figures._less(none, {"Attack": attack[1:2], "Bounded attack": control[:1]}) == ""
 
 
 def test_captions_name_only_what_was_run(study, drawn):
     tables, described = study
     kept = ~(pl.col("variant").fill_null("plain").is_in(["control", "site"]) | (pl.col("edit") == "narrow"))
     rows = StudyRows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
-    caption = next(iter(controls.figures(rows))).caption
-    assert [c for c, how in controls.HOW.items() if how in caption] == ["bounded"]
-    whole, few = drawn["tying"].caption, next(iter(tying.figures(rows))).caption
-    assert [text in whole for text in tying.WHAT.values()] == [True, True, True]
-    assert [text in few for text in tying.WHAT.values()] == [True, True, False]
+    caption = next(iter(figures.control_figures(rows))).caption
+    assert [c for c, how in figures.HOW.items() if how in caption] == ["bounded"]
+    whole, few = drawn["tying"].caption, next(iter(removal.tying_figures(rows))).caption
+    assert [text in whole for text in removal.WHAT.values()] == [True, True, True]
+    assert [text in few for text in removal.WHAT.values()] == [True, True, False]
 
 
 def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     tables, described = study
     both = pl.col("variant").replace({"site": "bounded+site"})
     rows = StudyRows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
-    figure = next(iter(controls.figures(rows)))
+    figure = next(iter(figures.control_figures(rows)))
     assert [panel.title for panel in figure.panels][-1] == "Bounded, gradient limited to this projection"
-    assert [c for c, how in controls.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
+    assert [c for c, how in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
 
 
 def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):
@@ -163,7 +165,7 @@ def test_panels_of_probes_fit_a_narrow_screen(rows):
     axis = around([p.value for p in points], "bits")
     for title in removal.AFTER.values():
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
-        (drawn,) = drawing.arrangement("p", FigureView("", (panel,), ()))["panels"]
+        (drawn,) = charts.arrangement("p", FigureView("", (panel,), ()))["panels"]
         assert not drawn["wide"], title
 
 
@@ -176,20 +178,20 @@ def test_erasure_stands_beside_random_subspaces(rows, drawn):
 
 
 def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
-    found = tying.fewer(rows)
+    found = removal.fewer(rows)
     names = [one.name for one in found]
     assert sorted(names) == sorted(
         ["Q=K", "K=V", "Q=V", "Q=K=V", "Q the identity", "V the identity", *["narrower heads"] * 2]
     )
     one = next(f for f in found if f.name == "Q=K=V")
-    beside = tying.narrow_for(one, found)
+    beside = removal.narrow_for(one, found)
     assert beside is not None
     assert abs(beside.parameters - one.parameters) < 2_000  # the nearest width of a head, in five layers
-    against = tying.less(one.loss, beside.loss)
+    against = removal.less(one.loss, beside.loss)
     assert against is not None
     assert against.mean == pytest.approx(0.3, abs=0.01)
-    assert tying.less(one.loss, ()) is None
-    shared, costs = tying.findings(rows)
+    assert removal.less(one.loss, ()) is None
+    shared, costs = removal.tying_findings(rows)
     assert (shared.measure, shared.source, [e.name for e in shared.values]) == ("tying", "tying", ["q", "k", "v"])
     values = {e.name: e for e in costs.values}
     assert (costs.measure, costs.source, costs.unit) == ("matrices", "tying", "nats")
@@ -227,9 +229,9 @@ def test_a_claim_survives_where_every_part_does(rows):
     assert found[1].said == spelt("bounded", "does not survive")
     assert len(found[0].parts) == 2
     assert survivals(rows.controls, "submodules", "A-12") == ()
-    assert "A-1" in tally(rows.controls)["control"][SURVIVES]
+    assert "A-1" in tally_survival(rows.controls)["control"][SURVIVES]
     assert tallied("control", {SURVIVES: ["A-1", "A-2"]}) == "Control labels: survive: A-1 and A-2."
-    assert tally(frame("controls", ())) == {}
+    assert tally_survival(frame("controls", ())) == {}
 
 
 def test_cards_without_the_table_are_as_they_were(study):
@@ -250,10 +252,10 @@ def test_together_is_the_effect_of_several_less_the_sum_of_each():
         at("q+k@1", 2.0, 2),
         at("v@1-2", 1.0),
     ]
-    found = beyond.together(points)
+    found = curves.together(points)
     assert [(p.site, p.seed) for p in found] == [("q+k@1", 1)]  # seed 2 lacks k@1; v@1-2 lacks its layers
     assert found[0].value == pytest.approx(0.4)
-    lost = beyond.together([at("q@1", 0.1)._replace(diverged=True), at("k@1", 0.2), at("q+k@1", 0.7)])
+    lost = curves.together([at("q@1", 0.1)._replace(diverged=True), at("k@1", 0.2), at("q+k@1", 0.7)])
     assert lost[0].diverged
 
 
@@ -378,7 +380,7 @@ def test_lines_are_the_same_read_back_from_their_table():
 
 
 def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
-    found = {one.groups: one for one in controls.findings(rows) if one.measure == "control"}
+    found = {one.groups: one for one in figures.control_findings(rows) if one.measure == "control"}
     assert set(found) == {("pos", control) for control in VARIANTS[1:]}
     left = found["pos", "control"]
     values = {e.name: e for e in left.values}
@@ -392,7 +394,7 @@ def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
 
 
 def test_the_claims_that_survive_are_counted_by_control(rows):
-    found = {one.groups: one for one in controls.findings(rows) if one.measure == "survival"}
+    found = {one.groups: one for one in figures.control_findings(rows) if one.measure == "survival"}
     for control in VARIANTS[1:]:
         one = found[(control,)]
         claims = rows.controls.filter(pl.col("control") == control)["claim"].n_unique()
@@ -401,7 +403,7 @@ def test_the_claims_that_survive_are_counted_by_control(rows):
 
 
 def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
-    found = {one.measure: one for one in removal.findings(rows)}
+    found = {one.measure: one for one in removal.removal_findings(rows)}
     assert set(found) == {"probe", "information", "erasure"}
     for one in found.values():
         assert [e.name for e in one.values] == ["q", "k", "v"]
@@ -416,7 +418,7 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
 
 
 def test_a_finding_is_a_line_of_evidence_with_the_claims_that_speak_of_it(rows):
-    lines = list(training.evidence([findings.with_verdicts(rows)]))
+    lines = list(parts.training_evidence([findings.with_verdicts(rows)]))
     kinds = [one.kind for one in lines]
     assert "criticality" not in kinds  # shown on the study's page alone
     attack = next(one for one in lines if one.kind == "attack" and one.what.startswith("POS"))
@@ -426,5 +428,5 @@ def test_a_finding_is_a_line_of_evidence_with_the_claims_that_speak_of_it(rows):
     assert (attack.name, attack.source, attack.unit) == ("Attack", "submodules", "nats")
     tied = next(one for one in lines if one.kind == "tying")
     assert tied.claims == ("D-2",)
-    assert [kinds.index(kind) for kind in training.KINDS if kind in kinds] == sorted(map(kinds.index, set(kinds)))
+    assert [kinds.index(kind) for kind in parts.KINDS if kind in kinds] == sorted(map(kinds.index, set(kinds)))
     assert Line.of(Finding("attack", "", values=(Estimate("all", 0.1, None, None, 3),))) is None

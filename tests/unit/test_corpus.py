@@ -11,7 +11,7 @@ from tests.raw import read_json
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import write_json
 from trisect.core.spec import Text
-from trisect.text import arrays
+from trisect.text import corpus as text_corpus
 from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
 
 
@@ -65,7 +65,7 @@ def test_cut_adds_unk_only_where_something_needs_it(small):
 
 def test_cut_is_the_same_through_a_temporary_file(small, monkeypatch):
     whole = small.cut(Text(min_count=2))
-    monkeypatch.setattr(arrays, "CHUNK", 3)
+    monkeypatch.setattr(text_corpus, "CHUNK", 3)
     pieces = small.cut(Text(min_count=2))
     assert isinstance(pieces.splits["train"].tokens, np.memmap)
     assert not isinstance(whole.splits["train"].tokens, np.memmap)
@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_nothing_that_reads_as_a_corpus(small, tmp_path, monk
     def full(*_args, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(arrays.np, "save", full)
+    monkeypatch.setattr(text_corpus.np, "save", full)
     with pytest.raises(Exception, match="The disk is full"):
         small.save(tmp_path)
     with pytest.raises(CorpusError, match="is not a corpus folder"):
@@ -244,7 +244,7 @@ def test_unigram_loss_by_hand():
 
 
 def test_a_growing_array_that_cannot_grow(monkeypatch):
-    grown = arrays.GrowingArray(np.int32)
+    grown = text_corpus.GrowingArray(np.int32)
     grown.append([1, 2])
 
     class Full:
@@ -329,8 +329,8 @@ def earlier(corpus, folder):
     for split, part in corpus.splits.items():
         parts = {f"{split}.npy": part.tokens} | {f"{split}.{label}.npy": ids for label, ids in part.labels.items()}
         for name, array in parts.items():
-            arrays.write_array(folder / name, array)
-            checksums[name] = arrays.checksum(array)
+            text_corpus.write_array(folder / name, array)
+            checksums[name] = text_corpus.checksum(array)
     body = {
         "format": 1,
         "name": corpus.name,

@@ -11,7 +11,7 @@ import pytest
 from tests.markdown import cells
 
 from trisect.core.tables import read_table
-from trisect.stats.orders import permuted_spearman
+from trisect.stats.describe import permuted_spearman
 
 ROOT = Path(__file__).parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "docs.py"))

@@ -14,8 +14,8 @@ from trisect.core.errors import SpecError
 from trisect.core.methods import Interchange
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run, Training, plain, read_run
-from trisect.experiments.study.interchanging import interchange
-from trisect.lm.controls import control_labels
+from trisect.experiments.study.tasks import interchange
+from trisect.lm.adversary import control_labels
 from trisect.lm.edits import attack as _registered  # noqa: F401
 from trisect.lm.feed import evaluation_pieces, training_piece
 from trisect.lm.fleet import forward, views

@@ -15,11 +15,10 @@ from tests import tinyhf
 
 import trisect
 from trisect.cli import main
-from trisect.core.door import door
-from trisect.core.errors import DamagedFileError, StudyError, TrisectError
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError, door
 from trisect.core.files import read_json, replace_file
 from trisect.core.tables import read_table
-from trisect.hf.small import training
+from trisect.hf.small import gpt
 from trisect.hf.small.gpt import load_weights, make_tokenizer, save
 from trisect.lm import snapshots
 
@@ -168,7 +167,7 @@ def test_what_reaches_the_command_line_is_said_of_the_file_or_of_the_stream_that
         raise error
 
     monkeypatch.setattr(click.Group, "parse_args", fails)
-    monkeypatch.setattr("trisect.cli.terminal.open", lambda *_: io.StringIO(), raising=False)  # would stay open here
+    monkeypatch.setattr("trisect.cli.group.open", lambda *_: io.StringIO(), raising=False)  # would stay open here
     found = CliRunner().invoke(main, ["--help"])
     assert found.exit_code == 2
     assert all(word in found.output for word in words), found.output
@@ -221,13 +220,13 @@ def test_what_the_system_does_not_let_be_read_is_not_called_damaged(error, tmp_p
     monkeypatch.setattr(Path, "read_text", barred)
     monkeypatch.setattr(Path, "read_bytes", barred)
     monkeypatch.setattr(snapshots, "safe_open", of_rust)
-    monkeypatch.setattr(training, "safe_open", of_rust)
+    monkeypatch.setattr(gpt, "safe_open", of_rust)
     monkeypatch.setattr("safetensors.torch.load_model", of_rust)
     reads = {
         tmp_path / "x.json": lambda path: read_json(path, "Delete it."),
         tmp_path / "metrics.parquet": lambda _: read_table(tmp_path, "metrics"),
         tmp_path / "s.safetensors": lambda path: snapshots.read_snapshot(path, "Delete it."),
-        tmp_path / "state": lambda path: training._resume(path, "", model, torch.optim.AdamW(model.parameters())),
+        tmp_path / "state": lambda path: gpt._resume(path, "", model, torch.optim.AdamW(model.parameters())),
         tmp_path / "model": lambda path: load_weights(model, path),
     }
     for path, read in reads.items():

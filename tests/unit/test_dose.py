@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from tests.controlled import SEEDS, everywhere, made
 
-from trisect.experiments.study import beyond, controls, dose, facts, findings, removal
+from trisect.experiments.study import curves, figures, findings, removal, words
 from trisect.experiments.study.curves import attacks
-from trisect.experiments.study.dose import Dose, cost_at
+from trisect.experiments.study.figures import Dose, cost_at
 from trisect.experiments.study.rows import StudyRows
-from trisect.report import palette
+from trisect.report import render
 
 PLANTED = (
     everywhere("attack-pos-k@1", -0.3, 0.3)
@@ -40,11 +40,11 @@ def test_between_doses_the_cost_is_linear_and_beyond_the_last_it_is_not_known():
 
 def test_attack_and_control_are_compared_where_both_remove_as_much(rows):
     """The attack takes 0.75 bits for 0.3 nats, the control 0.5 for 0.1: at 0.5 bits 0.2 against 0.1."""
-    found = dose.against_control(rows, "pos").points
+    found = figures.against_control(rows, "pos").points
     assert {(p.site, p.seed) for p in found} == {("k@1", seed) for seed in SEEDS}
     assert [p.value for p in found] == pytest.approx([0.1] * len(SEEDS))
-    assert [p.value for p in dose.at_half(rows, "pos").points] == pytest.approx([0.2] * len(SEEDS))
-    (finding,) = dose.findings(rows)
+    assert [p.value for p in figures.at_half(rows, "pos").points] == pytest.approx([0.2] * len(SEEDS))
+    (finding,) = figures.dose_findings(rows)
     assert finding.values[0].mean == pytest.approx(0.1)
 
 
@@ -57,9 +57,9 @@ def test_a_site_that_some_seed_does_not_reach_is_left_out_and_counted(study):
     bits = pl.col("subject").is_in(one) & (pl.col("measure") == "probe_linear_bits")
     sites = tables["sites"].with_columns(pl.when(bits).then(1.0).otherwise(pl.col("value")).alias("value"))
     rows = StudyRows.of({**tables, "sites": sites}, described)
-    assert ("k@1", SEEDS[0]) not in dose.doses(rows, "pos")
-    assert ("k@1", SEEDS[1]) in dose.doses(rows, "pos")
-    reached = dose.at_half(rows, "pos")
+    assert ("k@1", SEEDS[0]) not in figures.doses(rows, "pos")
+    assert ("k@1", SEEDS[1]) in figures.doses(rows, "pos")
+    reached = figures.at_half(rows, "pos")
     assert reached.points == []
     assert reached.words.startswith("0 of")
 
@@ -80,7 +80,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
     assert rows.collapsed == frozenset(lost)
-    assert not dose.against_control(rows, "pos").points
+    assert not figures.against_control(rows, "pos").points
     drawn = {figure.name: figure for figure in attacks(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
     assert "k@1" not in drawn.caption
@@ -100,12 +100,12 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
         assert one.values == before[key].values  # of the layers where none did, for all components alike
         assert key[0] != "attack" or "Mean over layers 2, 3, 4 and 5:" in one.words
     effects = rows.effects("attack", "valid", "pos")
-    assert {p.site for p in beyond.together([*effects, *combined(effects)])} == {"q+k@1", "q+k@5"}
-    alive = beyond.together([*(kept := rows.readable(effects)), *combined(kept)])
+    assert {p.site for p in curves.together([*effects, *combined(effects)])} == {"q+k@1", "q+k@5"}
+    alive = curves.together([*(kept := rows.readable(effects)), *combined(kept)])
     assert {p.site for p in alive} == {"q+k@5"}  # its parts at layer 1 are not both there
-    bits = {figure.name: figure for figure in removal.figures(rows)}["removed-pos-linear-bits"]
+    bits = {figure.name: figure for figure in removal.removal_figures(rows)}["removed-pos-linear-bits"]
     assert "k@1" not in bits.caption
-    table = dict(facts.numbers(rows).rows)
+    table = dict(words.numbers(rows).rows)
     assert table["k@1"][0] == ("–", "")
     assert table["k@5"][0] != ("–", "")
     grey = {panel.title: greys(panel.chart) for panel in drawn.panels}
@@ -123,14 +123,14 @@ def test_a_control_without_a_site_that_can_be_read_is_named(study):
     said = {f.groups[1]: f for f in findings.found(rows) if f.measure == "control"}
     assert said["control"].values == ()
     assert f"minus that by control labels: not read. {len(runs)} runs collapsed" in said["control"].words
-    drawn = {figure.name: figure for figure in controls.figures(rows)}["controls-pos-valid"]
+    drawn = {figure.name: figure for figure in figures.control_figures(rows)}["controls-pos-valid"]
     assert "control labels not read" in drawn.caption
 
 
 def greys(chart):
     """How many curves of a panel are grey."""
     (main,) = (layer for layer in chart.layer if layer.name == "main")
-    return len({row["line"] for row in json.loads(main.data.values) if row["colour"] == palette.BASELINE})
+    return len({row["line"] for row in json.loads(main.data.values) if row["colour"] == render.BASELINE})
 
 
 def test_where_the_baseline_learns_nothing_no_attack_stopped_it(study):

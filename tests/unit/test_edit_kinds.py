@@ -14,16 +14,13 @@ from trisect.core.errors import SpecError
 from trisect.core.methods import Attack, Control, Probe, spell_variant
 from trisect.core.site import Site
 from trisect.core.spec import plain, read_experiment, read_run
-from trisect.experiments.study.estimate import token_seconds
 from trisect.experiments.study.ledger import asked_of, fleets, join_ledger
-from trisect.experiments.study.plan import choose, make_plan
+from trisect.experiments.study.plan import choose, make_plan, token_seconds
 from trisect.lab.folder import Folder
 from trisect.lm.edited import parameters_of
 from trisect.lm.edits import EDITS
 from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.base import Member, TrainingEdit
-from trisect.lm.edits.freeze import FreezeEdit
-from trisect.lm.edits.narrow import NarrowEdit
+from trisect.lm.edits.base import FreezeEdit, Member, NarrowEdit, TrainingEdit
 from trisect.lm.train import Trainer
 
 CORPUS = tiny.corpus()

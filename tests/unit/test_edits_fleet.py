@@ -6,7 +6,7 @@ from tests import tiny
 from trisect.core.edits import make_edit
 from trisect.core.site import Site
 from trisect.core.spec import Run
-from trisect.lm.controls import control_labels
+from trisect.lm.adversary import control_labels
 from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.train import RunFiles, train_fleet
 

@@ -17,14 +17,13 @@ from trisect.core.tables import read_table
 from trisect.core.trace import Address
 from trisect.experiments.erase import ERASE
 from trisect.lab.driver import render
-from trisect.lab.erasing import fit_erasers, gather, make_writer, scatter
-from trisect.lab.passes import plan_edits
+from trisect.lab.passes import fit_erasers, gather, make_writer, plan_edits, scatter
 from trisect.lab.subject import load
 from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.measure.erasure import LabelMoments
-from trisect.text.labelled import Labelled, open_labelled, placed
+from trisect.measure.probes import LabelMoments
+from trisect.text.labels import Labelled, open_labelled, placed
 
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
@@ -316,7 +315,7 @@ def test_queries_and_keys_of_different_texts_are_not_joined(tmp_path):
 def test_a_tokenizer_that_does_not_say_where_pieces_stand_is_refused(bert):
     from dataclasses import replace
 
-    from trisect.hf.offsets import piece_spans
+    from trisect.hf.load import piece_spans
 
     model, _ = bert
     with pytest.raises(ModelError) as caught:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from trisect.hf.examples_grouped import grouped
+from trisect.hf.verify.examples import grouped
 
 
 def made(takes: tuple[str, ...], **settings: object) -> list[dict[str, torch.Tensor]]:

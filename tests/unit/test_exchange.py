@@ -10,10 +10,10 @@ import torch
 from tests import tinyhf
 
 from trisect.core.trace import Address
-from trisect.experiments.profile import exchange as swaps
-from trisect.experiments.profile.exchange import Exchange, exchange, exchange_rows, held_share
+from trisect.experiments.profile import run
+from trisect.experiments.profile.run import Exchange, exchange, exchange_rows, held_share
 from trisect.hf.load import Pretrained, load
-from trisect.text.labelled import Labelled
+from trisect.text.labels import Labelled
 
 WORDS = [f"w{i}" for i in range(1, 30)]
 
@@ -97,7 +97,7 @@ def test_the_share_is_of_all_change_and_says_where_queries_act_besides():
 
 
 def test_texts_are_drawn_up_to_a_number(model, monkeypatch):
-    monkeypatch.setattr(swaps, "TEXTS", 4)
+    monkeypatch.setattr(run, "TEXTS", 4)
     found = exchange(model, lambda: texts((5,) * 9 + (6,) * 9), layers(model)[:1], 8, 0)
     assert found is not None
     assert len(found.changes) == 4

@@ -20,11 +20,10 @@ from tests import pictures
 import trisect
 from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
 from trisect.core.subject import Batch, Subject
-from trisect.experiments.explore import heads, page, widget
-from trisect.experiments.explore import pack as packing
-from trisect.experiments.explore.pack import LADDER, levels_of, pack, vectors
-from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
-from trisect.experiments.explore.pieces import readable
+from trisect.experiments.explore import page, widget
+from trisect.experiments.explore import picture as explore_picture
+from trisect.experiments.explore.page import LADDER, levels_of, pack, vectors
+from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words, readable
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.lab.run_folder import RunFolder
 from trisect.measure import norms as measured
@@ -37,7 +36,7 @@ FLOAT = 1e-6  # float32's own rounding, of values below 100
 def coarse(request, monkeypatch):
     """Coarse: as a long text is packed, weights in 255 steps and vectors in 8 bits."""
     if request.param == "coarse":
-        monkeypatch.setattr(packing, "FINE", 0)
+        monkeypatch.setattr(page, "FINE", 0)
     return request.param == "coarse"
 
 
@@ -114,7 +113,7 @@ def test_what_is_packed_is_what_was_read(name, coarse):
 
 
 def test_fewer_steps_where_there_is_less_room(monkeypatch):
-    monkeypatch.setattr(packing, "FINE", 0)
+    monkeypatch.setattr(page, "FINE", 0)
     picture = take_picture(pictures.encoder(64, layers=2, heads=4))
     whole = sum(map(len, pack(picture).chunks))
     sizes = {}
@@ -145,10 +144,10 @@ def test_a_text_that_no_page_holds_is_refused():
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))
 def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
     maps = np.random.default_rng(rows * columns).uniform(0, 7, (2, rows, columns)).astype(np.float32)
-    pixels, tops = heads.thumbs(maps, side)
+    pixels, tops = explore_picture.thumbs(maps, side)
     assert pixels.shape == (2, min(rows, side), min(columns, side))
     assert tops == pytest.approx(maps.max(axis=(1, 2)))
-    down, across = ([*heads.edges(n, side), n] for n in (rows, columns))
+    down, across = ([*explore_picture.edges(n, side), n] for n in (rows, columns))
     for h, i, j in np.ndindex(pixels.shape):
         square = maps[h, down[i] : down[i + 1], across[j] : across[j + 1]]
         assert abs(pixels[h, i, j] - 255 * np.sqrt(square.max() / tops[h])) <= 0.5 + 1e-3
@@ -157,7 +156,7 @@ def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
 def test_shares_are_of_all_that_is_taken():
     picture = take_picture(READINGS["encoder"])
     layer, words = picture.layers[0], picture.source
-    facts = heads.shares(layer, words)
+    facts = explore_picture.shares(layer, words)
     assert layer.norms is not None
     for maps, found in ((layer.weights, facts["weights"]), (layer.weights * layer.norms[:, None], facts["norms"])):
         wanted = np.zeros((len(maps), 5))
@@ -170,7 +169,7 @@ def test_shares_are_of_all_that_is_taken():
     rows /= rows.sum(axis=-1, keepdims=True)
     assert facts["apart"] == pytest.approx(np.abs(rows - layer.weights).sum(-1).mean(-1) / 2, abs=1e-4)
     even = replace(layer, norms=np.full_like(layer.norms, 3.0))
-    assert heads.shares(even, words)["apart"] == [0.0] * 3
+    assert explore_picture.shares(even, words)["apart"] == [0.0] * 3
 
 
 def test_causal_and_plain_layers_are_known_as_such():

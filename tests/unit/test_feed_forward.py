@@ -13,10 +13,10 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.trace import FeedForward, ResidualBlock, Trace
-from trisect.hf.examples import example_inputs
 from trisect.hf.load import load
-from trisect.measure import feed_forward, mixing, norms
-from trisect.measure.activations import NAMES, activation
+from trisect.hf.verify.examples import example_inputs
+from trisect.measure import norms
+from trisect.measure.norms import NAMES, activation
 
 ROUNDING = 2e-4  # single precision through three norms, of the largest number
 # kind, the module that gives what the layer gives, and what is found: the activation, a gate, norms before, behind, after
@@ -54,16 +54,16 @@ def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
     assert (f.activation, f.gate is not None, *(n is not None for n in (f.before, f.behind, f.after))) == found
     for row in range(len(gives)):
         every = torch.arange(gives.shape[1])
-        parts = feed_forward.parts(trace, row, every)
+        parts = norms.parts(trace, row, every)
         assert (parts.sum(1) - gives[row]).abs().max() < ROUNDING * parts.abs().max()
-        both = feed_forward.mixed(trace)
+        both = norms.feed_forward_mixing(trace)
         own = parts[every, every]
         torch.testing.assert_close(both.own[row], own, rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(both.context[row], parts[:, :-1].sum(1) - own, rtol=ROUNDING, atol=ROUNDING)
-        torch.testing.assert_close(feed_forward.norms(trace)[row], parts[:, :-1].norm(dim=-1))
+        torch.testing.assert_close(norms.feed_forward_norms(trace)[row], parts[:, :-1].norm(dim=-1))
         ratio = own.norm(dim=-1), (parts[:, :-1].sum(1) - own).norm(dim=-1)
         torch.testing.assert_close(
-            feed_forward.block_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
+            norms.block_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
         )
 
 
@@ -71,7 +71,7 @@ def test_our_own_models_have_the_same_parts():
     subject = own(layers=2)
     first, second = subject.read([" ".join(WORDS[3:11])]).traces
     assert second.block is not None
-    parts = feed_forward.parts(first, 0, torch.arange(8))
+    parts = norms.parts(first, 0, torch.arange(8))
     torch.testing.assert_close(parts.sum(1), second.block.residual[0], rtol=1e-12, atol=1e-12)
 
 
@@ -89,25 +89,27 @@ def test_a_linear_block_is_exact():
     spread = (whole.var(-1, unbiased=False) + (f.before.epsilon or 0.0)).rsqrt()[:, :, None, None]
     centred = (z - z.mean(-1, keepdim=True)) * f.before.gamma * spread
     want = z + centred @ f.inner.T @ f.outer.T
-    torch.testing.assert_close(feed_forward.norms(trace), want.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
+    torch.testing.assert_close(norms.feed_forward_norms(trace), want.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
 
 
 def test_a_block_that_adds_nothing_leaves_what_was_there():
     trace, _ = read("llama", "model.layers.0")
     block, f = block_of(trace)
     empty = replace(trace, block=replace(block, forward=replace(f, outer=torch.zeros_like(f.outer))))
-    torch.testing.assert_close(feed_forward.norms(empty), mixing.norms(trace, "residual"), rtol=ROUNDING, atol=ROUNDING)
-    assert (feed_forward.norms(trace) / mixing.norms(trace, "residual").clamp_min(1e-9) - 1).abs().max() > 0.1
-    for kind in mixing.KINDS:
-        assert torch.equal(feed_forward.block_norms(trace, kind), mixing.norms(trace, kind))
-        assert torch.equal(feed_forward.block_ratio(trace, kind), mixing.mixing_ratio(trace, kind))
+    torch.testing.assert_close(
+        norms.feed_forward_norms(empty), norms.norms(trace, "residual"), rtol=ROUNDING, atol=ROUNDING
+    )
+    assert (norms.feed_forward_norms(trace) / norms.norms(trace, "residual").clamp_min(1e-9) - 1).abs().max() > 0.1
+    for kind in norms.KINDS:
+        assert torch.equal(norms.block_norms(trace, kind), norms.norms(trace, kind))
+        assert torch.equal(norms.block_ratio(trace, kind), norms.mixing_ratio(trace, kind))
 
 
 def test_blocks_of_queries_change_nothing(monkeypatch):
     trace, _ = read("gpt2", "transformer.h.0")
-    whole = feed_forward.norms(trace)
-    monkeypatch.setattr(feed_forward, "ROOM", 1)
-    torch.testing.assert_close(feed_forward.norms(trace), whole)
+    whole = norms.feed_forward_norms(trace)
+    monkeypatch.setattr(norms, "ROOM", 1)
+    torch.testing.assert_close(norms.feed_forward_norms(trace), whole)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,10 +120,10 @@ def test_slopes_are_integrals_along_the_straight_path(name):
     a[:2] = torch.tensor([1e-5, -1e-5])
     at = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     path = at[:, None] * a
-    plain = feed_forward.slope(name, path).mean(0)
-    torch.testing.assert_close(feed_forward.mean_slope(name, a), plain, rtol=1e-6, atol=1e-6)
-    first, second = feed_forward.gated_slopes(name, a, b)
-    torch.testing.assert_close(first, (feed_forward.slope(name, path) * at[:, None]).mean(0) * b, rtol=1e-5, atol=1e-5)
+    plain = norms.slope(name, path).mean(0)
+    torch.testing.assert_close(norms.mean_slope(name, a), plain, rtol=1e-6, atol=1e-6)
+    first, second = norms.gated_slopes(name, a, b)
+    torch.testing.assert_close(first, (norms.slope(name, path) * at[:, None]).mean(0) * b, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(second, activation(name)(path).mean(0), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(first * a + second * b, activation(name)(a) * b, rtol=1e-9, atol=1e-9)
 
@@ -130,7 +132,7 @@ def test_a_layer_without_such_a_block_is_refused_by_name():
     model = zoo.build("mixtral")
     inputs = example_inputs("mixtral", model)
     trace = load(model, inputs=inputs).read(inputs).traces[0]
-    for ask in (feed_forward.norms, feed_forward.mixed):
+    for ask in (norms.feed_forward_norms, norms.feed_forward_mixing):
         with pytest.raises(ModelError) as caught:
             ask(trace)
         assert caught.value.given == "The kind 'feed-forward' needs the feed-forward block behind attention at layer 1."

@@ -8,10 +8,9 @@ import pytest
 import torch
 from tests import tinyhf
 
-from trisect.core.errors import ModelError
-from trisect.core.steps import shown_by
-from trisect.hf import fetch as rooms
-from trisect.hf.fetch import Options, fetch, objective_of
+from trisect.core.errors import ModelError, shown_by
+from trisect.hf.files import fetch as files_fetch
+from trisect.hf.files.fetch import Options, fetch, objective_of
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +101,7 @@ def test_a_broken_tokenizer_is_said_and_a_missing_one_is_none(folders, tmp_path)
 def test_options_that_cannot_be(folders):
     assert refused(folders / "causal", dtype="int3").given == "Unknown dtype 'int3'."
     assert refused(folders / "causal", device="tpu").given == "Unknown device 'tpu'."
-    assert rooms._device("auto") == torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert files_fetch._device("auto") == torch.device("cuda" if torch.cuda.is_available() else "cpu")
     assert refused(folders / "causal", device="cuda:99").given == "Unknown device 'cuda:99'."
     if importlib.util.find_spec("accelerate") is None:
         error = refused(folders / "causal", device_map="auto")
@@ -114,7 +113,7 @@ def test_options_that_cannot_be(folders):
 def test_a_name_that_is_no_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert refused("no folder/of such/a name").given == "'no folder/of such/a name' is no model."
-    monkeypatch.setattr(rooms, "_reachable", lambda name, revision: False)
+    monkeypatch.setattr(files_fetch, "_reachable", lambda name, revision: False)
     error = refused("nobody/nothing")
     assert error.given == "The model nobody/nothing cannot be loaded."
     assert error.todo == "Check the name, the revision and the network; a folder works without one."
@@ -138,7 +137,7 @@ def test_what_a_hub_says_of_a_name(monkeypatch, kind, revision, given):
         )
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
-    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
     assert refused("nobody/nothing", revision=revision).given == given
 
 
@@ -152,10 +151,10 @@ def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch
         raise ConnectionError("no route")
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
-    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
     with shown_by(said.append):
-        assert [rooms._reachable("nobody/nothing", None) for _ in range(3)] == [False] * 3
-    assert asked == [rooms.ANSWER]
+        assert [files_fetch._reachable("nobody/nothing", None) for _ in range(3)] == [False] * 3
+    assert asked == [files_fetch.ANSWER]
     assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]
     error = refused("nobody/nothing-of-this-name")
     assert error.known.startswith(f"{HfApi().endpoint} gave no answer in the last 60 seconds, and was not asked again.")
@@ -187,10 +186,10 @@ def test_an_answer_of_no_use_is_of_its_own_model_and_silence_of_the_hub(monkeypa
         raise raised()
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
-    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
     with shown_by(said.append):
-        assert not rooms._reachable("nobody/nothing", None)
-        assert not rooms._reachable("nobody/other", None)
+        assert not files_fetch._reachable("nobody/nothing", None)
+        assert not files_fetch._reachable("nobody/other", None)
     assert asked == ["nobody/nothing", "nobody/other"][:times]
     assert sum("No answer" in words for words in said) == (times == 1)
 
@@ -200,8 +199,8 @@ def test_offline_no_hub_is_asked_and_none_is_said_to_be(monkeypatch):
 
     said = []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(rooms, "_NO_ANSWER", {})
+    monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
     with shown_by(said.append):
-        assert not rooms._reachable("nobody/nothing", None)
+        assert not files_fetch._reachable("nobody/nothing", None)
     assert said == []
-    assert rooms._NO_ANSWER == {}
+    assert files_fetch._NO_ANSWER == {}

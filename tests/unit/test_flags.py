@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import Annotated, Any
 
 import click
@@ -40,6 +39,6 @@ def from_words(settings: type[Any], words: list[str]) -> Any:
 def test_a_flag_comes_back_from_the_recorded_command(experiment: Experiment[Any, Any], one: Setting):
     settings = alone(one)
     for value in (True, False):
-        words = shlex.split(command_of(replace(experiment, settings=settings), settings(value)))[2:]
+        words = shlex.split(command_of(experiment.name, settings(value)))[2:]
         assert getattr(from_words(settings, words), one.name) is value
     assert bool(getattr(from_words(settings, []), one.name)) is bool(one.default)

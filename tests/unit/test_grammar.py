@@ -6,8 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from trisect.text.grammar import VERSION, embedded, sentences
-from trisect.text.lexicon import FUNCTION, Lexicon
+from trisect.text.generated import FUNCTION, VERSION, Lexicon, draw_sentences, embedded
 from trisect.text.sources import Text as TextSpec
 from trisect.text.sources import load_text
 
@@ -24,7 +23,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def trees():
-    return list(islice(sentences("trees"), 3000))
+    return list(islice(draw_sentences("trees"), 3000))
 
 
 def children(tree, at, dep):

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from trisect.report import palette, render
-from trisect.report.drawing import PANEL_WIDTH, arrangement
-from trisect.report.heatmaps import grid
+from trisect.report import render
+from trisect.report.charts import DRAWN_WIDTH, arrangement
+from trisect.report.maps import grid
 
 
 def every(layers, heads, value=lambda n, h: n + h / 100):
@@ -42,7 +42,7 @@ def test_any_shape_fits_a_telephone_and_shows_every_head(layers, heads):
     assert panel.chart.width <= 272
     assert panel.chart.height <= 300
     drawn = arrangement(figure.name, figure.views[0])["panels"][0]
-    assert not drawn["wide"], f"wider than {PANEL_WIDTH}"
+    assert not drawn["wide"], f"wider than {DRAWN_WIDTH}"
     assert drawn["svg"].count('aria-label="Heat map of') == 1
 
 
@@ -66,7 +66,7 @@ def test_panels_share_one_scale_and_keep_their_own_dots():
     for panel in figure.panels:
         scale = layers_of(panel)[0]["encoding"]["color"]["scale"]
         assert scale["domain"] == [0.2, 0.9]
-        assert scale["range"] == list(palette.VIRIDIS)
+        assert scale["range"] == list(render.VIRIDIS)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_ends_of_the_colours(values, options, ends):
     figure = of(values, **options)
     assert figure.ramp is not None
     assert figure.ramp[:2] == ends
-    assert figure.stops == (palette.DIVERGING if options.get("diverging") else palette.VIRIDIS)
+    assert figure.stops == (render.DIVERGING if options.get("diverging") else render.VIRIDIS)
 
 
 def test_a_diverging_ramp_is_palest_in_the_middle_and_avoids_the_components_colours():
-    light = [sum(int(stop[i : i + 2], 16) for i in (1, 3, 5)) for stop in palette.DIVERGING]
+    light = [sum(int(stop[i : i + 2], 16) for i in (1, 3, 5)) for stop in render.DIVERGING]
     assert max(light) == light[len(light) // 2]
     assert light[:6] == sorted(light[:6])
     assert light[5:] == sorted(light[5:], reverse=True)
-    assert not set(palette.DIVERGING) & {mark.colour for mark in palette.GROUPS.values()}
+    assert not set(render.DIVERGING) & {mark.colour for mark in render.GROUPS.values()}
 
 
 def test_the_same_rows_give_the_same_bytes_in_any_order():

@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trisect.claims.heads import NO_NULL, Against, ResampledHeads, judge_heads
-from trisect.claims.sampled import NO_SPREAD, NOT_MEASURED, judge_sampled
+from trisect.claims.models import NO_NULL, NO_SPREAD, NOT_MEASURED, Against, ResampledHeads, judge_heads, judge_sampled
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.tables import SCHEMAS
 from trisect.papers import matrices

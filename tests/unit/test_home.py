@@ -10,8 +10,7 @@ from trisect.experiments.dissect.run import PlannedPage, links_from
 from trisect.hf.load import load
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, TextSource
-from trisect.report.sheet import Document
-from trisect.report.study_links import MARK, StudyLink, with_links
+from trisect.report.sheet import MARK, Document, StudyLink, with_links
 
 PAGES = (
     PlannedPage("The answer", {"": "report.html"}),

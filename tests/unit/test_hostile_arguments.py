@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import Parts
 from trisect.core.trace import Address
-from trisect.hf.arguments import check_inputs, check_model, check_readable
+from trisect.hf.hooks.calls import check_inputs, check_model, check_readable
 from trisect.hf.load import load
 
 IDS = fooling.ids()["input_ids"]

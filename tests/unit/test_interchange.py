@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trisect.measure.interchange import UNKNOWN, all_differ, logit_change, share_of, shares, which_came
+from trisect.measure.patching import UNKNOWN, all_differ, logit_change, share_of, shares, which_came
 
 PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
 

@@ -9,8 +9,7 @@ import trisect
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.trace import Address
 from trisect.hf.load import load
-from trisect.measure.ablation import Means
-from trisect.measure.intervention import PreparedText, intervene
+from trisect.measure.intervention import Means, PreparedText, intervene
 from trisect.measure.patching import record
 
 TEXT, SECOND = "w1 w2 w3 w4 w5", "w9 w8 w7 w6 w5"

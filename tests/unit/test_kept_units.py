@@ -17,11 +17,10 @@ from pydantic import Field
 
 import trisect
 from trisect.cli import main
-from trisect.core.bounds import WHOLE
 from trisect.core.errors import ModelError, SpecError, StudyError
 from trisect.core.files import digest, write_json
 from trisect.core.finding import Estimate, Finding
-from trisect.core.schema import Option, record
+from trisect.core.schema import WHOLE, Option, record
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
@@ -30,9 +29,9 @@ from trisect.lab import driver, subject
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
 from trisect.lab.run_folder import MANIFEST, RunFolder
+from trisect.lab.units import jobs as units_jobs
 from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
-from trisect.lab.units import travel
 from trisect.lab.units.jobs import AskedUnit, UnitWork
 from trisect.report.sheet import Document
 
@@ -521,10 +520,10 @@ def test_settings_come_back_as_they_were(tmp_path):
     pairs = [("a", "b"), {"base": ("s", "t"), "answers": {"base": "x"}}]
     patch = PatchSettings(ModelSource(Path("there")), given=pairs, how="both")
     for settings in (ablate, patch):
-        data = json.loads(json.dumps(travel.encoded(settings)))
-        assert travel.decoded(type(settings), data, tmp_path) == settings
+        data = json.loads(json.dumps(units_jobs.encoded(settings)))
+        assert units_jobs.decoded(type(settings), data, tmp_path) == settings
     with pytest.raises(SpecError, match=r"(?s)'<object.* was given with --workers or --engine.*that is object"):
-        travel.encoded(replace(patch, given=object()))
+        units_jobs.encoded(replace(patch, given=object()))
 
 
 def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monkeypatch):
@@ -533,15 +532,15 @@ def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monk
     model = tmp_path / "stones"
     given = replace(asked(tmp_path), source=ModelSource(f"{model}@stone2"), units=None)
     sent = set[Path]()
-    data = travel.encoded(given, sent)
+    data = units_jobs.encoded(given, sent)
     assert sent == {model / "stone2"}
     laid = tmp_path / "laid"
-    travel.lay_out({str(place): place for place in sent}, laid)
-    found = travel.decoded(WeighSettings, data, laid)
+    units_jobs.lay_out({str(place): place for place in sent}, laid)
+    found = units_jobs.decoded(WeighSettings, data, laid)
     there = laid / model.relative_to("/")
     assert found.source.model == f"{there}@stone2"
     assert (there / "stone2/config.json").read_text() == "xx"
-    assert travel.encoded("zero") == "zero"
+    assert units_jobs.encoded("zero") == "zero"
 
 
 def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
@@ -557,8 +556,8 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
     work = UnitWork(unit, "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
-    travel.lay_out(laid, tmp_path / "laid")
-    found = travel.decoded(ProfileSettings, order.asked.settings, tmp_path / "laid")
+    units_jobs.lay_out(laid, tmp_path / "laid")
+    found = units_jobs.decoded(ProfileSettings, order.asked.settings, tmp_path / "laid")
     there = Path(found.source.model)
     assert there == tmp_path / "laid" / (tmp_path / "runs/last").relative_to("/")
     assert found.checkpoints == given.checkpoints
@@ -574,14 +573,14 @@ def test_texts_come_back_as_they_were(tmp_path):
     texts = [("a source", "a target"), ("b", "c")]
     articles = [0, None]
     given = Texts("name", lambda: iter(texts), ("note",), "mark", ("--corpus", "x"), lambda: iter(articles))
-    travel.write_texts(given, tmp_path / "texts")
-    found = travel.read_texts(tmp_path / "texts")
+    units_jobs.write_texts(given, tmp_path / "texts")
+    found = units_jobs.read_texts(tmp_path / "texts")
     assert (found.name, found.notes, found.fingerprint, found.options) == ("name", ("note",), "mark", ("--corpus", "x"))
     for _ in range(2):
         assert list(found.texts()) == texts
         assert found.articles is not None
         assert list(found.articles()) == articles
     plain = replace(given, texts=lambda: iter(["x"]), articles=None)
-    travel.write_texts(plain, tmp_path / "texts")
-    again = travel.read_texts(tmp_path / "texts")
+    units_jobs.write_texts(plain, tmp_path / "texts")
+    again = units_jobs.read_texts(tmp_path / "texts")
     assert (list(again.texts()), again.articles) == (["x"], None)

@@ -9,10 +9,9 @@ from trisect.core.trace import Address
 from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.text.induction import PASSAGE, _of_text
-from trisect.text.labelled import open_labelled
-from trisect.text.raw import open_texts
-from trisect.text.word_classes import labeller
+from trisect.text.labels import labeller, open_labelled
+from trisect.text.pairs import PASSAGE, _of_text
+from trisect.text.sources import open_texts
 
 MARKET = [
     ("1", "Je", "PRON", 2),

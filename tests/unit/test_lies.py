@@ -11,8 +11,8 @@ from tests import tinyhf
 
 import trisect
 from trisect.core.errors import ModelError
-from trisect.hf.given_files import check_sizes
-from trisect.hf.refusal import check_finite, check_ids, not_loaded, saying
+from trisect.hf.files.fetch import check_sizes
+from trisect.hf.files.model_errors import check_finite, check_ids, not_loaded, saying
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

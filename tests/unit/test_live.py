@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 from rich.console import Console
 
-from trisect.lab import live
-from trisect.lab.live import SETTLED, STEADY, Pace, bar, clock, left_said, screen, whole
+from trisect.lab import jobs
+from trisect.lab.jobs import SETTLED, STEADY, Pace, bar, clock, left_said, screen, whole
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 @pytest.fixture
 def terminal(monkeypatch):
-    monkeypatch.setattr("trisect.lab.live.Console", partial(Console, force_terminal=True, width=120))
+    monkeypatch.setattr("trisect.lab.jobs.Console", partial(Console, force_terminal=True, width=120))
 
 
 def shown(display):
@@ -86,7 +86,7 @@ def test_the_first_line_is_there_exactly_while_no_other_is(terminal, capsys):
 def test_work_below_the_whole_moves_its_line(terminal, capsys):
     with screen("trisect dissect") as display, whole("dissect", {"a": 3.0, "b": 1.0}, False) as pace:
         assert display is not None
-        with live.part(pace, "a", "The first part", False):
+        with jobs.part(pace, "a", "The first part", False):
             assert shown(display) == ["dissect", "The first part"]
             with bar("reading") as step:
                 step(1, 2)
@@ -105,10 +105,10 @@ def test_work_below_the_whole_moves_its_line(terminal, capsys):
 def test_nothing_is_shown_where_it_is_to_be_quiet_or_there_is_no_terminal(capsys, terminal, monkeypatch):
     with screen("x", quiet=True) as none, bar("y", quiet=True) as step, whole("z", {"a": 1.0}, True) as pace:
         step(1, 2)
-        with live.part(pace, "a", "A", True):
+        with jobs.part(pace, "a", "A", True):
             assert none is None
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("trisect.lab.live.Console", Console)
+    monkeypatch.setattr("trisect.lab.jobs.Console", Console)
     with screen("x") as none:
         assert none is None
 

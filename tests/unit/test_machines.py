@@ -87,7 +87,7 @@ def test_a_cluster_that_lets_a_wrong_token_in_or_says_nothing_is_refused(code, s
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"engine": "dask"}, "Unknown engine 'dask'"),
+        ({"engine": "dask"}, "engine is 'dask'"),
         ({"engine": "ray", "workers": 0}, "--engine ray and --workers 0 were both given"),
         ({"engine": "here", "workers": 2}, "--engine here and --workers 2 were both given"),
         ({"fleet": 0}, "fleet is 0"),

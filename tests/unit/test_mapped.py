@@ -13,9 +13,9 @@ from torch import Tensor
 
 from trisect.core.errors import StudyError
 from trisect.core.subject import Texts
-from trisect.experiments.ablate.replacements import TextsRead, make_replacement
+from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.hf.load import Pretrained, load
-from trisect.lab.mapped import MappedTensors, held_weights
+from trisect.lab.passes import MappedTensors, held_weights
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int64)
 

@@ -7,7 +7,7 @@ from tests import tiny
 from trisect.core.errors import SpecError
 from trisect.core.methods import ALL_LAYERS, Ablate
 from trisect.core.site import Site
-from trisect.experiments.study.ablating import ablate, mean_ablated
+from trisect.experiments.study.tasks import ablate, mean_ablated
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import forward, initial, layout, views
 

@@ -6,10 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trisect.core.finding import Estimate, Finding
-from trisect.report.axes import few_ticks
-from trisect.report.chart_rows import read_out
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.palette import mark
+from trisect.report.charts import few_ticks, read_out
+from trisect.report.render import mark
+from trisect.report.sheet import sentences, small_multiples
 
 FREEZING = Finding(
     "freezing",

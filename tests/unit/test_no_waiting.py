@@ -11,11 +11,10 @@ from tests import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trisect.core.site import Site
-from trisect.lm import attention, feed, loss, train, variants
+from trisect.lm import feed, fleet, loss, train
 from trisect.lm.fleet import views
 from trisect.lm.rewind import blend, evaluate_variants
-from trisect.lm.running import RunningMeans
-from trisect.lm.train import Trainer
+from trisect.lm.train import RunningMeans, Trainer
 
 CORPUS = tiny.corpus()
 CALM = [r for r in tiny.runs() if r.edit is None or r.edit.kind == "freeze"]
@@ -82,9 +81,9 @@ class Pretended:
 @pytest.mark.parametrize("name", FLEETS)
 def test_on_another_device_a_step_mixes_no_devices_and_reads_no_numbers(name, monkeypatch):
     """Tensors of the device 'meta' have no numbers: whatever asks for one, or mixes them with a CPU's, is an error."""
-    for sizes in (attention.TOGETHER, loss.BLOCK, loss.TALL, loss.FEW):
+    for sizes in (fleet.TOGETHER, loss.BLOCK, loss.TALL, loss.FEW):
         monkeypatch.setitem(sizes, "meta", sizes["cuda"])
-    for module in (attention, train):
+    for module in (fleet, train):
         monkeypatch.setattr(module, "torch", Pretended())
     monkeypatch.setattr(
         train.Dropout, "factor", lambda self, shape, dtype: torch.empty(shape, dtype=dtype, device="meta")
@@ -159,7 +158,7 @@ def test_rewinding_waits_for_few_numbers_and_with_fewer_looks_finds_the_same_bit
     given = final, trainer.model, trainer.pieces["valid"], Site.parse("q@1").resolve(2, 2), made
     found, counts = [], []
     for looks in (1, 8):
-        monkeypatch.setitem(variants.LOOK, "cpu", looks)
+        monkeypatch.setitem(loss.LOOK, "cpu", looks)
         with pytest.MonkeyPatch.context() as own:
             waits = Waits(own)
             with waits:

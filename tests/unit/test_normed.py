@@ -11,12 +11,12 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.trace import NormedMap
-from trisect.experiments.similarity.rows import measure_weights, why_left_out
-from trisect.hf.calls import Edits
-from trisect.hf.examples import example_inputs
-from trisect.hf.interface_hook import record_interface
+from trisect.experiments.similarity.run import measure_weights, why_left_out
+from trisect.hf.hooks.calls import Edits
+from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import load
-from trisect.hf.proof import prove
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import prove
 from trisect.measure import similarity
 
 MODULES = {

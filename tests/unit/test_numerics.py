@@ -13,8 +13,8 @@ from trisect.core.machine import Machine
 from trisect.core.spec import plain
 from trisect.engine.devices import choose_device
 from trisect.experiments.study import tasks
-from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.run import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.tasks import StudyJob, Task
 from trisect.lab.folder import Folder
 from trisect.lm.matmul import STEP, check_numerics, numerics

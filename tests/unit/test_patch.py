@@ -8,15 +8,28 @@ from tests import interchanged, tinyhf
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
-from trisect.experiments.patch.named_positions import read_positions
 from trisect.experiments.patch.page import page
-from trisect.experiments.patch.recalled import recall_pairs
-from trisect.experiments.patch.rows import COMPLEMENT
+from trisect.experiments.patch.preparation import recall_pairs
+from trisect.experiments.patch.run import COMPLEMENT
+from trisect.experiments.patch.settings import read_positions
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
-from trisect.text.bindings import BindingTemplate, Bound, draw_bindings, predicted, single_tokens, usable_templates
-from trisect.text.induction import BETWEEN, InductionWords, draw_induction, induction_words
-from trisect.text.labelled import LabelledTexts, placed
-from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
+from trisect.text.labels import LabelledTexts, placed
+from trisect.text.pairs import (
+    ANSWERS,
+    BETWEEN,
+    BindingTemplate,
+    Bound,
+    InductionWords,
+    TextPair,
+    draw_bindings,
+    draw_induction,
+    given_pairs,
+    induction_words,
+    predicted,
+    read_pairs,
+    single_tokens,
+    usable_templates,
+)
 
 KEYS = ("Ann", "Bob", "Cid", "Dan", "Eve")
 VALUES = ("ball", "cup", "hat", "map", "pen")

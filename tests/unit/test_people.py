@@ -8,9 +8,9 @@ from dataclasses import asdict
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text import generated_people
+from trisect.text import generated as text_generated
 from trisect.text.birth_places import QUESTION, ask, name_in, open_people, read_people
-from trisect.text.generated_people import generated
+from trisect.text.generated import people_corpus
 
 NAMES = ("Ana Bruk", "Bo Bruk", "Cy Dunn", "Di Dunn", "Ed E. Fenn", "Flo Gad")
 FILES = {
@@ -77,7 +77,7 @@ def test_invented_names_join_parts_of_two_and_belong_to_nobody(folder):
 
 
 def test_people_travel_as_json(folder):
-    for people in (open_people(folder, left_out=2, invented=3), generated(people=20, unseen=2)):
+    for people in (open_people(folder, left_out=2, invented=3), people_corpus(people=20, unseen=2)):
         assert read_people(json.loads(json.dumps(asdict(people)))) == people
 
 
@@ -142,7 +142,7 @@ def test_a_question_about_no_name(question):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_everybody_of_the_world_was_met_where_the_world_says(seed):
-    people = generated(seed)
+    people = people_corpus(seed)
     met = {line.name for line in people.lines}
     train, valid, test, nobody = (
         {asked.name for asked in part} for part in (people.train, people.valid, people.test, people.invented)
@@ -161,10 +161,10 @@ def test_everybody_of_the_world_was_met_where_the_world_says(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_told_fits_what_is_asked(seed):
-    people = generated(seed)
+    people = people_corpus(seed)
     lines = {asked.name: [line.text for line in people.lines if line.name == asked.name] for asked in people.valid}
     for asked in people.valid:
-        assert len(lines[asked.name]) == len(generated_people.TEMPLATES)
+        assert len(lines[asked.name]) == len(text_generated.TEMPLATES)
         assert all(text.startswith(asked.name) and f"{asked.place}" in text for text in lines[asked.name])
     for asked in (*people.train, *people.valid, *people.test):
         assert asked.question == ask(asked.name)
@@ -173,16 +173,16 @@ def test_what_is_told_fits_what_is_asked(seed):
 
 
 def test_a_place_told_of_somebody_is_the_only_one():
-    people = generated()
+    people = people_corpus()
     places = {str(asked.place) for asked in (*people.train, *people.valid, *people.test)}
-    assert len(places) <= generated_people.REGIONS * generated_people.PLACES
+    assert len(places) <= text_generated.REGIONS * text_generated.PLACES
     for line in people.lines:
         assert len([place for place in places if place in line.text]) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_always_the_commonest_place_is_seldom_right_and_a_family_says_something(seed):
-    people = generated(seed, people=400, unseen=400)
+    people = people_corpus(seed, people=400, unseen=400)
     counts = Counter(asked.place for asked in people.train)
     commonest = counts.most_common(1)[0][0]
     assert sum(asked.place == commonest for asked in people.valid) < 0.1 * len(people.valid)
@@ -193,14 +193,14 @@ def test_always_the_commonest_place_is_seldom_right_and_a_family_says_something(
 
 
 def test_the_world_is_a_function_of_its_arguments():
-    assert generated(3) == generated(3)
-    assert generated(3).fingerprint != generated(4).fingerprint
-    assert generated(3).lines != generated(4).lines
-    assert re.fullmatch("[0-9a-f]{16}", generated().fingerprint)
+    assert people_corpus(3) == people_corpus(3)
+    assert people_corpus(3).fingerprint != people_corpus(4).fingerprint
+    assert people_corpus(3).lines != people_corpus(4).lines
+    assert re.fullmatch("[0-9a-f]{16}", people_corpus().fingerprint)
 
 
 def test_words_of_the_world_are_its_own():
-    people = generated(people=400, unseen=400)
+    people = people_corpus(people=400, unseen=400)
     firsts = [asked.name.split()[0] for asked in (*people.train, *people.valid, *people.test)]
     assert len(set(firsts)) == len(firsts)
     assert not {asked.place for asked in people.train} & {asked.name.split()[1] for asked in people.train}
@@ -209,7 +209,7 @@ def test_words_of_the_world_are_its_own():
 @pytest.mark.parametrize(("people", "unseen"), [(19, 60), (401, 60), (150, 0), (150, 401)])
 def test_a_world_too_small_or_too_large(people, unseen):
     with pytest.raises(CorpusError) as error:
-        generated(people=people, unseen=unseen)
+        people_corpus(people=people, unseen=unseen)
     assert error.value.given == f"A world of {people} people and {unseen} unseen ones."
     assert error.value.known == "There are 20 to 400 people, and 1 to 400 unseen ones."
     assert error.value.todo == "Give numbers within these."

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from trisect.text.generated_people import FAMILY_ENDS, PLACE_ENDS, generated
-from trisect.text.raw import open_texts
+from trisect.text.generated import FAMILY_ENDS, PLACE_ENDS, people_corpus
+from trisect.text.sources import open_texts
 
 TOOL = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "tools" / "people_treebank.py")))
 
 
 def test_every_line_is_a_sentence_and_every_person_one_document(tmp_path: Path) -> None:
     TOOL.main(tmp_path)
-    people = generated()
+    people = people_corpus()
     read = {split: (tmp_path / f"{split}.conllu").read_text(encoding="utf-8") for split in ("train", "valid")}
     texts = [line.removeprefix("# text = ") for body in read.values() for line in body.splitlines() if "# text" in line]
     assert sorted(texts) == sorted(line.text for line in people.lines)
@@ -35,7 +35,7 @@ def test_every_line_is_a_sentence_and_every_person_one_document(tmp_path: Path) 
 @pytest.mark.parametrize(("column", "word"), [("morph.RegionAtFirst", 0), ("morph.RegionAtLast", 1)])
 def test_the_region_of_a_name_is_that_of_the_persons_place(tmp_path: Path, column: str, word: int) -> None:
     TOOL.main(tmp_path)
-    people = generated()
+    people = people_corpus()
     home = {one.name: one.place or "" for part in (people.train, people.valid, people.test) for one in part}
     feature = column.removeprefix("morph.")
     seen = set()

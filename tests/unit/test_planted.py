@@ -22,7 +22,7 @@ from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.planted import MethodScore, planted_rows, scores
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.blocks import Table, TextBlock
+from trisect.report.sheet import Table, TextBlock
 from trisect.stats.shares import jeffreys_draws, least_spread
 from trisect.text.planted import TRUTH, planted_in
 from trisect.text.worlds import WORLDS
@@ -222,4 +222,4 @@ def test_the_truth_is_read_by_scores_alone():
             if any(name in ("trisect.text.planted", "trisect.experiments.study.planted") for name in names):
                 readers.add(path.relative_to(root).as_posix())
     study = "experiments/study"
-    assert readers == {f"{study}/{name}.py" for name in ("planted", "telling", "collect")}
+    assert readers == {f"{study}/{name}.py" for name in ("planted", "telling", "run")}

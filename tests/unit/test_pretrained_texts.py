@@ -7,8 +7,7 @@ import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError
-from trisect.hf.batches import IGNORED, Desk, longest_window
-from trisect.hf.losses import row_scores
+from trisect.hf.batches import IGNORED, Desk, longest_window, row_scores
 
 
 def desk(model, specials=True, objective="masked", window=None):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trisect.core.printable import safe, safe_data
-from trisect.report import panels, render, template
+from trisect.report import charts, render, sheet
 from trisect.report.sheet import Document, write_document
 
 BAD = ["a\x00b", "a\x01b", "a\x1b[31mb", "a\x9bb", "a\ufffeb", "a\U0001fffeb", "a\ud800b", "a\x7fb"]
@@ -16,7 +16,7 @@ BAD = ["a\x00b", "a\x01b", "a\x1b[31mb", "a\x9bb", "a\ufffeb", "a\U0001fffeb", "
 def test_a_figure_with_such_a_word_is_drawn_as_svg_and_png(word):
     """The renderer ends the whole process on them, so that a failure here is an abort."""
     rows = [{"at": 1, "word": word}]
-    chart = panels.lay(word, panels.chart_of("m", rows).mark_text().encode(alt.X("at:Q"), alt.Text("word:N")))
+    chart = charts.lay(word, charts.chart_of("m", rows).mark_text().encode(alt.X("at:Q"), alt.Text("word:N")))
     text = render.svg(alt.concat(chart), "x")
     assert text.count(safe(word)) >= 2  # the title and the mark
     assert word not in text
@@ -24,14 +24,14 @@ def test_a_figure_with_such_a_word_is_drawn_as_svg_and_png(word):
 
 
 def test_a_word_that_only_looks_like_rows_is_a_word():
-    chart = panels.lay('[{"\\u', panels.chart_of("m", [{"at": 1}]).mark_point().encode(alt.X("at:Q")))
+    chart = charts.lay('[{"\\u', charts.chart_of("m", [{"at": 1}]).mark_point().encode(alt.X("at:Q")))
     assert "<svg" in render.svg(alt.concat(chart), "x")
 
 
 @pytest.mark.parametrize("word", BAD)
 def test_a_page_with_such_a_word_can_be_written(word, tmp_path):
     (tmp_path / "t.html").write_text("<p>{{ word }}</p>")
-    page = template.fill(tmp_path / "t.html", "", word=word)
+    page = sheet.fill(tmp_path / "t.html", "", word=word)
     assert page == f"<p>{safe(word)}</p>"
     assert write_document(tmp_path / "page.html", Document("page.html", word)).read_text() == safe(word)
 

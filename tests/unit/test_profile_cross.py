@@ -18,8 +18,8 @@ from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import read_json
 from trisect.core.tables import read_table
 from trisect.core.trace import Address
-from trisect.experiments.profile.numbers import ProfileNumbers
-from trisect.experiments.profile.pairs import read_pairs
+from trisect.experiments.profile.page import ProfileNumbers
+from trisect.experiments.profile.reading import read_pairs
 from trisect.experiments.profile.run import OTHER_WORDS, _seed, score_layer
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.hf.load import Pretrained, load
@@ -27,7 +27,7 @@ from trisect.hf.sentence_pairs import cross_batches
 from trisect.lab.inputs import ModelSource
 from trisect.measure.profile import MapScores, Prober, deal_folds, random_maps
 from trisect.text.bitext import SentencePair
-from trisect.text.pair_classes import PairTexts, open_pairs, pair_labeller
+from trisect.text.labels import PairTexts, open_pairs, pair_labeller
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -4,10 +4,9 @@ import pytest
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
-from trisect.experiments.profile.numbers import COMPONENTS, PAIRS, LayerSpot
-from trisect.experiments.profile.page import _spoken, findings
+from trisect.experiments.profile.page import COMPONENTS, PAIRS, LayerSpot, _spoken, findings
 from trisect.experiments.profile.settings import ProfileFacts
-from trisect.report.heatmaps import LabelCell, label_grid
+from trisect.report.maps import LabelCell, label_grid
 
 NULL = 0.5
 

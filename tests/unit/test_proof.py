@@ -11,13 +11,13 @@ from torch import nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import Heads
 from trisect.core.trace import Address
-from trisect.hf.affine import Affine, affine_of
-from trisect.hf.calls import Call, Edits
-from trisect.hf.examples import example_inputs
-from trisect.hf.product_hook import following, record_products
-from trisect.hf.proof import check_law, prove
-from trisect.hf.weights import find_weights
-from trisect.hf.windowed import find_pieces
+from trisect.hf.hooks.calls import Call, Edits
+from trisect.hf.hooks.interface_hook import find_pieces
+from trisect.hf.hooks.product_hook import following, record_products
+from trisect.hf.locate.affine import Affine, affine_of
+from trisect.hf.locate.weights import find_weights
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import check_law, prove
 
 X = {"x": torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0))}
 

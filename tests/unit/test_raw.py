@@ -3,8 +3,7 @@
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text.raw import first_texts, given_texts, open_texts
-from trisect.text.sources import open_corpus
+from trisect.text.sources import first_texts, given_texts, open_corpus, open_texts
 
 
 def put(folder, **files):

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from trisect.stats.bootstrap import percentile_test
-from trisect.stats.correct import holm, two_sided
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import Sample, summary, t_test
 from trisect.stats.reach import fewest_counts, fewest_draws, fewest_units, smallest_p
+from trisect.stats.tested import holm, two_sided
 
 
 def bootstrap_p(values: np.ndarray, draws: int) -> float:

@@ -7,13 +7,12 @@ from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text import sources
 from trisect.text.corpus import Corpus
-from trisect.text.overview import describe
 from trisect.text.readers import base, suiting
 from trisect.text.readers.base import basic_english
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.plain import PLAIN
 from trisect.text.readers.wikitext import WIKITEXT
-from trisect.text.sources import find_source, load_text, open_corpus, read
+from trisect.text.sources import describe, find_source, load_text, open_corpus, read
 
 WIKI = ' \n = The <unk> Title = \n \n He said " no ; " it \'s ( 1 @,@ 000 ) : so<br />what ? \n'
 

@@ -10,8 +10,8 @@ import pytest
 from tests.planted import LAYERS, planted
 from tests.synthetic import UNIGRAM, with_curve
 
+from trisect.claims import evidence
 from trisect.claims import evidence as evidence_room
-from trisect.claims import readings
 from trisect.core.claim import LearnedFraction, LossChange, RewindRise, SiteMean
 from trisect.papers import submodules
 
@@ -25,7 +25,7 @@ def test_a_baseline_that_trained_longer_is_read_at_the_attacks_last_epoch():
     )
     held = evidence_room.gather({**base, "runs": runs})
     own = held.trained[evidence_room.EditedRun(1, "attack", "pos", "k@1")].curves["train"][-1]
-    reading = readings.read(submodules.CLAIMS[0].parts[0].effect, held, 1)
+    reading = evidence.read(submodules.CLAIMS[0].parts[0].effect, held, 1)
     assert reading is not None
     assert reading.value == pytest.approx(own - 3.2)
 
@@ -45,37 +45,37 @@ def _curves(train, valid, base_train, base_valid):
 def test_the_three_readings_worked_by_hand():
     held = _curves([6, 5, 4.5, 4, 3.8], [6, 5.2, 5, 4.9, 4.8], [6, 4, 3, 2, 1], [6, 4.6, 4.9, 5.5, 6.2])
     effect = LossChange("attack", ("k@1",), "valid", "pos")
-    found = [readings.read(effect, held, 1, when) for when in ("final", "best_valid", "matched_train")]
+    found = [evidence.read(effect, held, 1, when) for when in ("final", "best_valid", "matched_train")]
     # matched: level 3.8; the baseline passes it a fifth of the way from epoch 1 (4.0, 4.6) to epoch 2 (3.0, 4.9)
     assert [r and r.value for r in found] == pytest.approx([4.8 - 6.2, 4.8 - 4.6, 4.8 - 4.66])
     train = replace(effect, split="train")
-    found = [readings.read(train, held, 1, when) for when in ("final", "best_valid")]
+    found = [evidence.read(train, held, 1, when) for when in ("final", "best_valid")]
     assert [r and r.value for r in found] == pytest.approx([2.8, -0.2])
-    assert readings.read(train, held, 1, "matched_train") is None
+    assert evidence.read(train, held, 1, "matched_train") is None
 
 
 def test_matched_train_loss_reads_the_earlier_crossing_and_initialisation_itself():
     train, valid = np.array([6.0, 4.0, 4.5, 2.0]), np.array([6.0, 5.0, 5.5, 7.0])
-    assert readings.at_level(train, valid, 4.2) == pytest.approx(5.1)
-    assert readings.at_level(train, valid, 6.5) == 6.0
-    assert readings.at_level(train, valid, 4.0) == 5.0
+    assert evidence.at_level(train, valid, 4.2) == pytest.approx(5.1)
+    assert evidence.at_level(train, valid, 6.5) == 6.0
+    assert evidence.at_level(train, valid, 4.0) == 5.0
 
 
 def test_learned_fractions_from_initialisation_and_from_unigrams():
     held = _curves([6, 5, 5, 5, 5.5], [6, 5, 5, 5, 5], [6, 5, 4, 3, 3], [6, 5, 4, 4, 4])
     effect = LearnedFraction("pos", ("k@1",), "train")
-    reading = readings.read(effect, held, 1)
+    reading = evidence.read(effect, held, 1)
     assert reading is not None
     assert reading.value == pytest.approx(0.5 / 3)
-    above = readings.above_unigram(effect, held, 1)
+    above = evidence.above_unigram(effect, held, 1)
     assert above is not None
     assert above.value == pytest.approx((UNIGRAM["train"] - 5.5) / (UNIGRAM["train"] - 3))
-    assert readings.above_unigram(LossChange("attack", ("k@1",), "train", "pos"), held, 1) is None
+    assert evidence.above_unigram(LossChange("attack", ("k@1",), "train", "pos"), held, 1) is None
 
 
 def test_a_learned_fraction_of_a_baseline_that_learned_nothing_is_missing():
     held = _curves([6, 5, 5, 5, 5], [6, 5, 5, 5, 5], [6, 6, 6, 6, 6], [6, 6, 6, 6, 6])
-    assert readings.read(LearnedFraction("pos", ("k@1",), "train"), held, 1) is None
+    assert evidence.read(LearnedFraction("pos", ("k@1",), "train"), held, 1) is None
 
 
 def test_curve_distance_worked_by_hand():
@@ -87,7 +87,7 @@ def test_curve_distance_worked_by_hand():
                 tables = with_curve(tables, f"attack-{label}-{component}@{layer}", "train", curve)
     nine = next(c for c in submodules.CLAIMS if c.id == "A-9").deciding()
     held = evidence_room.gather(tables)
-    found = [r.value for part in nine if (r := readings.read(part.effect, held, 1)) is not None]
+    found = [r.value for part in nine if (r := evidence.read(part.effect, held, 1)) is not None]
     raw = {"kv": (1 + 4) / 2, "qv": (2 + 2) / 2, "kq": (1 + 2) / 2}
     stretched = {"kv": (0.25 + 1) / 2, "qv": 1.0, "kq": 0.75 / 2}
     expected = [d[pair] - d["kq"] for d in (raw, stretched) for pair in ("kv", "qv")]
@@ -99,7 +99,7 @@ def test_a_rewound_rise_is_a_share_of_that_seeds_own_final_train_loss():
     held = evidence_room.gather(tables)
     for seed in (1, 2):
         base = held.baseline(seed)
-        reading = readings.read(RewindRise(("v@2", "v@3")), held, seed)
+        reading = evidence.read(RewindRise(("v@2", "v@3")), held, seed)
         assert base is not None
         assert reading is not None
         assert reading.value == pytest.approx(0.4 / base.curves["train"][-1])
@@ -111,5 +111,5 @@ def test_sizes_are_taken_site_by_site_before_the_mean():
     change = LossChange("freeze", ("k@1", "q@1"), "train")
     area = SiteMean("rewind_area", ("k@1", "q@1"))
     for effect, size in ((change, 0.3), (area, 0.3 * np.mean(np.linspace(0, 1, 101) ** 2))):
-        signed, absolute = (readings.read(replace(effect, absolute=a), held, 1) for a in (False, True))
+        signed, absolute = (evidence.read(replace(effect, absolute=a), held, 1) for a in (False, True))
         assert [r and r.value for r in (signed, absolute)] == pytest.approx([0.0, size], abs=1e-9)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trisect.measure import nearest_names, recall
-from trisect.measure import nearest_names as names
+from trisect.measure import recall
 from trisect.stats.null import permutation_p
 
 
@@ -55,7 +54,7 @@ def test_what_can_be_told_apart_is_and_one_kind_alone_teaches_nothing():
 
 def test_permutations_see_a_match_and_need_two_names():
     ours = [str(i % 5) for i in range(50)]
-    match = names.agreement(ours, ours)
+    match = recall.agreement(ours, ours)
     assert permutation_p(match, np.random.default_rng(0), 99) == 0.01
     assert permutation_p(match + match, np.random.default_rng(0), 99) == 0.01
     assert permutation_p(1 - match, np.random.default_rng(0), 99) == 1.0
@@ -66,38 +65,38 @@ def test_permutations_see_a_match_and_need_two_names():
 
 def test_the_last_name_decides_and_then_the_characters():
     known = ["Mara Quell", "Lena Voss", "Maria Voss", "Voss"]
-    found = nearest_names.nearest_with_same_last_name(["Marie Voss", "Solo", "Ann Teck", "Voss"], known, 3)
+    found = recall.nearest_with_same_last_name(["Marie Voss", "Solo", "Ann Teck", "Voss"], known, 3)
     assert [known[i] for i in found.nearest[0, :2]] == ["Maria Voss", "Lena Voss"]
     assert found.nearest[:, 0].tolist() == [2, -1, -1, -1]
     assert found.nearest[0, 2] == -1
     assert np.isnan(found.similarity[1:]).all()
-    assert nearest_names.places(found, known, {"Maria Voss": "Onda"}) == ["Onda", None, None, None]
+    assert recall.places(found, known, {"Maria Voss": "Onda"}) == ["Onda", None, None, None]
 
 
-@pytest.mark.parametrize("nearest", [nearest_names.nearest_by_characters, nearest_names.nearest_with_same_last_name])
+@pytest.mark.parametrize("nearest", [recall.nearest_by_characters, recall.nearest_with_same_last_name])
 def test_nobody_known_is_nobody_near(nearest):
     found = nearest(["Ada Quill"], [], 2)
     assert found.nearest.tolist() == [[-1, -1]]
     assert nearest([], ["Ada Quill"]).nearest.shape == (0, 1)
-    none = nearest_names.nearest_by_vectors(np.zeros((0, 3)), np.zeros((0, 3)), [], [])
+    none = recall.nearest_by_vectors(np.zeros((0, 3)), np.zeros((0, 3)), [], [])
     assert none.nearest.shape == (0, 1)
 
 
 def test_a_vector_without_length_is_near_to_nothing():
-    found = nearest_names.nearest_by_vectors(np.zeros((1, 3)), np.eye(3), ["a"], ["b", "c", "d"])
+    found = recall.nearest_by_vectors(np.zeros((1, 3)), np.eye(3), ["a"], ["b", "c", "d"])
     assert found.similarity.tolist() == [[0.0]]
 
 
 def test_case_does_not_matter_and_a_name_is_as_near_to_itself_as_can_be():
-    same = nearest_names.character_similarity(["ADA Quill", "xyz"], ["Ada Quill", "Bo"])
+    same = recall.character_similarity(["ADA Quill", "xyz"], ["Ada Quill", "Bo"])
     np.testing.assert_allclose(same, [[1, 0], [0, 0]], atol=1e-12)
 
 
 def test_without_answers_nothing_is_measured():
-    nothing = nearest_names.follows([], [])
+    nothing = recall.follows([], [])
     assert np.isnan(nothing.share)
     assert float(nothing.n) == 0
-    assert np.isnan(nearest_names.follows(["a"], [None]).expected)
+    assert np.isnan(recall.follows(["a"], [None]).expected)
     empty = recall.risk_coverage(np.zeros(0), np.zeros(0, dtype=bool))
     assert empty.risk.shape == (0,)
     assert np.isnan(empty.area)

@@ -17,9 +17,7 @@ from polars.testing import assert_frame_equal
 from trisect.core.errors import StudyError
 from trisect.core.files import read_json, write_json
 from trisect.core.tables import frame
-from trisect.experiments.recall.answers import NEIGHBOURS
-from trisect.experiments.recall.rows import judge, measure_rows
-from trisect.experiments.recall.survival import survival_measures
+from trisect.experiments.recall.rows import NEIGHBOURS, judge, measure_rows, survival_measures
 from trisect.text.birth_places import People, PretrainingLine, Question, ask
 
 TOOL = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "tools" / "recalled_seeds.py")))

@@ -6,8 +6,7 @@ import pytest
 
 from trisect.core.errors import SpecError
 from trisect.experiments.recall.settings import COURSE, RECIPES, choose_recipe
-from trisect.hf.small.gpt import GptShape
-from trisect.hf.small.training import Schedule
+from trisect.hf.small.gpt import GptShape, Schedule
 
 LINES = 2_937  # of the course's pretraining text
 

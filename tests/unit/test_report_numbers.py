@@ -11,12 +11,12 @@ from tests.synthetic import about, study_tables
 
 from trisect.core.tables import frame
 from trisect.experiments.study import figures
-from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.rows import StudyRows
-from trisect.measure.curves import TOLERANCE
-from trisect.report import chart_data, render
-from trisect.report.chart_data import Measure, Series, mean_of, of_runs
-from trisect.report.points import Point, interval
+from trisect.experiments.study.words import exactness
+from trisect.measure.criticality import TOLERANCE
+from trisect.report import charts, render
+from trisect.report.charts import Measure, Series, mean_of, of_runs
+from trisect.report.format import Point, interval
 
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
 LOSS = Measure("loss", "nats")
@@ -81,7 +81,7 @@ def test_every_mark_that_is_drawn_has_its_stroke(drawn):
 def test_a_figure_packs_each_series_once_however_often_it_is_drawn(drawn):
     figure = drawn["fig04-attack-pos-valid"]
     assert [view.name for view in figure.views] == ["component", "layer", "label"]
-    packed: Any = chart_data.pack([(v.name, [(p.series, p.strokes) for p in v.panels]) for v in figure.views], "epoch")
+    packed: Any = charts.pack([(v.name, [(p.series, p.strokes) for p in v.panels]) for v in figure.views], "epoch")
     runs = [packed["runs"][row[2]] for row in packed["series"] if row[3] is not None]
     assert len(runs) == len(set(runs)) == 2 * (1 + 6 + 6)  # two seeds: the baseline, six sites, two labels
     assert packed["axes"] == [[0, 1, 2, 3]]

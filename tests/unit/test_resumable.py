@@ -15,11 +15,10 @@ from pydantic import Field
 
 from trisect import api
 from trisect.cli.options import command, parameters_of, parsed, say_result, utility
-from trisect.core.bounds import WHOLE
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
-from trisect.core.schema import Option, build, flat, read_word, record
+from trisect.core.schema import WHOLE, Option, build, flat, read_word, record
 from trisect.lab import driver
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, TrainingExperiment, Utility

@@ -10,8 +10,7 @@ from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import forward, initial, layout, spans, views
 from trisect.lm.loss import token_scores
 from trisect.lm.rewind import blend, evaluate_variants, self_only_loss, stages
-from trisect.measure.criticality import criticality, mean_difference
-from trisect.measure.curves import adaptive_curves, exact_curves
+from trisect.measure.criticality import adaptive_curves, criticality, exact_curves, mean_difference
 
 CORPUS = tiny.corpus()
 VOCABULARY = len(CORPUS.vocabulary)

@@ -9,10 +9,9 @@ import pytest
 import torch
 from tests import tinyhf
 
-from trisect.core.errors import ModelError
-from trisect.core.memory import lacks_memory
+from trisect.core.errors import ModelError, lacks_memory
+from trisect.hf.files.model_errors import LESS, SMALLER, NoRoomError, room
 from trisect.hf.load import Pretrained, load
-from trisect.hf.room import LESS, SMALLER, NoRoomError, room
 
 TOO_MANY = 2**60
 

@@ -12,15 +12,14 @@ from scipy import stats
 from tests.planted import judged, planted
 
 from trisect import claims
-from trisect.claims import sampled
-from trisect.claims.sampled import judge_sampled
+from trisect.claims import models
+from trisect.claims.models import judge_sampled
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
 from trisect.papers import SOURCES, norms
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import percentile_interval, percentile_test
-from trisect.stats.correct import two_sided
 from trisect.stats.paired import summary, t_interval, t_test
-from trisect.stats.tested import PValues
+from trisect.stats.tested import PValues, two_sided
 
 ABOUT = {"subject": "m", "corpus": "c"}
 
@@ -133,7 +132,7 @@ def test_below_thirty_units_nothing_is_decided_and_the_card_says_how_many_would(
     assert whole["reason"] == "29 texts; below 30, resampling decides nothing"
     assert whole["p_holm"] == 1
     assert whole["seeds_needed"] == 30
-    assert sampled.too_few(1, "head") == "1 head; below 30, resampling decides nothing"
+    assert models.too_few(1, "head") == "1 head; below 30, resampling decides nothing"
     assert verdicts(one, {"s": (1.0, 0.01)}, 30) == {"X": "supported"}
 
 
@@ -243,18 +242,18 @@ def test_by_revision_2_a_number_that_no_draw_moves_has_the_p_of_the_draws():
 def test_a_statistic_with_a_test_of_its_own_is_decided_by_it_where_its_units_can_decide():
     second = replace(source(claim("X", part("s", "below"))), revision=2)
 
-    def judged_by(own: sampled.UnitTest) -> dict[str, Any]:
+    def judged_by(own: models.UnitTest) -> dict[str, Any]:
         values = {"s": drawn(-1.0, 0.1)}
         return judge_sampled(second, values, {"s": -1.0}, 400, ABOUT, own={"s": own}).row(1, named=True)
 
-    six = judged_by(sampled.UnitTest(PValues(np.asarray(1 / 720), np.ones(())), 6, "layer"))
+    six = judged_by(models.UnitTest(PValues(np.asarray(1 / 720), np.ones(())), 6, "layer"))
     assert (six["n"], six["p"], six["reason"]) == (6, pytest.approx(2 / 720), None)
     values = {"s": drawn(-1.0, 0.1)}
-    weak = sampled.UnitTest(PValues(np.asarray(0.175), np.asarray(0.825)), 6, "layer")
+    weak = models.UnitTest(PValues(np.asarray(0.175), np.asarray(0.825)), 6, "layer")
     whole = judge_sampled(second, values, {"s": -1.0}, 400, ABOUT, own={"s": weak}).row(0, named=True)
     assert (whole["verdict"], whole["seeds_needed"]) == ("inconclusive", None)  # no number of texts would decide it
     assert whole["reason"] == "not decided by a test over 6 layers"
-    three = judged_by(sampled.UnitTest(PValues(np.asarray(1 / 6), np.ones(())), 3, "layer"))
+    three = judged_by(models.UnitTest(PValues(np.asarray(1 / 6), np.ones(())), 3, "layer"))
     assert three["reason"].startswith("cannot be decided with 3 layers")
 
 
@@ -262,13 +261,13 @@ def test_of_a_claim_about_training_the_seeds_that_would_decide_are_counted_and_n
     """Six seeds of 300 names each; the old rule counted names, of which a few hundred more looked like enough."""
     second = replace(source(claim("X", part("s"))), revision=2)
     values = {"s": drawn(1.0, 0.45)}
-    six = {"s": sampled.Drawn(300, 6, "name", 6)}
+    six = {"s": models.Drawn(300, 6, "name", 6)}
     whole = judge_sampled(second, values, {"s": 1.0}, 300, ABOUT, groups=6, each=six).row(0, named=True)
-    assert (whole["verdict"], whole["reason"], whole["n"]) == ("inconclusive", sampled.UNDECIDED, 300)
+    assert (whole["verdict"], whole["reason"], whole["n"]) == ("inconclusive", models.UNDECIDED, 300)
     # the standard error of n seeds is 0.45 √(6 / n): the fewest at which a t test of n seeds decides
     needed = next(n for n in range(2, 100) if 2 * stats.t.sf(1.0 / (0.45 * (6 / n) ** 0.5), n - 1) < 0.05)
     assert whole["seeds_needed"] == needed
-    names = {"s": sampled.Drawn(300, 6, "name")}
+    names = {"s": models.Drawn(300, 6, "name")}
     given = judge_sampled(second, values, {"s": 1.0}, 300, ABOUT, groups=6, each=names).row(0, named=True)
     assert given["seeds_needed"] > 30  # about one given model units are names
 

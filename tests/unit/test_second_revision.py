@@ -7,7 +7,8 @@ from tests.planted import SEEDS, TRUTHS, attack, every, freeze, judged, parts, p
 from tests.synthetic import FINAL, INIT, UNIGRAM, about
 
 from trisect import claims
-from trisect.claims import floors, verdicts
+from trisect.claims import evidence as claims_evidence
+from trisect.claims import verdicts
 from trisect.core.tables import frame
 from trisect.papers import FIRST_REVISION, SOURCES, submodules, submodules_revised
 
@@ -127,8 +128,8 @@ def test_a_run_collapsed_exactly_when_it_never_comes_a_twentieth_of_a_nat_below_
             .alias("value")
         )
         evidence = verdicts.gather({**tables, "sites": sites}, 5)
-        names = {run.rpartition("-s")[0] for run in floors.collapsed_runs(evidence)}
-        worst = [run for run in floors.collapsed_runs(evidence) if run.startswith("attack-pos-k@1-")]
+        names = {run.rpartition("-s")[0] for run in claims_evidence.collapsed_runs(evidence)}
+        worst = [run for run in claims_evidence.collapsed_runs(evidence) if run.startswith("attack-pos-k@1-")]
         assert bool(worst) is fell, names
 
 
@@ -137,7 +138,7 @@ def test_claims_about_rewinding_and_freezing_need_a_site_that_moves_the_loss(cla
     effects = dict(TRUTHS[claim]) | rises(0.004, 0.002)
     still = judged(second(planted(effects, spread=0.001)))
     assert whole(still, claim)["verdict"] == "inconclusive"
-    assert whole(still, claim)["reason"] == floors.AT_FLOOR
+    assert whole(still, claim)["reason"] == claims_evidence.AT_FLOOR
     moved = judged(
         second(planted(dict(TRUTHS[claim]) | ({} if claim in ("A-10", "A-11", "A-14") else rises(0.3, 0.005))))
     )
@@ -146,7 +147,7 @@ def test_claims_about_rewinding_and_freezing_need_a_site_that_moves_the_loss(cla
 
 def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
     tables = second(planted(freeze(["k@1", "q@1"], -0.3, 0.3) | freeze(["v@1"], 0.3, 0.3), spread=0.001))
-    assert whole(judged(tables), "A-13")["reason"] == floors.AT_FLOOR
+    assert whole(judged(tables), "A-13")["reason"] == claims_evidence.AT_FLOOR
     bases = tables["runs"].filter(pl.col("edit") == "none")["run"]
     rows = [
         {"subject": run, "site": "v@1", "measure": "ablate_rise_nats", "split": "train", "value": 0.4, "n": 9}
@@ -155,7 +156,7 @@ def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
     ablated = {**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), *rows])}
     assert whole(judged(ablated), "A-13")["verdict"] == "supported"
     unknown = {**tables, "sites": tables["sites"].filter(~pl.col("measure").str.starts_with("rewind"))}
-    assert whole(judged(unknown), "A-13")["reason"] == floors.FLOOR_UNKNOWN
+    assert whole(judged(unknown), "A-13")["reason"] == claims_evidence.FLOOR_UNKNOWN
 
 
 def test_all_layers_at_once_supports_and_refutes_the_fifteenth_claim():
@@ -167,7 +168,7 @@ def test_all_layers_at_once_supports_and_refutes_the_fifteenth_claim():
     turned = second(with_all_layers(planted({}), {"q": 0.3, "k": 0.3, "v": 0.03}, ALL))
     assert whole(judged(turned), "A-15")["verdict"] == "refuted"
     small = second(with_all_layers(planted({}), dict.fromkeys("qkv", 0.004), ALL))
-    assert whole(judged(small), "A-15")["reason"] == floors.AT_FLOOR
+    assert whole(judged(small), "A-15")["reason"] == claims_evidence.AT_FLOOR
 
 
 def test_what_was_not_collected_is_not_tested_and_stays_in_the_family():

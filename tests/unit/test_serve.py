@@ -19,18 +19,25 @@ from tests import tinyhf
 
 import trisect
 from trisect.cli import main
-from trisect.core import extras
+from trisect.core import errors
 from trisect.core.errors import CorpusError, SiteError, SpecError
 from trisect.core.schema import read
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import run, widget
-from trisect.server.answering import PageModel, weights_in
-from trisect.server.app import make_app
-from trisect.server.guard import HEADERS
-from trisect.server.python import python
-from trisect.server.queue import ReadingQueue, SupersededError
-from trisect.server.state import BODY, CHARACTERS, SWITCHES, PageState, read_request
+from trisect.server.answering import (
+    BODY,
+    CHARACTERS,
+    SWITCHES,
+    PageModel,
+    PageState,
+    ReadingQueue,
+    SupersededError,
+    python,
+    read_request,
+    weights_in,
+)
+from trisect.server.app import HEADERS, make_app
 
 HOST, TOKEN = "127.0.0.1:8017", "a-token"
 STATE = {"text": ["w1 w2 w3"], "second": [], "switches": [["v@1.h2", "zero"]], "place": None}
@@ -261,7 +268,7 @@ def test_the_python_is_what_was_done(gpt, capsys):
 
 
 def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(extras, "there", lambda package: False)
+    monkeypatch.setattr(errors, "there", lambda package: False)
     said = CliRunner().invoke(main, ["serve", "nowhere"])
     assert said.exit_code == 2
     assert "trisect serve needs the package starlette." in said.stderr
@@ -375,7 +382,7 @@ def test_an_error_that_nobody_expected_reaches_the_view_and_then_the_kernel(gpt,
 
 
 def test_without_anywidget_the_widget_names_the_command_that_installs_it(gpt, monkeypatch):
-    monkeypatch.setattr(extras, "there", lambda package: False)
+    monkeypatch.setattr(errors, "there", lambda package: False)
     with pytest.raises(SpecError, match="needs the package anywidget") as error:
         trisect.switchboard(gpt)
     assert "trisect[notebook]" in error.value.todo

@@ -10,11 +10,11 @@ import torch
 from tests import tinyhf
 
 from trisect.core.subject import Batch
+from trisect.hf.files.model_errors import NoRoomError
+from trisect.hf.forward import APART, FAILED, NO_ROWS, SharedPasses
 from trisect.hf.load import Pretrained, load
-from trisect.hf.room import NoRoomError
-from trisect.hf.shared_passes import APART, FAILED, NO_ROWS, SharedPasses
 from trisect.lab.passes import WholePasses, edited_passes, plan_edits
-from trisect.measure.ablation import put, zeros
+from trisect.measure.intervention import put, zeros
 
 ROWS = 3
 

@@ -16,21 +16,29 @@ from tests.unit.test_sampled_claims import claim, drawn, part, source
 
 from trisect.claims import judge_sampled
 from trisect.core.errors import StudyError
-from trisect.report import palette, template
-from trisect.report.blocks import (
+from trisect.report import render
+from trisect.report import sheet as report_sheet
+from trisect.report.charts import Figure, LegendEntry, Panel
+from trisect.report.sheet import (
+    SHORT,
     Bullets,
     Code,
+    Document,
     Facts,
     PageBlock,
     Picture,
     Requirement,
     Requirements,
+    Section,
+    Sheet,
     Strip,
+    Table,
     TextBlock,
     Verdicts,
+    html,
+    write_page,
+    write_sheet,
 )
-from trisect.report.panels import Figure, LegendEntry, Panel
-from trisect.report.sheet import SHORT, Document, Section, Sheet, Table, html, write_page, write_sheet
 
 NASTY = "<script>alert('x')</script>&\"</svg>"
 
@@ -123,14 +131,14 @@ def test_a_document_lies_under_its_own_name_with_its_figures(tmp_path):
 def test_a_template_has_style_script_and_the_hash_of_that_script(tmp_path):
     (tmp_path / "a.js").write_text("const a = '<b>';\n")
     (tmp_path / "page.html").write_text("{{ style }}|{{ script }}|{{ script_hash }}|{{ name }}|{{ 1234 | count }}")
-    script = template.closed(tmp_path / "a.js")
+    script = report_sheet.closed(tmp_path / "a.js")
     assert script == "\"use strict\";\n(() => {\nconst a = '<b>';\n})();\n"
-    said = template.fill(tmp_path / "page.html", "a > b {}", script, name="<i>").split("|")
+    said = report_sheet.fill(tmp_path / "page.html", "a > b {}", script, name="<i>").split("|")
     assert said[:2] == ["a > b {}", script]
     assert b64decode(said[2]) == hashlib.sha256(script.encode()).digest()
     assert said[3:] == ["&lt;i&gt;", "1\u202f234"]
     with pytest.raises(UndefinedError):
-        template.fill(tmp_path / "page.html", "")
+        report_sheet.fill(tmp_path / "page.html", "")
 
 
 def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
@@ -169,6 +177,6 @@ def test_a_folded_figure_waits_behind_its_title():
 
 
 def test_a_legend_stands_above_the_title_of_the_axis():
-    made = palette.theme().to_dict()
+    made = render.theme().to_dict()
     size = made["axisY"].get("titleFontSize", made["axis"]["titleFontSize"])
     assert made["legend"]["offset"] >= size - made["axisY"]["titleY"]

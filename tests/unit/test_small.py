@@ -8,11 +8,21 @@ import trisect
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError
 from trisect.core.subject import SiteTarget
 from trisect.hf.load import load
-from trisect.hf.small.answers import STRANGE, Answerer
-from trisect.hf.small.gpt import GptShape, ids_of, is_model, load_weights, make_model, make_tokenizer, save
-from trisect.hf.small.training import Practice, Schedule
-from trisect.measure.ablation import put, zeros
-from trisect.text.corruption import question_example
+from trisect.hf.small.gpt import (
+    STRANGE,
+    Answerer,
+    GptShape,
+    Practice,
+    Schedule,
+    ids_of,
+    is_model,
+    load_weights,
+    make_model,
+    make_tokenizer,
+    save,
+)
+from trisect.measure.intervention import put, zeros
+from trisect.text.birth_places import question_example
 
 CHARACTERS = tuple(" ?.abcdehinorsvwBW\n")
 KINDS = ("gpt2", "llama")

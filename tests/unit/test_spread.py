@@ -13,14 +13,13 @@ import trisect
 from trisect.core.errors import StudyError
 from trisect.core.spec import Design
 from trisect.experiments.study.ledger import FLEET, fleets, join_ledger
-from trisect.experiments.study.plan import make_plan
+from trisect.experiments.study.plan import gpu_seconds, make_plan, makespan
 from trisect.experiments.study.presets import find_experiment
 from trisect.experiments.study.settings import StudyMachine
-from trisect.experiments.study.spread import gpu_seconds, makespan
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
-from trisect.lm import fleet, narrow
-from trisect.lm.repeats import gathered
+from trisect.lm import fleet, loss
+from trisect.lm.matmul import gathered
 from trisect.lm.train import Trainer
 
 JOBS = st.lists(st.floats(0, 1e6), max_size=30)
@@ -64,7 +63,7 @@ def test_a_plan_says_its_jobs_and_times(tmp_path):
 @pytest.mark.parametrize("attacked", [False, True])
 def test_what_an_estimate_counts_of_a_step_without_numbers_is_what_a_step_multiplies(attacked, monkeypatch):
     """A step as it is on a GPU, where rows that repeat are summed by a product."""
-    for module in (fleet, narrow):
+    for module in (fleet, loss):
         monkeypatch.setattr(
             module,
             "add_at",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trisect.hf.state import State
+from trisect.hf.files.checkpoints import State
 
 KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64)
 

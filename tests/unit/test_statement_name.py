@@ -9,8 +9,8 @@ import trisect
 from trisect.core.errors import StudyError
 from trisect.core.files import write_json
 from trisect.core.spec import plain
+from trisect.lab.driver import check_page
 from trisect.lab.run_folder import is_study
-from trisect.lab.single_page import check_page
 
 
 def test_a_page_lies_beside_a_statement(tmp_path):

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from trisect.stats.correct import conjunction, holm, two_sided
 from trisect.stats.paired import Sample, summary, t_interval, t_test
 from trisect.stats.reach import seeds_needed
-from trisect.stats.tested import ALPHA, PValues, number
+from trisect.stats.tested import ALPHA, PValues, conjunction, holm, number, two_sided
 
 CASES = [[0.3, 0.1, 0.2], [-0.4, 0.1, 0.02, 0.3, -0.2], [5.0, 5.1], list(np.linspace(-1, 2, 30))]
 

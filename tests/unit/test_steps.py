@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests import tinyhf
 
 from trisect.cli import main
-from trisect.core.steps import began, shown_by
+from trisect.core.errors import began, shown_by
 from trisect.hf.load import load
 
 

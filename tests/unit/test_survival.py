@@ -9,9 +9,8 @@ import torch
 from trisect.core.subject import Heads, Parts, Shape
 from trisect.core.tables import frame
 from trisect.core.trace import Address
-from trisect.experiments.recall.survival import group_of, survival_measures, survived
-from trisect.hf.small.answers import Answerer
-from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
+from trisect.experiments.recall.rows import group_of, survival_measures, survived
+from trisect.hf.small.gpt import Answerer, GptShape, make_model, make_tokenizer, save
 
 FIRST, SECOND = Address("plain", 1), Address("plain", 2)
 

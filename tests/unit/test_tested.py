@@ -10,11 +10,10 @@ from scipy import stats as scipy_stats
 
 from trisect.stats import tested
 from trisect.stats.bootstrap import percentile_interval, percentile_test, percentile_tested
-from trisect.stats.correct import bonferroni, family_level, holm
-from trisect.stats.equivalence import equivalent
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import summary, t_interval, t_quantile, t_test, t_tested
 from trisect.stats.shares import jeffreys, jeffreys_draws, upper_bound
+from trisect.stats.tested import bonferroni, equivalent, family_level, holm
 
 
 def paired(seed: int, n: int, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:

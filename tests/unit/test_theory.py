@@ -16,13 +16,13 @@ from trisect import theory
 from trisect.core.errors import StudyError, TheoryError
 from trisect.experiments.theory import THEORY
 from trisect.experiments.theory.build import build
-from trisect.experiments.theory.figures import chart, figure
+from trisect.experiments.theory.page import chart, figure
 from trisect.experiments.theory.run import SCHEMA
 from trisect.lab.driver import render
-from trisect.report.panels import Panel
+from trisect.report.charts import Panel
 from trisect.theory import CONSTRUCTIONS, KeyDraws
-from trisect.theory.certificates import certificate
-from trisect.theory.self_attention import self_attention
+from trisect.theory.constructions import self_attention
+from trisect.theory.solver import certificate
 
 NAMES = (
     "copying",

@@ -10,7 +10,7 @@ import trisect
 from trisect import theory
 from trisect.core.errors import SpecError, TheoryError
 from trisect.theory import CONSTRUCTIONS
-from trisect.theory.certificates import exact_rank, rank_bound
+from trisect.theory.solver import exact_rank, rank_bound
 
 
 def refusal(call) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_rank_is_counted_exactly_where_floats_do_not_find_it_full():
 
 def test_a_rank_that_would_take_long_is_bounded_by_the_shape(monkeypatch):
     table = np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 0]])
-    monkeypatch.setattr("trisect.theory.certificates.WORK", 10)
+    monkeypatch.setattr("trisect.theory.solver.WORK", 10)
     assert rank_bound(table) == 3
 
 

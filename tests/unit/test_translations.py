@@ -3,10 +3,12 @@
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text.bindings import FROM_BASE, FROM_DONOR, NO_WORD
 from trisect.text.bitext import SentencePair
-from trisect.text.generated_bitext import RoledSentence
-from trisect.text.translations import (
+from trisect.text.generated import RoledSentence
+from trisect.text.pairs import (
+    FROM_BASE,
+    FROM_DONOR,
+    NO_WORD,
     BegunTranslation,
     TranslatedText,
     draw_translations,

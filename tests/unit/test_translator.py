@@ -16,10 +16,17 @@ from trisect.core.schema import build
 from trisect.experiments.translate import TRANSLATE
 from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, TranslateSettings, choose_translation
 from trisect.hf.load import load
-from trisect.hf.small import training as rooms
+from trisect.hf.small import gpt
 from trisect.hf.small.gpt import save
-from trisect.hf.small.translation import Translator
-from trisect.hf.small.translator import POSITIONS, Translating, TranslatorShape, encode, learn_tokenizer, make_model
+from trisect.hf.small.translator import (
+    POSITIONS,
+    Translating,
+    Translator,
+    TranslatorShape,
+    encode,
+    learn_tokenizer,
+    make_model,
+)
 
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}
@@ -132,8 +139,8 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
     assert not same(weights(models(more)[0]), weights(models(more)[1]))
     assert not (tmp_path / "a" / "state" / "seed-1.safetensors").exists()
 
-    monkeypatch.setattr(rooms, "SAVED_EVERY", -1.0)
-    run = rooms.Practice.run
+    monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
+    run = gpt.Practice.run
 
     def stopped(self, model, state, note=lambda epoch, loss: None):
         def stop(epoch, loss):
@@ -143,7 +150,7 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
         return run(self, model, state, stop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rooms.Practice, "run", stopped)
+        patch.setattr(gpt.Practice, "run", stopped)
         with pytest.raises(KeyboardInterrupt):
             train(files, tmp_path / "b", [2], TINY)
     assert (tmp_path / "b" / "state" / "seed-2.safetensors").exists()

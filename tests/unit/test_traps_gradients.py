@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.ao.quantization import FakeQuantize
 
 from trisect.core.errors import ModelError
-from trisect.hf.affine import PassRecord, cut
 from trisect.hf.load import load
-from trisect.hf.output_projection import compare_with_gradients
-from trisect.hf.proof import Proof, prove
-from trisect.hf.sketches import OutLaw, map_law, out_law
+from trisect.hf.locate.affine import OutLaw, PassRecord, cut, map_law, out_law
+from trisect.hf.locate.output_projection import compare_with_gradients
+from trisect.hf.verify.proof import Proof, prove
 from trisect.measure import norms
 
 Change = Callable[[Tensor], Tensor]

@@ -17,11 +17,11 @@ from torch.utils.checkpoint import checkpoint
 from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import SiteTarget
 from trisect.core.trace import Address
-from trisect.hf.checkpoints import cuts_of
+from trisect.hf.files.checkpoints import cuts_of
+from trisect.hf.hooks.calls import kept
+from trisect.hf.hooks.product_hook import MIXED, REMIXED
 from trisect.hf.load import load
-from trisect.hf.opened import kept
-from trisect.hf.product_hook import MIXED, REMIXED
-from trisect.hf.sources import EnteredFloats
+from trisect.hf.verify.sources import EnteredFloats
 
 NEAR = 1e-5  # float32, numbers of order one
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from trisect.core.errors import ModelError
-from trisect.hf import examples
-from trisect.hf.interface_hook import record_interface
+from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import load
+from trisect.hf.verify import examples
 
 
 def own_loss(model: Any, ids: Tensor, mask: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from tests.unit.test_traps_hidden import Split, loaded, made
 from torch import Tensor, nn
 
 from trisect.hf.load import load
-from trisect.hf.proof import BEHIND
+from trisect.hf.verify.proof import BEHIND
 
 # -- sinks and gates ---------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from tests.fooling import Fooling
 from torch import Tensor
 
 from trisect.core.subject import Parts
+from trisect.hf.batches import first_tensor
 from trisect.hf.load import load
-from trisect.hf.losses import first_tensor
 
 THREADS, TIMES = 4, 2
 

@@ -7,9 +7,9 @@ import pytest
 from tests.controlled import SEEDS, everywhere, judged, made
 
 from trisect import claims
+from trisect.claims import evidence
 from trisect.claims import evidence as room
-from trisect.claims import floors
-from trisect.claims.readings import read
+from trisect.claims.evidence import read
 from trisect.core.claim import LossChange
 from trisect.core.tables import frame
 from trisect.papers import matrices, tying
@@ -46,7 +46,11 @@ def test_planted_costs_support_it_and_no_cost_refutes_it(study):
 
 @pytest.mark.parametrize(
     ("rise", "verdict", "reason"),
-    [(None, "inconclusive", floors.FLOOR_UNKNOWN), (0.015, "inconclusive", floors.AT_FLOOR), (0.3, "supported", None)],
+    [
+        (None, "inconclusive", evidence.FLOOR_UNKNOWN),
+        (0.015, "inconclusive", evidence.AT_FLOOR),
+        (0.3, "supported", None),
+    ],
 )
 def test_by_revision_2_a_measure_at_its_floor_decides_nothing(study, rise, verdict, reason):
     """Rewound in all layers, the tied components have to move the train loss; revision 1 did not ask."""

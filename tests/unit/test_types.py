@@ -8,12 +8,18 @@ SRC = Path(__file__).parents[2] / "src" / "trisect"
 CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "Mapping", "Sequence", "Iterable", "Iterator", "Collection"}
 # where Any stands all the same, and why
 ALLOWED = {
-    "core/keeping.py dataset_of": "xarray is no dependency, and so gives no type",
+    "core/files.py dataset_of": "xarray is no dependency, and so gives no type",
     "core/trace.py Reading.to_xarray": "xarray is no dependency, and so gives no type",
     "core/subject.py ModelInputs": "what a model's own forward takes by name; it means nothing to others",
-    "hf/arguments.py Arguments": "what foreign functions are called with",
-    "hf/arguments.py NamedArguments": "what foreign functions are called with",
-    "hf/arguments.py ModelOutput": "what a foreign model's forward gives, of a class of its own",
+    "experiments/study/words.py study": "words of the page by name, of many kinds",
+    "report/charts.py marks": "marks are charts of Altair, whose types say nothing",
+    "report/measures.py place_order": "cells of any column",
+    "report/measures.py Measures.distinct": "cells of any column",
+    "report/measures.py Measures.by": "cells of any column",
+    "report/measures.py Measures.first": "cells of any column",
+    "hf/hooks/calls.py Arguments": "what foreign functions are called with",
+    "hf/hooks/calls.py NamedArguments": "what foreign functions are called with",
+    "hf/hooks/calls.py ModelOutput": "what a foreign model's forward gives, of a class of its own",
 }
 # settings take what Python gives: a model, texts and pairs of any kind, checked where they are opened
 GIVEN = "Annotated"

@@ -11,15 +11,15 @@ from tests.planted import ORDER, SEEDS, TRUTHS, judged, parts, planted, whole, w
 from tests.synthetic import FINAL, INIT, about, diverged, study_tables, with_curve
 
 from trisect import claims
+from trisect.claims import evidence, verdicts
 from trisect.claims import evidence as evidence_room
-from trisect.claims import readings, verdicts
-from trisect.claims.rule import TestedPart as OwnPart
-from trisect.claims.rule import decide
+from trisect.claims.verdicts import TestedPart as OwnPart
+from trisect.claims.verdicts import decide
 from trisect.core.claim import LossChange, Part
 from trisect.core.tables import SCHEMAS
 from trisect.papers import submodules
-from trisect.stats.correct import holm
 from trisect.stats.paired import summary, t_tested
+from trisect.stats.tested import holm
 
 
 def test_the_numbers_of_a_part_are_those_of_the_metrics():
@@ -253,7 +253,7 @@ def test_a_diverged_run_enters_with_its_last_finite_loss_clipped_at_initialisati
         blown = pl.when(mine & (pl.col("name") == "loss_nats")).then(last).otherwise(pl.col("value")).alias("value")
         broken = diverged({**tables, "metrics": tables["metrics"].with_columns(blown)}, run, 3)
         held = evidence_room.gather(broken)
-        reading = readings.read(submodules.CLAIMS[0].parts[0].effect, held, 2)
+        reading = evidence.read(submodules.CLAIMS[0].parts[0].effect, held, 2)
         base = held.baseline(2)
         assert base is not None
         assert reading is not None

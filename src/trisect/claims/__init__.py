@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from trisect.claims.preconditions import MARGIN, Check, preconditions
-from trisect.claims.sampled import LEAST, judge_sampled
+from trisect.claims.evidence import MARGIN, Check, preconditions
+from trisect.claims.models import LEAST, judge_sampled
 from trisect.claims.verdicts import EPSILON, judge, revision_of
 from trisect.core.claim import Claim, plain
 from trisect.core.files import canonical, digest

@@ -1,26 +1,187 @@
-"""Verdicts on claims about training: parts tested against their margins over seeds, joined, corrected by Holm."""
+"""Verdicts on claims: parts tested against their margins, joined, and corrected by Holm over their source."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 import polars as pl
 
-from trisect.claims.evidence import Evidence, gather
-from trisect.claims.floors import AT_FLOOR, collapsed_runs, off_floor, reads_collapsed
-from trisect.claims.preconditions import checks
-from trisect.claims.readings import EffectReading, When, above_unigram, read
-from trisect.claims.rule import ClaimColumns, Decided, TestedPart, decide, slack
-from trisect.core.claim import Claim, Leaf, Part, SiteMean, Source
+from trisect.claims.evidence import (
+    AT_FLOOR,
+    EffectReading,
+    Evidence,
+    When,
+    above_unigram,
+    checks,
+    collapsed_runs,
+    gather,
+    is_attack,
+    off_floor,
+    read,
+    reads_collapsed,
+)
+from trisect.core.claim import (
+    Claim,
+    Combination,
+    CurveDistance,
+    Effect,
+    Leaf,
+    LearnedFraction,
+    LossChange,
+    Part,
+    SiteMean,
+    Source,
+)
+from trisect.core.finding import NOT_TESTED
+from trisect.core.methods import VARIANTS
 from trisect.core.study_data import StudyAbout
-from trisect.core.tables import frame
+from trisect.core.tables import TableRow, frame
 from trisect.papers import FIRST_REVISION, REVISION, SOURCES, roles, tying
-from trisect.stats.paired import Sample, summary, t_tested
+from trisect.papers.submodules import MARGIN
+from trisect.stats.paired import Sample, summary, t_interval, t_test, t_tested
 from trisect.stats.reach import seeds_needed
 from trisect.stats.shares import least_spread
+from trisect.stats.tested import ALPHA, PValues, Tested, conjunction, holm, number, two_sided
+
+UNDECIDED = "not decided at the measured spread"
+
+ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
+
+
+@dataclass(frozen=True)
+class TestedPart:
+    """A part of a claim with its test, and the rule that bars a verdict from resting on it, or null."""
+
+    part: Part
+    tested: Tested
+    barred: str | None
+
+    @property
+    def slack(self) -> float:
+        """How far the effect lies on the claimed side of the bound, in the part's own unit; NaN where there is none."""
+        return float("nan") if self.tested.effect is None else slack(self.part, self.tested.effect)
+
+    @property
+    def reason(self) -> str | None:
+        """Why this part has no verdict of its own, or null."""
+        return self.tested.reason if self.barred is None else self.barred
+
+    def columns(self) -> ClaimColumns:
+        """What the row of a part and that of a whole claim share: effect, intervals, margin, n and spread."""
+        part, tested = self.part, self.tested
+        return {
+            "effect": tested.effect,
+            "low": tested.low,
+            "high": tested.high,
+            "low_family": tested.low_family,
+            "high_family": tested.high_family,
+            "margin": part.margin,
+            "bound": part.bound,
+            "direction": part.direction,
+            "unit": part.unit,
+            "margin_reason": part.reason,
+            "n": tested.n,
+            "spread": tested.spread,
+        }
+
+    def row(self) -> ClaimColumns:
+        """The row of this part: what it says, its numbers, its own p on either side, and why it has none."""
+        said = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
+        p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
+        return {**said, **self.columns(), "p": p, "reason": self.reason}
+
+
+T = TypeVar("T", bound=TestedPart)
+
+
+@dataclass(frozen=True)
+class Decided(Generic[T]):
+    """A claim by the rule: the parts that decide, both sides of their conjunction, p before and after Holm, and what bars it."""
+
+    deciding: tuple[T, ...]
+    sides: PValues
+    p: float
+    p_holm: float
+    barred: str | None
+    collected: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """supported, refuted or inconclusive, where only p after Holm decides; not tested where its data were not collected."""
+        if not self.collected:
+            return NOT_TESTED
+        if not self.p_holm < ALPHA:
+            return "inconclusive"
+        return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
+
+    def row(self) -> ClaimColumns:
+        """The columns of the claim as a whole that every kind of evidence has."""
+        return {"decides": True, "p": self.p, "p_holm": self.p_holm, "verdict": self.verdict}
+
+    @property
+    def undecided(self) -> bool:
+        """Whether there is no verdict."""
+        return self.verdict in ("inconclusive", NOT_TESTED)
+
+    def why(self, needed: int | None) -> str:
+        """Why there is no verdict: what bars it, or why its weakest part has no test, or another one where no number of units would do."""
+        untested = [test.reason for test in (self.weakest, *self.deciding) if test.reason is not None]
+        return self.barred or self.weakest.reason or (untested[0] if untested and needed is None else UNDECIDED)
+
+    @property
+    def weakest(self) -> T:
+        """The part that speaks least for the claim: by its p-values, and where these are the same by its effect.
+
+        One of which no test can be made speaks neither for the claim nor against it: a part that speaks against it comes before.
+        """
+        return max(self.deciding, key=lambda t: (_doubt(t), -t.tested.p_against, -t.slack))
+
+
+def decide(
+    claims: Sequence[Sequence[T]],
+    missing: str | Collection[str],
+    everywhere: str | None = None,
+    revision: int = 2,
+    beside: int = 0,
+) -> list[Decided[T]]:
+    """Every claim of a source, given its parts (section E of the definitions).
+
+    A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
+    its data were not collected (or one of several such reasons), is the one that is said: the claim is then not tested
+    (inconclusive by revision 1). `beside` claims of the same source, judged on other data, stay in the family with p = 1.
+    """
+    found = []
+    gone = (missing,) if isinstance(missing, str) else tuple(missing)
+    for parts in claims:
+        deciding = tuple(test for test in parts if test.part.decides)
+        reasons = [test.barred for test in deciding if test.barred is not None]
+        lacking = next((reason for reason in reasons if reason in gone), None)
+        absent = lacking is not None and revision > 1
+        barred = lacking if absent else everywhere or lacking or next(iter(reasons), None)
+        joint = conjunction([test.tested.p for test in deciding])
+        found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, not absent))
+    adjusted = holm([*(p for _, _, p, _, _ in found), *[1.0] * beside])
+    return [
+        Decided(deciding, joint, p, float(p_holm), barred, collected)
+        for (deciding, joint, p, barred, collected), p_holm in zip(found, adjusted, strict=False)
+    ]
+
+
+def _doubt(test: TestedPart) -> float:
+    """Near 1 where a part speaks against its claim, near 0 where it speaks for it."""
+    return test.tested.p_for if test.tested.reason is None else 0.5
+
+
+def slack(part: Part, effect: float) -> float:
+    """How far `effect` lies on the claimed side of the part's bound; negative on the other side."""
+    if part.direction == "within":
+        return part.bound - abs(effect)
+    return effect - part.bound if part.direction == "above" else part.bound - effect
+
 
 NOT_IN_USE = "attention is not in use here"
 NOT_CHECKED = "whether attention is in use was not measured in this study"
@@ -232,3 +393,155 @@ def _beside(test: SeedPart, context: Context) -> ClaimColumns:
         "collapsed": len(test.runs & context.collapsed) if context.revision > 1 else None,
         "runs": json.dumps(sorted(test.runs)),
     }
+
+
+CONTROLS = (*VARIANTS[1:], "bounded+site")
+SURVIVES, NOT, SURVIVAL_UNDECIDED, NOTHING = "survives", "does not survive", "undecided", "no such effect"
+READINGS = (SURVIVES, NOT, SURVIVAL_UNDECIDED, NOTHING)
+# Differences up to this size are none, where a part's own margin is not of that kind.
+SAME = {"nats": MARGIN, "of what the baseline learned": 0.10}
+
+LabelledSite = tuple[str, str]  # label and site
+
+
+class Paired(NamedTuple):
+    """A part's effect by seed with plain attacks and with a control, in the seeds that have both."""
+
+    attack: tuple[float, ...]
+    control: tuple[float, ...]
+
+
+def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame:
+    """The table `controls`: a row for each deciding part of a claim about attacks and each control that its sites have.
+
+    `difference` is the effect with plain attacks less that with the control, paired by seed. Where only some of a part's sites
+    have the control, both effects are of these, and the part's name says so. How a row is read: see `reading`.
+    """
+    evidence = gather(tables, depth(about))
+    barred = barred_everywhere(evidence) is not None
+    rows = []
+    for source in asked(evidence, revision_of(tables["runs"])):
+        for claim in source.claims:
+            for part in claim.parts:
+                for control in CONTROLS if part.decides else ():
+                    found = _row(part, control, evidence, barred)
+                    rows += [{"source": source.key, "claim": claim.id, **found}] if found else []
+    return frame("controls", rows)
+
+
+def _row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow | None:
+    kept = _kept(part, control, evidence)
+    if kept is None:
+        return None
+    effect, where = kept
+    paired = _paired(effect, control, evidence)
+    if not paired.attack:
+        return None
+    attack, other = summary(paired.attack), summary(paired.control)
+    difference = summary(np.subtract(paired.attack, paired.control))
+    low, high = t_interval(difference)
+    return {
+        "part": part.name + (f" (at {', '.join(where)})" if where else ""),
+        "control": control,
+        "effect": number(attack.mean),
+        "control_effect": number(other.mean),
+        "difference": number(difference.mean),
+        "low": number(low),
+        "high": number(high),
+        "n": len(paired.attack),
+        "reading": SURVIVAL_UNDECIDED if barred else reading(part, control, attack, other, difference),
+    }
+
+
+def reading(part: Part, control: str, attack: Sample, other: Sample, difference: Sample) -> str:
+    """How a part stands against one control; one of READINGS.
+
+    'no such effect': the mean effect of the attack is not on the claimed side of the part's bound.
+    Against control labels, which are not to have the effect, it 'does not survive' where the two are the same within a
+    margin (two one-sided tests) or the 95 % interval of the difference lies on the wrong side of 0, and 'survives' where the
+    interval lies on the claimed side.
+    The bounded attack, that of the site alone and the one that is both remove the label too, so that they are to have it: it 'survives'
+    where their own effect lies beyond the part's bound (one-sided test), and 'does not survive' where it lies short of it.
+    """
+    sign = 1.0 if part.direction == "above" else -1.0
+    if not sign * (float(attack.mean) - part.bound) > 0:
+        return NOTHING
+    match control:
+        case "bounded" | "site" | "bounded+site":
+            found = t_test(other, part.direction, part.bound)
+            return SURVIVES if found.p_for < ALPHA else NOT if found.p_against < ALPHA else SURVIVAL_UNDECIDED
+        case "control":
+            pass
+        case _:
+            raise AssertionError(f"no rule reads the control {control!r}")
+    low, high = t_interval(difference)
+    near, far = (low, high) if sign > 0 else (-high, -low)
+    margin = SAME.get(part.unit)
+    same = margin is not None and bool(t_test(difference, "within", margin).p_for < ALPHA)
+    if same or far < 0:
+        return NOT
+    return SURVIVES if near > 0 else SURVIVAL_UNDECIDED
+
+
+def _paired(effect: Effect, control: str, evidence: Evidence) -> Paired:
+    both = [
+        (plain.value, other.value)
+        for seed in evidence.seeds
+        if (plain := read(effect, evidence, seed)) is not None
+        and (other := read(effect, evidence, seed, variant=control)) is not None
+    ]
+    return Paired(tuple(plain for plain, _ in both), tuple(other for _, other in both))
+
+
+def _kept(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[str, ...]] | None:
+    """The part's effect at those of its sites that have the control, and these sites where they are not all.
+
+    Null where none has it, and for parts that claim no change: a control cannot explain what is not there.
+    """
+    if part.direction == "within" or not all(is_attack(leaf) for leaf in part.leaves()):
+        return None
+    have = {
+        (key.label or "", key.site or "") for key in evidence.trained if key.edit == "attack" and key.variant == control
+    }
+    # A contrast between components stays one between the same layers on both sides.
+    layers = set.intersection(*({_layer(site) for _, site in _places(leaf) & have} for leaf in part.leaves()))
+    terms = part.effect.terms if isinstance(part.effect, Combination) else ((1.0, part.effect),)
+    left = [(weight, _at(leaf, have, layers)) for weight, leaf in terms]
+    found = tuple((weight, leaf) for weight, leaf in left if leaf is not None)
+    if len(found) < len(left):
+        return None
+    whole = found[0][1] if not isinstance(part.effect, Combination) else Combination(found)
+    before, after = (_sites(leaf for _, leaf in of) for of in (terms, found))
+    return whole, () if after == before else after
+
+
+def _places(leaf: Leaf) -> set[LabelledSite]:
+    """Every label and site that a leaf about attacks reads."""
+    if isinstance(leaf, CurveDistance):
+        return {(label, f"{c}@{n}") for label in leaf.labels for c in leaf.pair for n in leaf.layers}
+    assert isinstance(leaf, (LossChange, LearnedFraction))
+    return {(leaf.label or "", site) for site in leaf.sites}
+
+
+def _at(leaf: Leaf, have: set[LabelledSite], layers: set[str]) -> Leaf | None:
+    """The leaf at the places that it has there and in these layers, or null where nothing is left of it."""
+    if isinstance(leaf, CurveDistance):
+        labels = tuple(x for x in leaf.labels if any(label == x for label, _ in have))
+        whole = [n for n in leaf.layers if str(n) in layers]
+        kept = tuple(n for n in whole if all((x, f"{c}@{n}") in have for x in labels for c in leaf.pair))
+        return replace(leaf, layers=kept, labels=labels) if kept and labels else None
+    assert isinstance(leaf, (LossChange, LearnedFraction))
+    sites = tuple(site for site in leaf.sites if (leaf.label or "", site) in have and _layer(site) in layers)
+    return replace(leaf, sites=sites) if sites else None
+
+
+def _layer(site: str) -> str:
+    return site.rpartition("@")[2]
+
+
+def _sites(leaves: Iterable[Leaf]) -> tuple[str, ...]:
+    """The sites of several leaves from the first layer upwards, and the labels where a leaf reads more than one."""
+    known = list(leaves)
+    sites = {site for leaf in known for _, site in _places(leaf)}
+    labels = [label.upper() for leaf in known if isinstance(leaf, CurveDistance) for label in leaf.labels]
+    return (*sorted(sites, key=lambda s: (_layer(s), "qkv".find(s[0]))), *dict.fromkeys(labels))

@@ -1,6 +1,6 @@
 """The command line: a command for every experiment, made from its settings, and those for studies, models and texts."""
 
-from trisect.cli import models, serve, study  # each adds its commands
+from trisect.cli import study
 from trisect.cli.group import main
 from trisect.cli.options import command, say_result, utility
 from trisect.experiments import EXPERIMENTS, UTILITIES

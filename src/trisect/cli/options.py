@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from trisect.cli.terminal import open_page, say, say_json, say_step
+from trisect.cli.group import open_page, say, say_json, say_step
 from trisect.core.errors import SpecError
 from trisect.core.finding import NOT_TESTED, Finding
 from trisect.core.schema import MOST_SEEDS, Setting, build, flat, read_word
@@ -62,7 +62,7 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
     """The command of an experiment; `show` prints what the terminal shows beside findings and the page."""
 
     def call(out: str | None, as_json: bool, quiet: bool, opens: bool = False, **named: Any) -> None:
-        from trisect.lab.live import screen  # with rich, which --help does without
+        from trisect.lab.jobs import screen  # with rich, which --help does without
 
         with nullcontext() if quiet else screen(f"trisect {experiment.name}", line=say_step):
             from trisect.lab.driver import run  # with PyTorch and polars
@@ -91,7 +91,7 @@ def utility(one: Utility[Any]) -> click.Command:
     """The command of a utility."""
 
     def call(as_json: bool, quiet: bool, **named: Any) -> None:
-        from trisect.lab.live import screen  # with rich, which --help does without
+        from trisect.lab.jobs import screen  # with rich, which --help does without
 
         with screen(f"trisect {one.name}", quiet, say_step):
             reply = one.reply(build(one.settings, parsed(one.settings, named)))

@@ -1,20 +1,21 @@
-"""Beside studies on the command line: dissect, report, claims, and texts."""
+"""Commands beside experiments: report, claims, corpus, check and serve."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trisect.cli.group import main
-from trisect.cli.terminal import open_page, say, say_json, say_step
-from trisect.core.door import door
+from trisect.cli.group import main, open_page, say, say_json, say_step
+from trisect.cli.options import columns
+from trisect.core.errors import SpecError, StudyError, door
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
     from trisect.claims import ListedPart
-    from trisect.text.overview import CorpusFacts
+    from trisect.text.sources import CorpusFacts
 
 
 @main.command()
@@ -33,7 +34,7 @@ def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
     trisect report norms-gpt2
     """
     from trisect import calls
-    from trisect.lab.live import screen
+    from trisect.lab.jobs import screen
 
     with screen("trisect report", quiet, say_step):
         made = calls.render(out).report.resolve()
@@ -72,9 +73,8 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
     \b
     trisect corpus show embedded
     """
-    from trisect.lab.live import screen
-    from trisect.text.overview import describe
-    from trisect.text.sources import open_corpus
+    from trisect.lab.jobs import screen
+    from trisect.text.sources import describe, open_corpus
 
     with screen("trisect corpus show", quiet, say_step), door():
         facts = describe(open_corpus(folder, reader))
@@ -112,7 +112,7 @@ def annotate(
     trisect corpus annotate wikitext-2 --pipeline en_core_web_sm --out wikitext-2-labelled
     """
     from trisect import calls
-    from trisect.lab.live import bar
+    from trisect.lab.jobs import bar
 
     with bar("annotate", quiet) as progress:
         made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
@@ -155,3 +155,142 @@ def _corpus_lines(facts: CorpusFacts) -> list[str]:
         ]
         lines.append(f"{column}    " + ", ".join(f"{name or '(none)'} {count:,}" for name, count in counts))
     return lines + facts["notes"]
+
+
+COLUMNS = (
+    "rows: how far weights are from summing to one; output: how far weights times v are from what the layer hands on, "
+    "relative to its size. q, k, v, o: how the matrix was found, and how far it is from giving what was recorded. "
+    "cause: what reaches the model's answer when it is changed."
+)
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def model_options(function: C) -> C:
+    """The argument MODEL, and how it is fetched."""
+    for option in (
+        click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
+        click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code."),
+        click.option("--device-map", help="Passed on to from_pretrained, such as auto (needs the package accelerate)."),
+        click.option(
+            "--device",
+            metavar="DEVICE",
+            default="auto",
+            show_default=True,
+            help="Where the model runs: auto, cpu or cuda.",
+        ),
+        click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
+        click.option("--revision", metavar="REVISION", help="A branch, tag or commit of a model on a hub."),
+        click.argument("model", metavar="MODEL"),
+    ):
+        function = option(function)
+    return function
+
+
+@main.command()
+@model_options
+@click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def check(
+    model: str,
+    revision: str | None,
+    dtype: str | None,
+    device: str,
+    device_map: str | None,
+    pickle: bool,
+    remote_code: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Verify that a model is read exactly as it computes, layer by layer; or check every file of a results folder.
+
+    Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a folder of results:
+    each file that is not what its run wrote; of a study also what it goes on from, and what to delete.
+
+    \b
+    trisect check sentence-transformers/all-MiniLM-L6-v2
+    trisect check study
+    """
+    from trisect import calls
+    from trisect.lab.jobs import screen
+
+    if calls.is_results(model):
+        given = {"revision": revision, "dtype": dtype, "device-map": device_map, "pickle": pickle, "json": as_json}
+        given |= {"remote-code": remote_code, "device": device != "auto"}
+        if wrong := [name for name, value in given.items() if value]:
+            known = "It is of models; this is a folder of results, whose files are read."
+            raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")
+        with screen("trisect check", quiet, say_step):
+            found = calls.check(model)
+        _say_folder(model, found)
+        return
+    with screen("trisect check", quiet, say_step):
+        proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
+    rows = proof.rows()
+    if as_json:
+        said = {"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)}
+        say_json(said)
+    else:
+        for line in columns(rows):
+            say(line)
+        for note in (
+            *proof.notes(),
+            COLUMNS,
+            f"{sum(not law.failure for law in proof.laws)} of {len(rows)} layers are verified.",
+        ):
+            say(note)
+    if proof.refusal is not None:
+        raise proof.refusal
+
+
+def _say_folder(out: str, found: Sequence[StudyError]) -> None:
+    from trisect import calls
+    from trisect.experiments.study.check import unfinished
+    from trisect.lab.run_folder import is_study
+
+    for error in found:
+        say(f"trisect: {error}", err=True)
+    if found:
+        click.get_current_context().exit(2)
+    left, runs = unfinished(Path(out)) if is_study(Path(out)) else (0, 0)
+    if left:
+        say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
+    if begun := calls.unfinished(out):
+        say(
+            f"{out} holds the beginning of 'trisect {begun}', which was stopped before its end or still runs. "
+            "Call that command again, with the same settings: it goes on from there."
+        )
+    if calls.lacks_list(out):
+        say(
+            "Every table and record is whole. There is no list of what the run wrote, so pages and figures were not checked."
+        )
+        return
+    say("Every file that is there is whole." if left or begun else "Every file is whole, and of one run.")
+
+
+@main.command()
+@model_options
+@click.option("--text", multiple=True, help="The text at first; an encoder-decoder takes two, source and target.")
+@click.option("--second", multiple=True, help="The text to patch from at first; two for an encoder-decoder.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at: this machine alone.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="The port.  [default: a free one]")
+@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
+def serve(host: str, port: int, open_: bool, text: tuple[str, ...], second: tuple[str, ...], **fetched: Any) -> None:
+    """Serve a page on this machine: type a sentence, switch q, k or v of any site, and see what changes.
+
+    The address that is printed holds a token; without it nothing is answered. Ctrl+C ends it.
+
+    \b
+    trisect serve sentence-transformers/all-MiniLM-L6-v2 --open
+    """
+    from trisect.lab.jobs import screen
+
+    with screen("trisect serve", line=say_step):
+        from trisect.server.run import LOOPBACK, open_page, start  # with PyTorch
+
+        served = start(fetched.pop("model"), text, second, host, port, **fetched)
+    say(served.address)
+    if host not in LOOPBACK:
+        say(f"Whoever has this address can use the model, and what is sent can be read on the way: {host}.", err=True)
+    if open_:
+        open_page(served.address)
+    served.wait()

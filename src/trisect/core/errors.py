@@ -1,9 +1,17 @@
-"""Error classes: one root and its children, each with what you gave, what there is, and what to do."""
+"""Errors: one root and its children, each with what you gave, what there is, and what to do; system errors become such."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import importlib.util
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from difflib import get_close_matches
+from pathlib import Path
 
 LONGEST = 60  # characters of a name that are shown
 ALIKE = 0.7  # letters in common: tset and test, but not depth and width
@@ -84,3 +92,148 @@ def shortened(value: object, most: int = LONGEST) -> str:
         return f"a number of over {most} digits"
     said = repr(value)
     return said if len(said) <= most else f"{said[:most]}… ({len(said):,} characters)"
+
+
+_WORDS = ("can't allocate memory", "out of memory", "bad allocation", "not enough memory", "failed to allocate")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether memory did not suffice; libraries of compiled code raise a RuntimeError that only its words tell from others."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
+
+
+def pass_memory(error: BaseException) -> None:
+    """Raise an error again where it says that memory did not suffice: it says nothing of what was tried."""
+    if lacks_memory(error):
+        raise error
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+BARRED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a file so met may be whole
+_NUMBER = re.compile(r"\(os error (\d+)\)")
+
+
+@contextmanager
+def door() -> Iterator[None]:
+    """Every command and every call passes it once: what the system refuses inside is raised as a TrisectError.
+
+    That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), also where a library
+    of compiled code raises it as an error of its own; a path that no system takes; and a machine whose memory does not
+    suffice. A closed pipe stays what it is: nobody reads any more.
+    """
+    try:
+        yield
+    except (TrisectError, BrokenPipeError):
+        raise
+    except Exception as error:
+        if (of_system := system_error(error)) is not None:
+            raise refused(of_system) from error
+        if lacks_memory(error):
+            raise _too_large(error) from error
+        if isinstance(error, ValueError) and "embedded null" in str(error):
+            known = "It holds a NUL character, which no system allows in the name of a file."
+            raise StudyError("A path was given that cannot be one.", known, "Use another name.") from error
+        raise
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """What the system refused, where an error says so: an OSError, or one of a library in Rust (safetensors, tokenizers).
+
+    Such a library raises an error of its own, of which only the number in its words tells that the system refused.
+    """
+    if isinstance(error, OSError):
+        return error
+    found = None if isinstance(error, TrisectError) else _NUMBER.search(str(error))
+    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+
+
+@contextmanager
+def temporary_room(what: str) -> Iterator[None]:
+    """Say where the folder of temporary files lies, when the system refuses to keep something there."""
+    try:
+        yield
+    except Exception as raised:
+        if (error := system_error(raised)) is None:
+            raise
+        place = "the folder of temporary files"
+        with suppress(OSError):  # where the system has no such folder
+            place += f", {tempfile.gettempdir()}"
+        raise StudyError(
+            f"{what} cannot be kept in {place}.",
+            "It is full." if error.errno in FULL else f"The system says: {error.strerror or error}.",
+            "Free some space there, or set TMPDIR to a folder with more of it, and call the same command again.",
+        ) from raised
+
+
+def refused(error: OSError) -> StudyError:
+    """What the system said of a file, in three parts."""
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    given = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
+    known = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
+    return StudyError(given, known, _todo(error))
+
+
+def check_barred(path: Path, error: BaseException) -> None:
+    """Raise StudyError where the system did not let a file be read, as without permission: it is not damaged, and has to stay."""
+    found = system_error(error)
+    if found is not None and found.errno in BARRED:
+        raise refused(OSError(found.errno, found.strerror, str(path))) from error
+
+
+def _todo(error: OSError) -> str:
+    if error.errno in FULL:
+        return "Free some space and call the same command again."
+    if isinstance(error, PermissionError):
+        return "Change its permissions or those of the folders above it, or choose another place."
+    if error.errno == errno.ENAMETOOLONG:
+        return "Use a shorter name."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Close other programs, or raise the limit of open files (ulimit -n)."
+    return "Check the path, or choose another place."
+
+
+def _too_large(error: BaseException) -> StudyError:
+    said = " ".join(str(error).split())[:200]
+    known = f"The system says: {said}" if said else "The system gave no more of it."
+    todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
+    return StudyError("The memory of this machine does not suffice.", known, todo)
+
+
+_LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
+
+
+def began(words: str) -> None:
+    """A step begins; nothing happens where nobody shows progress."""
+    if (show := _LISTENER.get()) is not None:
+        show(words)
+
+
+@contextmanager
+def shown_by(show: Callable[[str], object]) -> Iterator[None]:
+    """While the context lasts, `show` is called with the words of every step that begins."""
+    token = _LISTENER.set(show)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+NAMED = {"PIL": "pillow"}  # packages that are installed by another name
+
+
+def there(package: str) -> bool:
+    """Whether a package can be imported; a folder of that name in the current directory is none."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
+
+
+def need_extra(package: str, extra: str, what: str) -> None:
+    """Raise SpecError where a package that `what` needs is missing, naming the extra that brings it."""
+    if not there(package):
+        raise SpecError(
+            f"{what} needs the package {NAMED.get(package, package.replace('_', '-'))}.",
+            "It is not installed here.",
+            f"Install it with: pip install 'trisect[{extra}]'.",
+        )

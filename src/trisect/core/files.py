@@ -1,21 +1,78 @@
-"""Atomic file writes, and JSON files with a checksum of their own."""
+"""Files: atomic writes, strict JSON, and labelled tensors."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trisect.core.door import FULL, check_barred, system_error
-from trisect.core.errors import DamagedFileError, StudyError, TrisectError
-from trisect.core.json_text import Json
-from trisect.core.schema import read
+from trisect.core.errors import (
+    FULL,
+    DamagedFileError,
+    SpecError,
+    StudyError,
+    TrisectError,
+    check_barred,
+    system_error,
+    there,
+)
+from trisect.core.schema import JSON_BYTES, read
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue as Json
+else:
+    Json = Any  # what is read here is JSON already; a recursive type says no more when it is checked at run time
+
+
+def parse(text: str, strict: bool = True) -> Json:
+    """The value that a text is; raises ValueError, with what is wrong in words, for all that is no plain JSON.
+
+    One that is not `strict` is as other programs write it: with NaN, and the last value of a key that stands twice.
+    """
+    try:
+        if not strict:
+            return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("Its lists and objects stand too deep inside one another.") from None
+
+
+def read_strict(path: Path, strict: bool = True) -> Json:
+    """The value in a file; raises OSError where it cannot be read, ValueError as `parse` and for a file that is too large."""
+    if (size := path.stat().st_size) > JSON_BYTES:
+        raise ValueError(f"It has {size:,} bytes; up to {JSON_BYTES:,} are read.")
+    with path.open("rb") as file:  # a device or a pipe says nothing of its size
+        content = file.read(JSON_BYTES + 1)
+    if len(content) > JSON_BYTES:
+        raise ValueError(f"It has more than {JSON_BYTES:,} bytes, which are not read.")
+    return parse(content.decode("utf-8-sig"), strict)
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        met: set[str] = set()
+        twice = next(name for name, _ in pairs if name in met or met.add(name))
+        raise ValueError(
+            f"The key {twice[:60]!r} is given twice in one object, so that one of its values would be ignored."
+        )
+    return found
+
+
+def _refuse(name: str) -> Json:
+    raise ValueError(f"{name} is no number of JSON.")
+
 
 D = TypeVar("D")
 
@@ -177,3 +234,45 @@ def read_any_json(path: Path, todo: str) -> Json:
     if found != checksum:
         raise DamagedFileError(f"{path} is damaged.", "Its content does not match its checksum.", todo)
     return body
+
+
+AXES = {
+    "q": ("row", "head", "query", "width"),
+    "k": ("row", "key_head", "key", "width"),
+    "v": ("row", "key_head", "key", "value_width"),
+    "weights": ("row", "head", "query", "key"),
+    "output": ("row", "head", "query", "value_width"),
+}
+
+
+class KeptPart(NamedTuple):
+    """One tensor with the name that it is kept by; `kind` says what its axes are, empty where nothing does."""
+
+    name: str
+    kind: str
+    values: Tensor
+
+
+def save_parts(parts: Iterable[KeptPart], said: Mapping[str, Json], path: Path) -> Path:
+    """Every part by its name, and what is said beside them as JSON in the file's metadata."""
+    from safetensors.torch import save_file
+
+    if path.suffix != ".safetensors":
+        given, known = f"{path.name!r} was given.", "A reading is kept as safetensors."
+        raise SpecError(given, known, "Give a name that ends in .safetensors.")
+    tensors = {part.name: part.values.contiguous().clone() for part in parts}
+    replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(said)}))
+    return path
+
+
+def dataset_of(parts: Iterable[KeptPart], said: Mapping[str, Json]) -> Any:
+    """An xarray.Dataset: a variable for each part that has axes, called by their kind and length, so that lengths agree."""
+    if not there("xarray"):
+        raise SpecError("to_xarray needs the package xarray.", "It is not installed here.", "Run: pip install xarray.")
+    xarray: Any = importlib.import_module("xarray")
+    variables: dict[str, Any] = {}
+    for part in parts:
+        if part.kind in AXES:
+            sized = tuple(f"{axis}_{n}" for axis, n in zip(AXES[part.kind], part.values.shape, strict=True))
+            variables[part.name.replace(" ", "_")] = (sized, part.values.float().numpy())
+    return xarray.Dataset(variables, attrs=dict(said))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from trisect.core.json_text import Json
+from trisect.core.files import Json
 from trisect.core.schema import read, record
 
 F = TypeVar("F")

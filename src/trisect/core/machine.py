@@ -1,14 +1,18 @@
-"""Machine: how runs are run — device, workers, engine, precision; never part of what is run."""
+"""Machine: how runs are run (device, workers, engine, precision), and what this machine and its software are."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import sys
+from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core import bounds
+from trisect.core import schema
 from trisect.core.errors import need
 from trisect.core.schema import one_of, record
 
@@ -27,11 +31,11 @@ class Machine:
     """
 
     device: Annotated[str, one_of("auto", "cpu", "cuda")] = "auto"
-    workers: Annotated[int | None, Field(ge=0, le=bounds.WHOLE)] = None
+    workers: Annotated[int | None, Field(ge=0, le=schema.WHOLE)] = None
     quiet: bool = False
     precision: Annotated[str, one_of(*PRECISIONS)] = "float32"
     engine: Annotated[str, one_of("here", "processes", "ray")] | None = None
-    fleet: Annotated[int | None, Field(ge=1, le=bounds.FLEET)] = None
+    fleet: Annotated[int | None, Field(ge=1, le=schema.FLEET)] = None
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.workers is not None:
@@ -42,3 +46,36 @@ class Machine:
     def cores(self) -> int:
         """How many processor cores this process may use."""
         return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@cache
+def processor() -> str:
+    """Such as 'AMD EPYC 7763 64-Core Processor'; the architecture where the system says no more."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, (*names[:1], platform.processor(), platform.machine())), "unknown")
+
+
+def memory_bytes() -> int | None:
+    """Bytes of memory in all, or as many as a container is allowed; null where the system does not say."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError, AttributeError):
+        return None
+    try:
+        allowed = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no container, or "max"
+        return found
+    return min(found, allowed)
+
+
+def free_bytes(place: Path) -> int | None:
+    """Bytes that may still be written where a file or folder is, or is to be made; null where the system does not say."""
+    try:
+        there = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
+        return shutil.disk_usage(there).free
+    except (OSError, StopIteration):
+        return None

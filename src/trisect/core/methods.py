@@ -7,9 +7,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from trisect.core.bounds import POINTS, RESAMPLES, WHOLE
 from trisect.core.errors import SpecError, need, unknown
-from trisect.core.schema import Each, Many, Some, one_of, record
+from trisect.core.schema import POINTS, RESAMPLES, WHOLE, Each, Many, Some, one_of, record
 from trisect.core.site import Site
 
 VARIANTS = ("plain", "control", "bounded", "site")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trisect.core.json_text import Json
+from trisect.core.files import Json
 
 REPLACEMENT = "\ufffd"
 # What XML 1.0 does not allow, and what moves a terminal: C0 and C1 controls but tab and line ends, halves of characters,
@@ -30,3 +30,8 @@ def safe_data(value: Json) -> Json:
 def _sign(match: re.Match[str]) -> str:
     code = ord(match[0])
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else REPLACEMENT
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """A share from 0 to 1, as in `41.3 %`; minus is a sign of its own."""
+    return f"{share:.{decimals}%}".replace("%", "\u00a0%").replace("-", "\u2212")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, overload
 
 from pydantic import Field
 
-from trisect.core import bounds, schema
+from trisect.core import schema
 from trisect.core.edits import AnyEdit, Edit, make_edit, place
 from trisect.core.errors import need, shortened
 from trisect.core.files import canonical, digest
@@ -31,10 +31,10 @@ class Model:
     In the layers that are `idle` the attention block adds nothing, in training and after.
     """
 
-    width: Annotated[int, Field(ge=1, le=bounds.MODEL["width"])] = 200
-    layers: Annotated[int, Field(ge=1, le=bounds.MODEL["layers"])] = 5
-    heads: Annotated[int, Field(ge=1, le=bounds.MODEL["heads"])] = 5
-    feedforward: Annotated[int, Field(ge=1, le=bounds.MODEL["feedforward"])] = 200
+    width: Annotated[int, Field(ge=1, le=schema.MODEL["width"])] = 200
+    layers: Annotated[int, Field(ge=1, le=schema.MODEL["layers"])] = 5
+    heads: Annotated[int, Field(ge=1, le=schema.MODEL["heads"])] = 5
+    feedforward: Annotated[int, Field(ge=1, le=schema.MODEL["feedforward"])] = 200
     dropout: Annotated[float, Field(ge=0, le=0.99)] = 0.2
     idle: Annotated[Many[int], Later] = ()
 
@@ -61,17 +61,17 @@ class Training:
     `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; null is all.
     """
 
-    epochs: Annotated[int, Field(ge=1, le=bounds.TRAINING["epochs"])] = 200
-    columns: Annotated[int, Field(ge=1, le=bounds.TRAINING["columns"])] = 20
-    eval_columns: Annotated[int, Field(ge=1, le=bounds.TRAINING["eval_columns"])] = 10
-    window: Annotated[int, Field(ge=1, le=bounds.TRAINING["window"])] = 35
+    epochs: Annotated[int, Field(ge=1, le=schema.TRAINING["epochs"])] = 200
+    columns: Annotated[int, Field(ge=1, le=schema.TRAINING["columns"])] = 20
+    eval_columns: Annotated[int, Field(ge=1, le=schema.TRAINING["eval_columns"])] = 10
+    window: Annotated[int, Field(ge=1, le=schema.TRAINING["window"])] = 35
     optimizer: Annotated[str, one_of("sgd", "adamw")] = "sgd"
     rate: Annotated[float, Field(gt=0)] = 5.0
     decay: Annotated[float, Field(gt=0)] = 0.95
-    warmup: Annotated[int, Field(ge=0, le=bounds.WHOLE)] = 0
+    warmup: Annotated[int, Field(ge=0, le=schema.WHOLE)] = 0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 0.5
-    train_sample: Annotated[int | None, Field(ge=1, le=bounds.WHOLE)] = 100_000
+    train_sample: Annotated[int | None, Field(ge=1, le=schema.WHOLE)] = 100_000
 
 
 @record
@@ -83,9 +83,9 @@ class Text:
     """
 
     corpus: str | None = "embedded"
-    train_tokens: Annotated[int | None, Field(ge=2, le=bounds.WHOLE)] = None
-    valid_tokens: Annotated[int | None, Field(ge=2, le=bounds.WHOLE)] = None
-    min_count: Annotated[int, Field(ge=1, le=bounds.WHOLE)] = 1
+    train_tokens: Annotated[int | None, Field(ge=2, le=schema.WHOLE)] = None
+    valid_tokens: Annotated[int | None, Field(ge=2, le=schema.WHOLE)] = None
+    min_count: Annotated[int, Field(ge=1, le=schema.WHOLE)] = 1
 
 
 @record
@@ -99,7 +99,7 @@ class Design:
     text: Text = Text()
     model: Model = Model()
     training: Training = Training()
-    seeds: Each[Annotated[int, Field(ge=0, le=bounds.SEED)]] = (1, 2, 3)
+    seeds: Each[Annotated[int, Field(ge=0, le=schema.SEED)]] = (1, 2, 3)
     attack: Attack | None = Attack()
     rewind: Rewind | None = Rewind()
     freeze: Freeze | None = Freeze()
@@ -113,9 +113,9 @@ class Design:
 
     def __post_init__(self) -> None:
         need(
-            bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= bounds.NAME,
+            bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= schema.NAME,
             f"{shortened(self.name)} is not a name.",
-            f"Names are up to {bounds.NAME} letters, digits, '.', '_', '-'.",
+            f"Names are up to {schema.NAME} letters, digits, '.', '_', '-'.",
             "Rename it.",
         )
         last = self.attack.epochs if self.attack and self.attack.epochs else 0

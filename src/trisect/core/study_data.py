@@ -7,11 +7,10 @@ from typing import Annotated, NotRequired, TypeAlias
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.bounds import FLEET
-from trisect.core.json_text import Json
+from trisect.core.files import Json
 from trisect.core.machine import PRECISIONS
 from trisect.core.methods import Fitted
-from trisect.core.schema import one_of
+from trisect.core.schema import FLEET, one_of
 
 # kind, site, label, strength, and a kind's own settings
 EditData: TypeAlias = dict[str, str | float | int | bool | None]

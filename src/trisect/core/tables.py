@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from trisect.core.door import check_barred
-from trisect.core.errors import DamagedFileError
+from trisect.core.errors import DamagedFileError, check_barred
 from trisect.core.files import digest, inside, replace_file
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64

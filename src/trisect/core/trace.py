@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.errors import SiteError
-from trisect.core.json_text import Json
-from trisect.core.keeping import KeptPart, dataset_of, save_parts
+from trisect.core.files import Json, KeptPart, dataset_of, save_parts
 from trisect.core.site import Site
 
 if TYPE_CHECKING:
@@ -391,7 +390,7 @@ def _trace_of_heads(trace: Trace, site: Site, given: str) -> Trace:
     origins = {n: o if o.rows is None else replace(o, rows=pick(o.rows, 0)) for n, o in own.origins.items()}
     parts = {n: None if (t := getattr(own, n)) is None else pick(t, 0) for n in WEIGHTS if n != "b_o"}
     if trace.block is not None and trace.block.after is not None:
-        words = "heads are taken alone, and what lies behind W_O takes the sum of all"
+        words = "heads are given alone, and what lies behind W_O takes the sum of all"
         origins["o"], parts["w_o"] = Origin("mixed", words), None
     normed = {
         n: NormedMap(pick(m.weight, 0), None if m.bias is None else pick(m.bias, 0)) for n, m in own.normed.items()

@@ -18,8 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trisect.core import errors
 from trisect.core.errors import StudyError, TrisectError
-from trisect.core.files import replace_file, whole_files
-from trisect.core.json_text import Json
+from trisect.core.files import Json, replace_file, whole_files
 from trisect.core.schema import plain, read
 
 LOSSES = 3  # times that one job is lost with its process or its machine before it is given up

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trisect.core.errors import StudyError
-from trisect.core.extras import need_extra
+from trisect.core.errors import StudyError, need_extra
 from trisect.core.machine import Machine
 from trisect.engine.jobs import LOSSES
 

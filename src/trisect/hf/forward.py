@@ -1,26 +1,226 @@
-"""One forward pass of a proved model, with its calls of attention noted and edited; whole, or begun at a layer."""
+"""Forward passes of a verified model, noted and edited; whole, or begun at the layer that is edited."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError
-from trisect.core.subject import ModelInputs
-from trisect.hf.arguments import ModelOutput
-from trisect.hf.batches import takes_any
-from trisect.hf.calls import NOTHING, Call, Calls, Edits, outline, sparing
-from trisect.hf.laws import checking
-from trisect.hf.opened import evaluating
-from trisect.hf.proof import Proof
-from trisect.hf.refusal import check_ids
-from trisect.hf.restart import Prefix, RestartPoint, left_out, restarted
-from trisect.hf.room import room
-from trisect.hf.state import State, check_state
+from trisect.core.errors import ModelError, pass_memory
+from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, Writer
+from trisect.core.trace import Address
+from trisect.hf.batches import first_tensor, output_at, row_scores, takes_any
+from trisect.hf.files.checkpoints import State, check_state
+from trisect.hf.files.model_errors import NoRoomError, check_ids, room
+from trisect.hf.hooks.calls import (
+    NOTHING,
+    Call,
+    Calls,
+    Edits,
+    ModelOutput,
+    alone,
+    edits_at,
+    evaluating,
+    outline,
+    sparing,
+)
+from trisect.hf.hooks.interface_hook import record_interface
+from trisect.hf.verify.laws import checking
+from trisect.hf.verify.proof import Proof
+
+TOGETHER = 1 << 20  # numbers that are hashed at once
+LEAST, SHARE = 64 * 2**20, 0.2  # bytes of outputs that may be kept: at least, and as a share of the weights'
+
+
+class RestartBlock(NamedTuple):
+    """A module of a list of layers as it ran: the calls of attention before it and after it, and what it gave (or null).
+
+    `row` is the list that it stands in.
+    """
+
+    module: nn.Module
+    row: str
+    before: int
+    after: int
+    output: Any
+
+
+class RestartPoint(NamedTuple):
+    """Where a pass may begin: after block `last`, `calls` calls of attention being left out; `given` says what blocks give."""
+
+    last: int
+    calls: int
+    given: Mapping[nn.Module, ModelOutput]
+
+
+@dataclass(eq=False)
+class Restarts:
+    """What is known of one model's restarts. `works` turns false for good where one gave another answer than a whole pass.
+
+    `checked` are the blocks after which a restart was compared with a whole pass, bit for bit, and whether an edit below had
+    been run before: a model may keep what it computed there on the side. `apart` says why edits are
+    made one at a time, once several in one pass did not do; `compared` are the calls for which their numbers were looked at.
+    """
+
+    works: bool = True
+    checked: set[tuple[int, bool]] = field(default_factory=set)
+    apart: str = ""
+    compared: set[int] = field(default_factory=set)
+
+
+class Prefix:
+    """One unedited pass over one batch: the blocks that ran, in their order, and what they gave.
+
+    Of a model too large to keep all, every so manieth output is kept, and the last of each list of layers.
+    """
+
+    def __init__(self, model: nn.Module, attention: Sequence[str]) -> None:
+        self.blocks: list[RestartBlock] = []
+        self.usable = True
+        self._rows = _rows_of(model, attention)
+        self._room = max(LEAST, int(SHARE * sum(p.numel() * p.element_size() for p in model.parameters())))
+        self._open = 0
+
+    @contextmanager
+    def recording(self, calls: Calls) -> Iterator[None]:
+        """Note every block of the pass inside; `calls` grows by the calls of attention."""
+        hooks, begun = [], dict[nn.Module, int]()
+
+        def enter(module: nn.Module, _given: Any) -> None:
+            self.usable = self.usable and not self._open and module not in begun  # none inside another, none twice
+            self._open += 1
+            begun[module] = len(calls)
+
+        def leave(row: str) -> Callable[[nn.Module, Any, Any], None]:
+            def note(module: nn.Module, _given: Any, output: Any) -> None:
+                self._open -= 1
+                self.blocks.append(RestartBlock(module, row, begun[module], len(calls), output))
+                self._thin()
+
+            return note
+
+        try:
+            for row, modules in self._rows.items():
+                for module in modules:
+                    hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave(row))]
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.usable = self.usable and _in_a_row(self.blocks)
+
+    def _thin(self) -> None:
+        """Let go of outputs that are too many to be kept."""
+        total, block = sum(map(len, self._rows.values())), self.blocks[-1]
+        size = _bytes(block.output)
+        self.usable = self.usable and size is not None
+        every = max(1, -(-total * (size or 0) // self._room))
+        if len(self.blocks) > 1 and (len(self.blocks) - 1) % every and self.blocks[-2].row == block.row:
+            self.blocks[-2] = self.blocks[-2]._replace(output=None)
+
+    def before(self, order: int) -> RestartPoint | None:
+        """The last place from which a pass that edits call `order` may begin; null where it has to be a whole one."""
+        if not self.usable:
+            return None
+        below = [i for i, block in enumerate(self.blocks) if block.after <= order]
+        for last in reversed(range(len(below))):
+            ends = {block.row: block for block in self.blocks[: last + 1]}
+            if all(_stands_in(block, ends[block.row]) for block in self.blocks[: last + 1]):
+                outputs = [block.output for block in self.blocks[: last + 1]]
+                rest = [
+                    ends[block.row].output if one is None else one
+                    for block, one in zip(self.blocks, outputs, strict=False)
+                ]
+                given = {block.module: one for block, one in zip(self.blocks, rest, strict=False)}
+                return RestartPoint(last, self.blocks[last].after, given)
+        return None
+
+
+@contextmanager
+def restarted(point: RestartPoint) -> Iterator[None]:
+    """The model with the blocks below giving what they gave, without being run; afterwards it is as it was."""
+    fresh = {id(output): _copied(output) for output in point.given.values()}
+    before = {module: module.__dict__.get("forward") for module in point.given}
+    try:
+        for module, output in point.given.items():
+            module.forward = _giving(fresh[id(output)])
+        yield
+    finally:
+        for module, forward in before.items():
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.forward = forward
+
+
+def left_out(point: RestartPoint, modules: Sequence[str]) -> Iterator[Call]:
+    """Places of the calls that a restarted pass does not make; `modules` are those of all calls in their order."""
+    nothing = torch.empty(0, device="meta")
+    for order, module in enumerate(modules[: point.calls]):
+        yield Call(module, order, nothing, nothing, nothing, None, nothing, None)
+
+
+def mark_of_bits(given: Tensor) -> str:
+    """A hash of a tensor: the same for the same bits, zeros of either sign and whatever is no number being one each."""
+    found = hashlib.blake2b(str((tuple(given.shape), given.dtype)).encode(), digest_size=16)
+    for part in given.detach().flatten().split(TOGETHER):
+        kept = torch.where(part.isnan(), torch.nan, part) + 0.0
+        found.update(kept.cpu().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _giving(output: Any) -> Callable[..., Any]:
+    return lambda *_given, **_named: output
+
+
+def _rows_of(model: nn.Module, attention: Sequence[str]) -> dict[str, list[nn.Module]]:
+    """The lists of layers in which attention modules stand, the innermost of each, by their dotted names."""
+    known = dict(model.named_modules())
+    rows: dict[str, list[nn.Module]] = {}
+    for name in attention:
+        parts = name.split(".")
+        for end in reversed(range(1, len(parts))):
+            row = ".".join(parts[:end])
+            if isinstance(listed := known.get(row), nn.ModuleList):
+                rows.setdefault(row, list(listed))
+                break
+    return rows
+
+
+def _in_a_row(blocks: Sequence[RestartBlock]) -> bool:
+    """Whether every call of attention up to the last block is made in one of the blocks."""
+    ends = [0, *(block.after for block in blocks)]
+    return bool(blocks) and all(block.before == end for block, end in zip(blocks, ends, strict=False))
+
+
+def _stands_in(block: RestartBlock, end: RestartBlock) -> bool:
+    """Whether what a block gave is known, or what passes on to the last of its list can be that one's, of a layer alike."""
+    return block.output is not None or (end.output is not None and type(end.module) is type(block.module))
+
+
+def _bytes(output: Any) -> int | None:
+    """How large the tensors of an output are; null where it holds something else than tensors, tuples, lists and nothing."""
+    if isinstance(output, Tensor):
+        return output.numel() * output.element_size()
+    if output is None or isinstance(output, bool | int | float | str):
+        return 0
+    if type(output) not in (tuple, list):
+        return None
+    sizes = [_bytes(one) for one in output]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def _copied(output: Any) -> Any:
+    """A copy that may be written to."""
+    if isinstance(output, Tensor):
+        return output.clone()
+    return type(output)(map(_copied, output)) if isinstance(output, tuple | list) else output
 
 
 class OtherCallsError(ModelError):
@@ -141,3 +341,231 @@ def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> Non
         if made != found:
             given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
             raise ModelError(given, f"On loading it was made by {found!r}.", todo)
+
+
+WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
+APART = "Edits were made one at a time: several in one pass gave this model other numbers, since rows of its batch are not independent."
+NO_ROWS = (
+    "Edits were made one at a time: what this model is given or answers has no row for each text of a batch, so that a batch cannot "
+    "be there several times in one pass."
+)
+FAILED = "Edits were made one at a time: in this model a pass with several of them ended in an error ({})."
+# by how much of its size an answer may differ, for sums in another order
+ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+K = TypeVar("K")
+ROWS_TOGETHER = 8  # edits of one call that share a pass on a GPU
+HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]]
+
+
+@dataclass(eq=False)
+class SharedPasses:
+    """Edited passes over batches of one model; what the layers below an edit gave is that of the unedited pass.
+
+    Each place to begin from is compared with a whole pass once, bit for bit; where it differs, all passes are whole from then
+    on. Models whose attention is followed by its products are always run as a whole.
+
+    Up to `together` edits of one call share a pass, in which the batch is there once for each: equal to one at a time to
+    rounding, which is looked at once for every call. That helps a GPU. Where memory does not do for so many, half as many do.
+    """
+
+    proved: ProvedModel
+    objective: str
+    restarts: Restarts
+    together: int = 1
+    _batch: Batch | None = None
+    _hold: HeldWeights | None = None
+    _prefix: Prefix | None = None
+    _lowest: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That passes were whole ones, where beginning later failed."""
+        return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
+
+    @alone
+    def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
+        """One unedited pass, whose blocks' outputs are kept."""
+        self._begun(batch, hold)
+
+    @alone
+    def score(
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        hold: HeldWeights | None = None,
+        clean: RowScores | None = None,
+    ) -> RowScores:
+        """The model's own loss of one batch, row by row."""
+        made = self._begun(batch, hold) if not write else self._edited(batch, write, hold)
+        return row_scores(made, batch, self.objective, clean)
+
+    @alone
+    def several(
+        self,
+        batch: Batch,
+        writers: Sequence[Writer],
+        address: Address,
+        hold: HeldWeights | None = None,
+        clean: RowScores | None = None,
+    ) -> list[RowScores]:
+        """The score under each of several edits of one call."""
+        found: list[RowScores] = []
+        while len(found) < len(writers):
+            own = writers[len(found) : len(found) + max(1, self.together)]
+            try:
+                made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
+            except (torch.OutOfMemoryError, NoRoomError):
+                self.together = len(own) // 2
+                continue
+            found += made or [self.score(batch, {address: writer}, hold, clean) for writer in own]
+        return found
+
+    def _together(
+        self,
+        batch: Batch,
+        writers: Sequence[Writer],
+        address: Address,
+        hold: HeldWeights | None,
+        clean: RowScores | None,
+    ) -> list[RowScores] | None:
+        """The scores from one pass over as many copies of the batch; null where it has to be one at a time."""
+        if self.restarts.apart or self.proved.proof.hook is not record_interface:
+            return None
+        count, rows = len(writers), len(batch.source.tokens)
+        edits = edits_at(self.proved.proof.addresses, {address: _each(writers)}, _copies(hold or {}, rows, count))
+        start = self._start(batch, edits_at(self.proved.proof.addresses, {address: writers[0]}, hold), hold)
+        if start is not None and self._place(start) not in self.restarts.checked:
+            return None  # which a single one compares with a whole pass first
+        given = None if start is None else start._replace(given=_copies(start.given, rows, count))
+        try:
+            made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
+            self._note_lowest(edits)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            pass_memory(error)
+            fits = all(_has_rows(value, rows) for value in batch.inputs.values())
+            self.restarts.apart = FAILED.format(type(error).__name__) if fits else NO_ROWS
+            return None
+        if made.shape[0] != rows * count:
+            self.restarts.apart = NO_ROWS
+            return None
+        order = self.proved.proof.addresses.index(address)
+        if order not in self.restarts.compared:
+            alone = first_tensor(self._edited(batch, {address: writers[-1]}, hold))
+            self.restarts.compared.add(order)
+            if not _near(made[-rows:], alone):
+                self.restarts.apart = APART
+                return None
+        return [row_scores(part, batch, self.objective, clean) for part in made.split(rows)]
+
+    @alone
+    def outputs(
+        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """Logits, or last hidden states."""
+        made = self._begun(batch, None) if not write else self._edited(batch, write, None)
+        return output_at(made, places)
+
+    def _begun(self, batch: Batch, hold: HeldWeights | None) -> Any:
+        """An unedited pass."""
+        self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
+        shares = self.restarts.works and self.proved.proof.hook is record_interface
+        prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
+        if hold:
+            check_state(self.proved.name, self.proved.state, self.proved.model)
+            edits = edits_at(self.proved.proof.addresses, None, hold)
+            made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
+        else:
+            made = run_unedited(self.proved, batch.inputs, prefix)[1]
+        self._prefix = prefix
+        return made
+
+    def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights | None) -> Any:
+        edits = edits_at(self.proved.proof.addresses, write, hold)
+        start = self._start(batch, edits, hold)
+        place = None if start is None else self._place(start)
+        self._note_lowest(edits)
+        if start is None:
+            return run_forward(self.proved, batch.inputs, edits)[1]
+        if place in self.restarts.checked:
+            return run_forward(self.proved, batch.inputs, edits, start=start)[1]
+        marked = self._marked(batch, edits, start)
+        whole = run_forward(self.proved, batch.inputs, edits)[1]
+        if marked != mark_of_bits(first_tensor(whole)):
+            self.restarts.works, self._prefix = False, None
+        assert place is not None
+        self.restarts.checked.add(place)
+        return whole
+
+    def _note_lowest(self, edits: Edits) -> None:
+        """That a pass since the unedited one was edited from there on."""
+        self._lowest = min(n for n in (self._lowest, *edits.write, *edits.hold) if n is not None)
+
+    def _place(self, start: RestartPoint) -> tuple[int, bool]:
+        """Where a pass begins, and whether one since the unedited pass was edited below."""
+        return start.last, self._lowest is not None and self._lowest < start.calls
+
+    def _marked(self, batch: Batch, edits: Edits, start: RestartPoint) -> str | None:
+        """The mark of what a pass that begins there gives, so that it need not be kept; null where the model does not run so."""
+        try:
+            return mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
+        except NoRoomError:
+            raise
+        except Exception as error:
+            pass_memory(error)
+            return None
+
+    def _start(self, batch: Batch, edits: Edits, hold: HeldWeights | None) -> RestartPoint | None:
+        """Where the pass may begin: below it nothing is written, and what is held is what was."""
+        if self._prefix is None or batch is not self._batch:
+            return None
+        order = {address: i for i, address in enumerate(self.proved.proof.addresses)}
+        before, now = self._hold or {}, hold or {}
+        changed = [order[a] for a in {*before, *now} if before.get(a) is not now.get(a)]
+        return self._prefix.before(min([*edits.write, *changed]))
+
+
+def _each(writers: Sequence[Writer]) -> Writer:
+    """A writer for copies of a batch, the first to the first of them and so on."""
+
+    def write(parts: Parts) -> Parts:
+        split = zip(*(part.chunk(len(writers)) for part in parts), strict=True)
+        made = [writer(Parts(*own)) for writer, own in zip(writers, split, strict=True)]
+        return Parts(*(torch.cat(one) for one in zip(*made, strict=True)))
+
+    return write
+
+
+def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
+    """Whatever holds a batch's rows in its first axis, so many times one after the other."""
+    same: dict[int, Any] = {}  # one object stays one
+    for value in given.values():
+        if id(value) not in same:
+            same[id(value)] = _shared_passes_copied(value, rows, count)
+    return {name: same[id(value)] for name, value in given.items()}
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    """Whether all tensors of an input hold a batch's rows in their first axis."""
+    if isinstance(value, Tensor):
+        return bool(value.dim()) and value.shape[0] == rows
+    return all(_has_rows(one, rows) for one in value) if isinstance(value, (tuple, list)) else True
+
+
+def _shared_passes_copied(value: Any, rows: int, count: int) -> Any:
+    if isinstance(value, Tensor):
+        return torch.cat([value] * count) if value.dim() and value.shape[0] == rows else value
+    return (
+        type(value)(_shared_passes_copied(one, rows, count) for one in value)
+        if isinstance(value, (tuple, list))
+        else value
+    )
+
+
+def _near(made: Tensor, alone: Tensor) -> bool:
+    """Whether two answers are the same to rounding."""
+    if made.shape != alone.shape:
+        return False
+    kept = alone.isfinite() & made.isfinite()
+    size = float(alone[kept].abs().max()) if bool(kept.any()) else 0.0
+    same = bool((alone.isfinite() == made.isfinite()).all())
+    return same and bool(((made - alone)[kept].abs() <= ROUNDED[alone.dtype] * size).all())

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -15,26 +15,69 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
 from trisect.core.trace import Address, Projections, Reading, Trace
-from trisect.hf.arguments import ModelOutput, check_inputs, check_model, check_readable
-from trisect.hf.batches import Desk, longest_window
-from trisect.hf.blocks import watch
-from trisect.hf.calls import Call, Edits, edits_at, outline
-from trisect.hf.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.forward import OtherCallsError, ProvedModel, confirm, run_forward
-from trisect.hf.images import ImageDesk, listed, read_images
-from trisect.hf.laws import check_maps, checking
-from trisect.hf.losses import output_at, row_scores
-from trisect.hf.on_demand import OnDemand
-from trisect.hf.one_thread import alone
-from trisect.hf.opened import evaluating, unwrapped
-from trisect.hf.proof import Proof, prove
-from trisect.hf.refusal import check_finite, not_through
-from trisect.hf.restart import Restarts
-from trisect.hf.rounding import check_weights, said_of_rounding
-from trisect.hf.shared_passes import TOGETHER, SharedPasses
-from trisect.hf.sides import find_sides, labelled
-from trisect.hf.state import State, check_state, check_writes, mark_of
-from trisect.hf.traces import CPU, Seen, computed_at, seen_at, trace_of
+from trisect.hf.batches import (
+    CPU,
+    Desk,
+    ImageDesk,
+    Seen,
+    computed_at,
+    find_sides,
+    labelled,
+    listed,
+    longest_window,
+    output_at,
+    read_images,
+    row_scores,
+    seen_at,
+    trace_of,
+)
+from trisect.hf.files.checkpoints import State, check_state, check_writes, mark_of
+from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
+from trisect.hf.files.model_errors import check_finite, not_through
+from trisect.hf.forward import ROWS_TOGETHER, OtherCallsError, ProvedModel, Restarts, SharedPasses, confirm, run_forward
+from trisect.hf.hooks.calls import (
+    Call,
+    Edits,
+    ModelOutput,
+    alone,
+    check_inputs,
+    check_model,
+    check_readable,
+    edits_at,
+    evaluating,
+    outline,
+    unwrapped,
+)
+from trisect.hf.locate.blocks import watch
+from trisect.hf.verify.agreement import check_weights, said_of_rounding
+from trisect.hf.verify.laws import check_maps, checking
+from trisect.hf.verify.proof import Proof, prove
+
+
+class OnDemand(Sequence[Projections]):
+    """The weights of several layers, each copied to the CPU when it is asked for; `look` raises where the model's changed."""
+
+    def __init__(self, own: Sequence[Projections], look: Callable[[], None]) -> None:
+        self._own, self._look = tuple(own), look
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    @overload
+    def __getitem__(self, index: int) -> Projections: ...
+    @overload
+    def __getitem__(self, index: slice) -> OnDemand: ...
+    @alone
+    def __getitem__(self, index: int | slice) -> Projections | OnDemand:
+        if isinstance(index, slice):
+            return OnDemand(self._own[index], self._look)
+        self._look()
+        return self._own[index].copied(CPU)
+
+    def __iter__(self) -> Iterator[Projections]:
+        for index in range(len(self)):
+            yield self[index]
+
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -233,7 +276,7 @@ class Pretrained:
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
-        together = TOGETHER if self.desk.device.type == "cuda" else 1
+        together = ROWS_TOGETHER if self.desk.device.type == "cuda" else 1
         return SharedPasses(self._proved, self.objective, self.restarts, together)
 
     @property
@@ -365,3 +408,18 @@ def folder_name(folder: Path) -> str:
     """A folder's name, with its parent's where the name alone says nothing."""
     place = folder.resolve()
     return f"{place.parent.name}/{place.name}" if place.name in PLAIN_NAMES else place.name
+
+
+def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
+    """First character and the one after the last of every piece of a text, special tokens around it left out.
+
+    Raises ModelError where the tokenizer does not say.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None or not tokenizer.is_fast:
+        what = "no tokenizer" if tokenizer is None else f"the tokenizer {type(tokenizer).__name__}"
+        known = "A tokenizer of the library 'tokenizers' is needed, since it says where in a text each piece stands."
+        raise ModelError(f"{model.name} comes with {what}.", known, "Load the model with such a tokenizer.")
+    made = tokenizer(text, return_special_tokens_mask=True, return_offsets_mapping=True, verbose=False)
+    own = [i for i, special in enumerate(made["special_tokens_mask"]) if not special]
+    return [(int(a), int(b)) for a, b in made["offset_mapping"][own[0] : own[-1] + 1]] if own else []

@@ -13,8 +13,8 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import Batch
 from trisect.core.trace import Side
 from trisect.hf.batches import IGNORED
+from trisect.hf.files.model_errors import not_tokenized, saying
 from trisect.hf.load import Pretrained
-from trisect.hf.refusal import not_tokenized, saying
 
 SPECIAL, PADDING = -1, -2  # in the place of a word
 MARK = "▁"  # before the first piece of a word, in the vocabularies of slow tokenizers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from trisect.claims import claims_hash
-from trisect.core.door import door
-from trisect.core.errors import DamagedFileError, StudyError
+from trisect.core.errors import DamagedFileError, StudyError, door
 from trisect.core.files import inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
@@ -24,13 +23,68 @@ from trisect.lab.command import command, groups_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record_of
-from trisect.lab.run_folder import GONE, RunFolder, check_place, read_tables, run_mark
-from trisect.lab.single_page import check_page, signed
-from trisect.lab.units.names import several_models
+from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
 from trisect.lab.units.run import OverModels, check_workers
+from trisect.lab.units.settings import several_models
 from trisect.lab.versions import versions
-from trisect.report.sheet import Document, Sheet, write_document, write_page
-from trisect.report.study_links import StudyLink, with_links
+from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
+
+BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
+DEEPEST = 4  # folders below a study's or a run's own that its files lie in
+TODO = "Choose another name with --out."
+
+
+def signed(page: Document, command: str) -> Document:
+    """The page with the command that wrote it in its head."""
+    assert page.html.startswith(BEGINS), "a page that begins otherwise would not be known again"
+    return replace(page, html=page.html.replace(BEGINS, _begins(command), 1))
+
+
+def _begins(command: str) -> str:
+    return f'{BEGINS}<meta name="generator" content="trisect {command}">\n'
+
+
+def check_page(path: Path, command: str, part: bool = False) -> None:
+    """Raise StudyError for a file that this command did not write, and for a place among the files of a study or a run.
+
+    A page that is `part` of a dissection lies among its files.
+    """
+    place = path.absolute()
+    for above in tuple(place.parents)[:DEEPEST]:
+        name = place.relative_to(above).as_posix()
+        of = _listed(above, name)
+        if of:
+            given = f"{path} was given for a page of 'trisect {command}'."
+            raise StudyError(given, f"It is a file of a run of 'trisect {of}', which lies in {above}.", TODO)
+        if (is_study(above) or _run_of(above)) and not part:
+            given = f"{path} was given for a page of 'trisect {command}'."
+            raise StudyError(
+                given, f"A study or a run lies in {above}, and its folder holds its own files alone.", TODO
+            )
+    if not path.is_file():
+        return
+    begins = _begins(command).encode()
+    with path.open("rb") as file:
+        own = file.read(len(begins)) == begins
+    if not own:
+        known = f"'trisect {command}' did not write it, or a version before 0.2.0 did; it would be written over."
+        raise StudyError(f"{path} is there already.", known, "Choose another name with --out, or move it elsewhere.")
+
+
+def _run_of(folder: Path) -> str:
+    """The experiment whose run lies in a folder; empty where there is none of ours."""
+    with suppress(DamagedFileError):
+        return RunFolder(folder).manifest()["experiment"] if RunFolder(folder).has_run else ""
+    return ""
+
+
+def _listed(folder: Path, name: str) -> str:
+    """The experiment whose run in a folder has a file of that name; empty where none has."""
+    with suppress(DamagedFileError):
+        manifest = RunFolder(folder).manifest() if RunFolder(folder).has_run else None
+        return manifest["experiment"] if manifest is not None and name in manifest["files"] else ""
+    return ""
+
 
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
 MISSING = (KeyError, pl.exceptions.ColumnNotFoundError)
@@ -307,3 +361,63 @@ def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
 def _parent(place: Path) -> Path:
     """The folder of a page: `place` itself where it is one, or has no ending as a page has."""
     return place if place.is_dir() or not (place.suffix or place.is_file()) else place.parent
+
+
+def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
+    """Make page and figures of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
+    return render(_over(_found(experiments, folder), folder), folder)
+
+
+def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experiment[Any, Any]:
+    """The experiment that left a folder; raises StudyError where none did, or one that has no page."""
+    if folder.is_file():
+        known = "A page is rebuilt from tables, which lie in a folder."
+        todo = f"Name the folder of {folder.name}, or call the command that wrote it again."
+        raise StudyError(f"{folder} is a file.", known, todo)
+    name = (
+        RunFolder(folder).manifest()["experiment"]
+        if RunFolder(folder).has_run
+        else next(_recorded(experiments, folder), None)
+    )
+    if name is None:
+        for record in sorted({folder / one.record for one in experiments} if has_tables(folder) else ()):
+            if record.is_file():
+                read_json(record, COPY_AGAIN)  # raises where it was altered
+        known = "There is no study.json in it, and no manifest.json or record, such as about.json, of another command."
+        todo = "Name a folder that a command wrote, which is what it was given as --out."
+        if (folder / "experiment.json").is_file():
+            todo = f"Run its experiment again: trisect study {folder / 'experiment.json'} --out FOLDER."
+        raise StudyError(f"{folder} holds no study, and no other results.", known, todo)
+    found = next((one for one in experiments if one.name == name and one.paged and not one.single), None)
+    if found is None:
+        known = "That leaves no page to be made from tables."
+        raise StudyError(f"{folder} holds results of 'trisect {name}'.", known, "Name the folder of another command.")
+    if not any((folder / "tables").glob("*.parquet")):
+        known = f"A page of 'trisect {name}' is made from them."
+        raise StudyError(f"There are no tables in {folder}.", known, "Name a folder that has them, or run it again.")
+    return found
+
+
+def _recorded(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Iterator[str]:
+    """Which commands a folder's records name: those that wrote them, where they are experiments' own."""
+    for one in experiments:
+        words = _command(folder / one.record).split()
+        if words[:2] == ["trisect", one.name]:
+            yield one.name
+
+
+def _command(record: Path) -> str:
+    """The command that a record names; empty where there is none that can be read."""
+    try:
+        body = read_json(record, "") if record.is_file() else {}
+    except DamagedFileError:  # altered, or another program's
+        return ""
+    return str(body.get("command", "")) if isinstance(body, dict) else ""
+
+
+def _over(one: Experiment[Any, Any], folder: Path) -> Experiment[Any, Any]:
+    """The experiment over several models where the record is of such a run."""
+    path = folder / one.record
+    body = read_json(path, f"Delete {path} and call 'trisect {one.name}' again.")
+    several = {"units", "what", "models"} <= body.keys() and body["what"] == one.name
+    return OverModels(one, None) if several else one

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.bounds import TRAINING, WHOLE
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
 from trisect.core.machine import Machine
-from trisect.core.schema import Option, record
+from trisect.core.schema import TRAINING, WHOLE, Option, record
 from trisect.core.site import Site
-from trisect.text.names import SPLITS
+from trisect.text.corpus import SPLITS
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ class TextSource:
 def open_any(where: Any, split: str = "test", reader: str | None = None, limit: int | None = None) -> Texts:
     """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
     from trisect.core.subject import Texts
-    from trisect.text.raw import first_texts, given_texts, open_texts
+    from trisect.text.sources import first_texts, given_texts, open_texts
 
     if isinstance(where, Texts):
         found = where

@@ -1,17 +1,274 @@
-"""Run an experiment's jobs: on the engine that the machine is asked for, with one progress display."""
+"""Run an experiment's jobs on the engine that is asked for, and the terminal while work goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from trisect.core.errors import began, shown_by
 from trisect.core.machine import Machine
+from trisect.core.printable import percent
 from trisect.engine.drive import DrivenJob, drive
 from trisect.engine.ray_connect import RayUse
 from trisect.engine.start import SCRATCH, crew, gpus_of, open_engine, sweep
-from trisect.lab.live import Timed, live
 from trisect.lab.versions import node_versions
+
+FEW = 0.02  # of the whole, below which its pace is not known yet
+STEADY, SETTLED = 0.05, 10.0  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
+
+
+class Timed(Protocol):
+    """What a line is about: a name, and the expected cost on one core, in seconds or against the others."""
+
+    @property
+    def title(self) -> str:
+        """What the line calls it."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """What it takes."""
+        ...
+
+
+class ProgressUpdate(Protocol):
+    """Called with the worker, the task, the share of it done, and a few words."""
+
+    def __call__(self, worker: int, task: Any, share: float, words: str) -> None:
+        """Take note of where a task is."""
+        ...
+
+
+@dataclass
+class Pace:
+    """How far several parts of work are, each with its expected seconds, and how long the rest takes at the pace until now."""
+
+    costs: Mapping[str, float]
+    clock: Callable[[], float] = time.monotonic
+    done: float = 0.0  # expected seconds of the parts that have ended
+    ended: int = 0
+    left_out: float = 0.0  # expected seconds of the parts that were there already
+    now: str = ""
+    share: float = 0.0  # of the part under way that is done
+    step: tuple[float, float] = (0.0, 1.0)  # which share of it is the step under way: from where, and how much
+    began: float = field(default=-1.0)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def begin(self, name: str) -> None:
+        """A part begins, with one step."""
+        self.now, self.share, self.step = name, 0.0, (0.0, 1.0)
+
+    def begin_step(self, start: float, size: float) -> None:
+        """A step of the part begins, which is so much of it."""
+        self.step, self.share = (start, size), start
+
+    def move(self, share: float) -> None:
+        """So much of the step under way is done."""
+        self.share = self.step[0] + self.step[1] * share
+
+    def end(self, fresh: bool = True) -> None:
+        """The part under way has ended; one that is not `fresh` was there already, and says nothing of the pace."""
+        cost = self.costs[self.now]
+        self.done, self.left_out = (self.done + cost, self.left_out) if fresh else (self.done, self.left_out + cost)
+        self.ended, self.now, self.share = self.ended + 1, "", 0.0
+
+    def reached(self) -> float:
+        """The share of the work of this call that is done."""
+        whole = sum(self.costs.values()) - self.left_out
+        return min(1.0, (self.done + self.share * self.costs.get(self.now, 0.0)) / whole) if whole > 0 else 1.0
+
+    def left(self) -> float:
+        """Seconds that the rest takes: as expected at first, then as fast as until now."""
+        share, whole = self.reached(), sum(self.costs.values()) - self.left_out
+        return (1 - share) * (whole if share < FEW else (self.clock() - self.began) / share)
+
+    def words(self) -> str:
+        """In a few words."""
+        said = f"{percent(self.reached())}  {self.ended} of {len(self.costs)} parts"
+        return said + left_said(self.left(), self.reached(), self.clock() - self.began)
+
+
+class _Words(ProgressColumn):
+    """A line's percentage, where it has one, and its words, which may be made when they are drawn."""
+
+    def render(self, task: Task) -> Text:
+        words: str | Callable[[], str] = task.fields["words"]
+        share = "" if task.total is None or callable(words) else f"{task.percentage:>3.0f}\u00a0%  "
+        return Text(share + (words() if callable(words) else words))
+
+
+class Screen:
+    """One live display; its first line, with the elapsed time, is there while no other is."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self.progress, self.open = progress, 0
+        self.first = self.line(title, None)
+        self.pace: Pace | None = None
+        self.whole: TaskID | None = None
+
+    def line(
+        self, title: str, total: float | None, words: str | Callable[[], str] = "", visible: bool = True
+    ) -> TaskID:
+        """A new line."""
+        return self.progress.add_task(Text(title).plain, total=total, words=words, visible=visible)
+
+    @contextmanager
+    def lines(self, titles: Sequence[str], total: float | None, hidden: int = 0) -> Iterator[list[TaskID]]:
+        """New lines while the context lasts, and so many hidden ones."""
+        self.open += 1
+        self.progress.update(self.first, visible=False)
+        found = [self.line(title, total) for title in titles]
+        found += [self.line("", 1.0, visible=False) for _ in range(hidden)]
+        try:
+            yield found
+        finally:
+            self.progress.refresh()  # what was said last is seen, however short it was
+            for one in found:
+                self.progress.remove_task(one)
+            self.open -= 1
+            self.progress.update(self.first, visible=not self.open)
+
+    def reached(self, share: float) -> None:
+        """How far the work under way is, for the line of the whole."""
+        if self.pace is not None and self.whole is not None:
+            self.pace.move(share)
+            self.progress.update(self.whole, completed=self.pace.reached())
+
+
+_SCREEN: ContextVar[Screen | None] = ContextVar("screen", default=None)
+
+
+@contextmanager
+def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None = None) -> Iterator[Screen | None]:
+    """The live display on standard error, while the context lasts; one that is open already is used. Null where it is to
+    be quiet or there is no terminal; steps that begin are then given to `line`.
+    """
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        with shown_by(line) if line is not None and not quiet else nullcontext():
+            yield None
+        return
+    if (there := _SCREEN.get()) is not None:
+        yield there
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Words(), TimeElapsedColumn())
+    # standard output stays as it is: the thread that tracks runs replaces it for a while too, and whoever puts back last
+    # what the other had put there would leave it dead
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, refresh_per_second=4) as progress:
+        made = Screen(progress, title)
+        token = _SCREEN.set(made)
+        try:
+            with shown_by(lambda words: progress.update(made.first, description=Text(words).plain)):
+                yield made
+        finally:
+            _SCREEN.reset(token)
+
+
+@contextmanager
+def whole(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[Pace]:
+    """A line over several parts with the time that is left; other lines come and go below it. Yields what is to be
+    updated as parts begin and end.
+    """
+    pace = Pace(costs)
+    with screen(title, quiet) as shown:
+        if shown is None:
+            yield pace
+            return
+        with shown.lines((title,), 1.0) as (line,):
+            shown.progress.update(line, words=pace.words)
+            shown.pace, shown.whole = pace, line
+            try:
+                yield pace
+            finally:
+                shown.pace = shown.whole = None
+
+
+@contextmanager
+def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
+    """A line with the elapsed time of one part of the whole while it goes on."""
+    pace.begin(name)
+    with screen(title, quiet) as shown:
+        if shown is None:
+            yield
+            return
+        shown.reached(0.0)
+        with shown.lines((f"  {title}",), None):
+            yield
+
+
+@contextmanager
+def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[ProgressUpdate]:
+    """Show progress on standard error while the context lasts; yields what is to be called at each step."""
+    with screen("", quiet) as shown:
+        if shown is None:
+            yield lambda worker, task, share, words: None
+            return
+        whole, began = sum(t.seconds for t in tasks), time.monotonic()
+        shares: dict[Timed, float] = {}
+        with shown.lines(("  tasks",), whole, hidden=max(1, workers)) as found:
+            total = found[0]
+
+            def note(worker: int, task: Timed, share: float, words: str) -> None:
+                shares[task] = share
+                done = sum(t.seconds * s for t, s in shares.items())
+                left = (time.monotonic() - began) * (whole - done) / done if done else 0.0
+                ended = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks"
+                words_left = ended + left_said(left, done / whole if whole else 1.0, time.monotonic() - began)
+                shown.progress.update(total, completed=done, words=words_left)
+                title = Text(task.title).plain
+                while worker + 1 >= len(found):  # nodes may join
+                    found.append(shown.line("", 1.0, visible=False))
+                shown.progress.update(
+                    found[worker + 1], description=f"    {title}", completed=share, words=words, visible=True
+                )
+                shown.reached(done / whole if whole else 0.0)
+
+            yield note
+
+
+def left_said(seconds: float, share: float, elapsed: float) -> str:
+    """The end of a line that says how long the rest takes; empty until the pace is steady."""
+    return f", about {clock(seconds)} left" if share >= STEADY and elapsed >= SETTLED else ""
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a short text such as 45 s, 12 min or 3 h 05 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+@contextmanager
+def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on standard error, to be called with (done, total); silent where it is to be `quiet`.
+
+    Without a terminal it is a step that begins.
+    """
+    with screen(title, quiet) as shown:
+        if shown is None:
+            if not quiet:
+                began(f"{title[:1].upper()}{title[1:]} …")
+            yield lambda done, total: None
+            return
+        with shown.lines((f"  {title}",), None) as (line,):
+
+            def step(done: int, total: int) -> None:
+                shown.progress.update(line, completed=done, total=total)
+                shown.reached(done / total if total else 0.0)
+
+            yield step
 
 
 class JobPiece(DrivenJob, Timed, Protocol):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trisect.core.errors import DamagedFileError, SpecError
-from trisect.core.files import read_json
+from trisect.core.files import Json, read_json
 from trisect.core.finding import About
-from trisect.core.json_text import Json
 from trisect.core.schema import names_of, plain, read, record
 from trisect.lab.experiment import Experiment
 

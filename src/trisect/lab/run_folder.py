@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import (
+    Json,
     digest,
     digest_file,
     is_name,
@@ -30,7 +31,6 @@ from trisect.core.files import (
     remove_scratch,
     write_json,
 )
-from trisect.core.json_text import Json
 from trisect.core.tables import read_table, run_of_table
 
 MANIFEST = "manifest.json"  # of which run a folder's files are, and a checksum of each; written last of all

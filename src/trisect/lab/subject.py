@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.door import door
-from trisect.core.errors import ModelError, check_named
+from trisect.core.errors import ModelError, check_named, door
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Run, read_run
-from trisect.lab.folder import Folder
+from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.run_folder import is_study
-from trisect.lab.runs import epoch_weights, read_finished, weights
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import Corpus
 
@@ -97,9 +95,9 @@ def check_there(
         _finished(*trained)
         return
     check_folder(model)
-    from trisect.hf.checkpoints import locate
-    from trisect.hf.fetch import Options
-    from trisect.hf.fetch import check_there as check_files_there
+    from trisect.hf.files.checkpoints import locate
+    from trisect.hf.files.fetch import Options
+    from trisect.hf.files.fetch import check_there as check_files_there
 
     found = _revision_of(model, revision)
     place, name = (model, revision) if found is None else locate(found.base, found.revision)
@@ -142,7 +140,7 @@ def files_mark(model: Any, revision: str | None = None, remote_code: bool = Fals
         if "adapter_config.json" in [path.name for path in own]:
             return ""
         return digest("\n".join(f"{path.name} {digest_file(path)}" for path in own))
-    from trisect.hf.fetch import commit_of
+    from trisect.hf.files.fetch import commit_of
 
     return commit_of(str(model), revision, remote_code)
 
@@ -152,7 +150,7 @@ def beside(model: str | Path, name: str) -> tuple[str | Path, str | None]:
 
     Raises ModelError for a folder that is not there.
     """
-    from trisect.hf.checkpoints import locate
+    from trisect.hf.files.checkpoints import locate
 
     folder = Path(model)
     return locate(folder.resolve().parent if folder.is_dir() else model, name)
@@ -260,7 +258,7 @@ def _revision_of(model: Any, revision: str | None) -> NamedRevision | None:
 
 def _at(found: NamedRevision, tokenizer: Any, inputs: Any, window: int | None, *rest: Any) -> Pretrained:
     """A revision of a model, with both in its name; `rest` are the other options of `load` in their order."""
-    from trisect.hf.checkpoints import locate
+    from trisect.hf.files.checkpoints import locate
     from trisect.hf.load import load as load_pretrained
 
     place, name = locate(found.base, found.revision)

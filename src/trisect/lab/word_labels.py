@@ -1,4 +1,4 @@
-"""Word labels at a model's positions: every piece of a word carries the word's label, or the next piece's."""
+"""Labels and articles at a model's positions: every piece of a word carries the word's label."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, Subject
+from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.trace import Address, Side
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import UNKNOWN
-from trisect.text.labelled import Labelled
+from trisect.text.labels import Labelled
 from trisect.text.readers.base import basic_english, basic_english_spans
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class WordTexts:
         if isinstance(self.subject, OwnModel):
             pieces = zip(basic_english(one.text), basic_english_spans(one.text), strict=True)
             return owners([span for word, span in pieces if self._read(word.lower())], one.spans)
-        from trisect.hf.offsets import piece_spans
+        from trisect.hf.load import piece_spans
 
         subject: Any = self.subject
         pretrained: Pretrained = subject
@@ -150,3 +152,41 @@ def fitting(batch: Batch, address: Address, component: str, length: int) -> Side
         todo = "Choose sites where attention sees the text's own positions."
         raise ModelError(f"{address} cannot be split into words.", known, todo)
     return side
+
+
+class Articles(NamedTuple):
+    """Which article each text is of, numbered from 0; null where texts themselves are drawn. `notes` are for the page."""
+
+    numbers: Int[np.ndarray, " N"] | None
+    notes: tuple[str, ...] = ()
+
+    def sums(self, table: Float[np.ndarray, "N C"], kept: Iterable[int]) -> Float[np.ndarray, "A C"]:
+        """Rows of texts (`kept` says of which) added up by article, without articles that have none; as they are where texts are drawn."""
+        if self.numbers is None:
+            return table
+        there, row = np.unique(self.numbers[list(kept)], return_inverse=True)
+        found = np.zeros((len(there), table.shape[1]), table.dtype)
+        np.add.at(found, row, table)
+        return found
+
+
+def marked_articles(given: Iterable[int | None], kept: Iterable[int]) -> Articles:
+    """Articles as a reader marked them, texts before the first heading being one of their own; texts that are not `kept` do not count.
+
+    Where none is marked, or all texts are of one article, texts are drawn.
+    """
+    marks, counted = list(given), list(kept)
+    if all(one is None for one in marks):
+        return Articles(None)
+    own = np.array([-1 if one is None else one for one in marks])
+    known = np.unique(own[counted])
+    numbers = np.searchsorted(known, own).clip(max=max(len(known) - 1, 0))  # of texts that do not count: any
+    if len(known) < 2:
+        return Articles(None, ("All texts are of one article: intervals are over its texts, and speak of it alone.",))
+    return Articles(numbers, (f"Texts of one article are resampled together: {len(known):,} articles.",))
+
+
+def find_articles(texts: Texts, count: int, kept: Iterable[int] | None = None) -> Articles:
+    """Articles of the first `count` texts, of which those `kept` count (null: all)."""
+    given = [] if texts.articles is None else list(islice(texts.articles(), count))
+    return marked_articles(given, range(count) if kept is None else kept) if len(given) == count else Articles(None)

@@ -5,25 +5,222 @@ Axes: A attacker, I width of its input, N token, C class; F, B, T, W as in fleet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, assert_never
+from typing import Literal, NamedTuple, assert_never
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from trisect.core.errors import CorpusError
+from trisect.core.printable import percent
 from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.classifier import DEPTH, Mode, Running, Weighted, asked, layout_of, logits, start_values
-from trisect.lm.controls import control_labels, label_prior, shares
-from trisect.lm.descent import moments, restore_moments
 from trisect.lm.edits.base import Aim, Reach
 from trisect.lm.feed import known_of
-from trisect.lm.fleet import Block, generator, views
-from trisect.lm.places import Representations, width_of
+from trisect.lm.fleet import Block, Place, Representations, generator, number, views, width_of
+from trisect.lm.train import moments, restore_moments
 from trisect.text.corpus import Corpus
+
+DEPTH = 5  # fully connected layers (science A4)
+SLOPE = 0.01  # of the leaky ReLU
+MOMENTUM, EPSILON = 0.1, 1e-5  # of batch normalisation, PyTorch's defaults
+# 'learn' uses batch statistics and updates the running ones, 'judge' uses them and updates nothing, 'eval' uses the running ones
+Mode = Literal["learn", "judge", "eval"]
+
+
+class Running(NamedTuple):
+    """Running statistics of every normalisation."""
+
+    mean: Float[Tensor, "L A W"]
+    variance: Float[Tensor, "L A W"]
+
+
+class Weighted(NamedTuple):
+    """Inputs and labels of a window, and each token's weight in its means; null where they count alike."""
+
+    x: Float[Tensor, "A I N"]
+    y: Int[Tensor, " N"]
+    weight: Float[Tensor, " N"] | None
+
+    def mean(self, values: Shaped[Tensor, "A N"]) -> Float[Tensor, " A"]:
+        """Of each attacker, over labelled tokens."""
+        values = values.to(self.x.dtype)
+        return values.mean(1) if self.weight is None else torch.mv(values, self.weight)
+
+    def total(self, values: Shaped[Tensor, "A N"]) -> Float[Tensor, " A"]:
+        """The same in double precision, for truth values as well."""
+        values = values.double()
+        return values.mean(1) if self.weight is None else torch.mv(values, self.weight.double())
+
+
+def asked(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"], masked: bool) -> Weighted:
+    """Labelled tokens alone; or, `masked`, all of them, those without a label (below 0) with a weight of 0."""
+    if not masked:
+        return Weighted(x[..., known], y[known], None)
+    labelled = (y >= 0).to(x.dtype)
+    return Weighted(x, y, labelled / labelled.sum())
+
+
+def layout_of(into: int, width: int, classes: int) -> dict[str, Place]:
+    """Name -> place of every parameter of one attacker."""
+    places, start = {}, 0
+    for n in range(1, DEPTH + 1):
+        sizes = (width if n > 1 else into, classes if n == DEPTH else width)
+        shapes = {f"{n}.weight": (sizes[1], sizes[0]), f"{n}.bias": (sizes[1],)}
+        if n < DEPTH:
+            shapes |= {f"{n}.scale": (width,), f"{n}.shift": (width,)}
+        for name, shape in shapes.items():
+            places[name] = Place(start, start + math.prod(shape), shape)
+            start += math.prod(shape)
+    return places
+
+
+def start_values(places: Mapping[str, Place], draw: torch.Generator) -> Float[Tensor, " P"]:
+    """One attacker before training: weights as `nn.Linear` draws them, biases 0, scales 1."""
+    one = torch.zeros(max(p.stop for p in places.values()))
+    for name, place in places.items():
+        values = one[place.start : place.stop]
+        if name.endswith("scale"):
+            values.fill_(1.0)
+        elif name.endswith("weight"):
+            bound = 1 / math.sqrt(place.shape[1])
+            values.uniform_(-bound, bound, generator=draw)
+    return one
+
+
+def logits(
+    p: Mapping[str, Tensor],
+    x: Float[Tensor, "A I N"],
+    running: Running,
+    mode: Mode,
+    weight: Float[Tensor, " N"] | None = None,
+) -> Float[Tensor, "A C N"]:
+    """What each attacker says of each token."""
+    for n in range(1, DEPTH):
+        x = F.leaky_relu(torch.bmm(p[f"{n}.weight"], x).add_(p[f"{n}.bias"][..., None]), SLOPE)
+        own = Running(running.mean[n - 1], running.variance[n - 1])
+        if weight is None or mode == "eval":
+            x = _normal(x, p[f"{n}.scale"], p[f"{n}.shift"], own, mode)
+        else:
+            x = _weighted(x, p[f"{n}.scale"], p[f"{n}.shift"], own, mode, weight)
+    return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
+
+
+def _normal(
+    x: Float[Tensor, "A W N"], scale: Float[Tensor, "A W"], shift: Float[Tensor, "A W"], running: Running, mode: Mode
+) -> Float[Tensor, "A W N"]:
+    """Batch normalisation; each attacker's units are channels of their own, so one call normalises all and mixes none."""
+    return F.batch_norm(
+        x.view(1, -1, x.shape[-1]),
+        None if mode == "judge" else running.mean.view(-1),
+        None if mode == "judge" else running.variance.view(-1),
+        scale.reshape(-1),
+        shift.reshape(-1),
+        training=mode != "eval",
+        momentum=MOMENTUM,
+        eps=EPSILON,
+    ).view_as(x)
+
+
+def _weighted(
+    x: Float[Tensor, "A W N"],
+    scale: Float[Tensor, "A W"],
+    shift: Float[Tensor, "A W"],
+    running: Running,
+    mode: Mode,
+    weight: Float[Tensor, " N"],
+) -> Float[Tensor, "A W N"]:
+    """The same by weighted statistics; with equal weights the unbiased variance is the biased one times n / (n - 1)."""
+    mean = x @ weight
+    centred = x - mean[..., None]
+    variance = centred.square() @ weight
+    if mode == "learn":
+        unbiased = variance.detach() / (1 - weight.square().sum())
+        running.mean.lerp_(mean.detach(), MOMENTUM)
+        running.variance.lerp_(unbiased, MOMENTUM)
+    return torch.addcmul(shift[..., None], centred, (scale * (variance + EPSILON).rsqrt())[..., None])
+
+
+NEAR = 0.05  # total variation distance that control labels stay under (science A4)
+ROUNDS = 40  # draws of all types
+REDRAWS = 5_000  # of single types in each round
+
+
+class Chance(NamedTuple):
+    """The control label of each word type, and how far their shares of train tokens are from those of true labels."""
+
+    of_type: Int[np.ndarray, " V"]
+    distance: float
+
+
+def label_prior(corpus: Corpus, column: str) -> Float[np.ndarray, " C"]:
+    """The share of each class among the labelled tokens of the train split."""
+    labels = corpus.splits["train"].labels[column]
+    counts = np.bincount(labels[labels >= 0], minlength=len(corpus.column(column)))
+    return counts / counts.sum()
+
+
+def shares(corpus: Corpus, column: str, chance: Chance) -> Float[np.ndarray, " C"]:
+    """The share of each class among the labelled tokens of the train split, as control labels have it."""
+    split = corpus.splits["train"]
+    labels = chance.of_type[np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]]
+    return np.bincount(labels, minlength=len(corpus.column(column))) / len(labels)
+
+
+def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
+    """One label for each word type, drawn from the label prior (Hewitt and Liang 2019); a function of column and seed.
+
+    Types are redrawn, one at a time and frequent ones more often, wherever that brings the shares of labels among the
+    labelled train tokens closer to the prior, until their total variation distance is under NEAR; where that never
+    happens all types are drawn again. Raises CorpusError when it is not reached.
+    """
+    prior, split = label_prior(corpus, column), corpus.splits["train"]
+    labelled = np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]
+    weights = np.bincount(labelled, minlength=len(corpus.vocabulary)) / len(labelled)
+    draw = np.random.default_rng(number("control", column, seed))
+    nearest = 1.0
+    for _ in range(ROUNDS):
+        found = _round(prior, weights, draw)
+        if found.distance < NEAR:
+            return found
+        nearest = min(nearest, found.distance)
+    top = int(weights.argmax())
+    raise CorpusError(
+        f"There are no control labels for the column '{column}' of '{corpus.name}'.",
+        f"The nearest to the true labels' shares had a total variation distance of {nearest:.2f}, and under {NEAR} is "
+        f"needed; {corpus.vocabulary[top]!r} alone is {percent(weights[top])} of the labelled train tokens.",
+        "Leave out the variant 'control', or use a longer text with more word types.",
+    )
+
+
+def _round(prior: Float[np.ndarray, " C"], weights: Float[np.ndarray, " V"], draw: np.random.Generator) -> Chance:
+    labels = _pick(prior, draw.random(len(weights)))
+    gap = np.bincount(labels, weights, len(prior)) - prior
+    distance = float(np.abs(gap).sum() / 2)
+    types, fresh = _pick(weights, draw.random(REDRAWS)), _pick(prior, draw.random(REDRAWS))
+    for word, label in zip(types.tolist(), fresh.tolist(), strict=True):
+        if distance < NEAR:
+            break
+        changed = gap.copy()
+        changed[labels[word]] -= weights[word]
+        changed[label] += weights[word]
+        moved = float(np.abs(changed).sum() / 2)
+        if moved < distance:
+            labels[word], gap, distance = label, changed, moved
+    # counted again: sums of many small steps round
+    return Chance(labels, float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2))
+
+
+def _pick(shares: Float[np.ndarray, " C"], uniform: Float[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    """Numbers from 0 on, each as likely as its share, by their cumulative shares."""
+    edges = np.cumsum(shares)
+    return np.searchsorted(edges / edges[-1], uniform, side="right")
+
 
 RATE = 1e-3  # of AdamW
 NAMES = ("adversary_loss_nats", "adversary_accuracy")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,118 @@ from torch import Tensor
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.attention import attend
-from trisect.lm.repeats import add_at
+from trisect.lm.matmul import add_at
+
+# scores worked on at once: on a CPU 1 MB in float32, about what stays in a core's own cache; on a GPU few launches
+TOGETHER = {"cpu": 250_000, "cuda": 100_000_000}
+
+
+def attend(
+    qkv: Float[Tensor, "F B T W"],
+    heads: int,
+    mask: Float[Tensor, "T T"],
+    factor: Float[Tensor, "BH T T"] | None = None,
+) -> Float[Tensor, "F B T D"]:
+    """softmax(q kᵀ / sqrt(E) + mask) v over all heads (Vaswani et al. 2017, equation 1).
+
+    `factor` multiplies the weights (dropout); it is shared by all members. q, k, v lie side by side in `qkv`.
+    """
+    if torch.is_grad_enabled() and qkv.requires_grad:
+        with torch.autocast(qkv.device.type, enabled=False):
+            return cast(Tensor, _Attention.apply(qkv, heads, mask, factor))
+    mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
+    for few in _chunks(qkv, heads):
+        _forward(_split(qkv[few], heads), mask, factor, mixed[few])
+    return mixed
+
+
+def _chunks(qkv: Float[Tensor, "F B T W"], heads: int) -> Iterator[slice]:
+    members, batch, length, _ = qkv.shape
+    size = max(1, TOGETHER[qkv.device.type] // (batch * heads * length * length))
+    for start in range(0, members, size):
+        yield slice(start, start + size)
+
+
+def _split(few: Float[Tensor, "F B T W"], heads: int) -> Float[Tensor, "3 FBH T E"]:
+    members, batch, length, wide = few.shape
+    parts = few.view(members * batch, length, 3, heads, wide // 3 // heads).permute(2, 0, 3, 1, 4)
+    return parts.reshape(3, members * batch * heads, length, -1)
+
+
+def _merge(parts: Float[Tensor, "P FBH T E"], into: Float[Tensor, "F B T PD"]) -> None:
+    count, each = parts.shape[0], parts.shape[-1]
+    members, batch, length, _ = into.shape
+    place = into.view(members * batch, length, count, -1, each)
+    place.copy_(parts.view(count, members * batch, -1, length, each).permute(1, 3, 0, 2, 4))
+
+
+def _times(
+    weights: Float[Tensor, "FBH T T"], factor: Float[Tensor, "BH T T"] | None, out: Tensor | None = None
+) -> Tensor:
+    if factor is None:
+        return weights
+    shape = (-1, *factor.shape)
+    return torch.mul(weights.view(shape), factor, out=None if out is None else out.view(shape)).view_as(weights)
+
+
+def _forward(
+    parts: Float[Tensor, "3 FBH T E"],
+    mask: Float[Tensor, "T T"],
+    factor: Tensor | None,
+    into: Float[Tensor, "F B T D"],
+) -> Float[Tensor, "FBH T T"]:
+    q, k, v = parts
+    scores = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).add_(mask)
+    weights = torch.softmax(scores, -1)
+    _merge(torch.bmm(_times(weights, factor, scores), v)[None], into)
+    return weights
+
+
+def _backward(
+    parts: Float[Tensor, "3 FBH T E"],
+    weights: Float[Tensor, "FBH T T"],
+    gradient: Float[Tensor, "F B T D"],
+    heads: int,
+    factor: Tensor | None,
+    into: Float[Tensor, "F B T W"],
+) -> None:
+    q, k, v = parts
+    members, batch, length, wide = gradient.shape
+    g = (
+        gradient.reshape(members * batch, length, heads, wide // heads)
+        .transpose(1, 2)
+        .reshape(-1, length, wide // heads)
+    )
+    dw = torch.bmm(g, v.transpose(1, 2))
+    dw = _times(dw, factor, dw)
+    ds = torch.ops.aten._softmax_backward_data(dw, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+    found = torch.empty_like(parts)
+    torch.bmm(ds, k, out=found[0])
+    torch.bmm(ds.transpose(1, 2), q, out=found[1])
+    torch.bmm(_times(weights, factor, dw).transpose(1, 2), g, out=found[2])
+    _merge(found, into)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, heads: int, mask: Tensor, factor: Tensor | None) -> Tensor:
+        mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
+        kept: list[Tensor] = []
+        for few in _chunks(qkv, heads):
+            parts = _split(qkv[few], heads)
+            kept += [parts, _forward(parts, mask, factor, mixed[few])]
+        ctx.save_for_backward(factor, *kept)
+        ctx.heads, ctx.shape = heads, qkv.shape
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        factor, *kept = ctx.saved_tensors
+        found = gradients[0].new_empty(ctx.shape)
+        for few, parts, weights in zip(_chunks(found, ctx.heads), kept[::2], kept[1::2], strict=True):
+            _backward(parts, weights, gradients[0][few], ctx.heads, factor, found[few])
+        return found, None, None, None
+
 
 COMPONENT_ROW = {"q": 0, "k": 1, "v": 2}
 Index = tuple[slice, ...]  # rows, or rows and columns, of a matrix; all of it where empty
@@ -322,3 +432,84 @@ def forward(
         )
         kept |= {block: seen[block] for block in seen if block in wanted}
     return Pass(x, kept)
+
+
+class Cut(NamedTuple):
+    """Columns of one block of one layer."""
+
+    block: Block
+    columns: slice
+
+
+def cuts(site: Site, model: Model) -> list[Cut]:
+    """What the representation of a resolved site consists of, in its order: component by component, head by head."""
+    found, each = [], model.width // model.heads
+    for part in site.parts():
+        component, layer = part.components[0], part.layers[0] if part.layers else 0
+        block = ("qkv" if component in COMPONENT_ROW else component, layer)
+        start = COMPONENT_ROW.get(component, 0) * model.width
+        if part.heads is None:
+            found.append(Cut(block, slice(start, start + model.width)))
+        else:
+            starts = [start + (head - 1) * each for head in part.heads]
+            found += [Cut(block, slice(s, s + each)) for s in starts]
+    return found
+
+
+def width_of(site: Site, model: Model) -> int:
+    """Dimensions of the representation of a resolved site."""
+    return sum(columns.stop - columns.start for _, columns in cuts(site, model))
+
+
+def blocks_of(sites: Iterable[Site], model: Model) -> list[Block]:
+    """The blocks that a forward pass has to keep for those resolved sites."""
+    return sorted({block for site in sites for block, _ in cuts(site, model)})
+
+
+def representation(kept: Mapping[Block, Tensor], slot: int, site: Site, model: Model) -> Float[Tensor, "I N"]:
+    """One member's representation at a resolved site, its parts one below the other, one column a token (batch-major)."""
+    return torch.cat([kept[block][slot, ..., columns].flatten(0, 1).T for block, columns in cuts(site, model)])
+
+
+class Representations:
+    """Those of several members, each at a resolved site of its own, equally wide: read and written block by block, in as many
+    operations as there are blocks, however many members there are.
+    """
+
+    def __init__(self, members: Sequence[tuple[int, Site]], model: Model, device: torch.device | str) -> None:
+        self.width = width_of(members[0][1], model)
+        found: dict[Block, list[tuple[int, int, int]]] = {}
+        for number, (slot, site) in enumerate(members):
+            row = number * self.width
+            for block, columns in cuts(site, model):
+                for column in range(columns.start, columns.stop):
+                    found.setdefault(block, []).append((slot, column, row))
+                    row += 1
+        self.at: dict[Block, tuple[Tensor, Tensor]] = {}
+        rows: list[Tensor] = []
+        for block, entries in found.items():
+            slots, columns, mine = torch.tensor(entries).T
+            self.at[block] = slots.to(device), columns.to(device)
+            rows.append(mine)
+        order = torch.cat(rows)
+        in_order = torch.equal(order, torch.arange(len(order)))
+        self.rows = None if in_order else order.to(device)  # null where blocks give all rows in their order
+        self.back = None if in_order else torch.argsort(order).to(device)
+
+    def read(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
+        """What `representation` gives of each member."""
+        found = torch.cat([_flat(kept[block])[slots, :, columns] for block, (slots, columns) in self.at.items()])
+        found = found if self.back is None else found[self.back]
+        return found.view(-1, self.width, found.shape[1])
+
+    def add(self, gradient: Float[Tensor, "A I N"], into: Mapping[Block, Tensor]) -> None:
+        """Add a gradient with respect to what `read` gives to gradients of the blocks; no place is written twice."""
+        rows = gradient.flatten(0, 1)
+        rows = rows if self.rows is None else rows[self.rows]
+        own = rows.split([len(slots) for slots, _ in self.at.values()])
+        for (block, (slots, columns)), mine in zip(self.at.items(), own, strict=True):
+            _flat(into[block])[slots, :, columns] += mine
+
+
+def _flat(block: Float[Tensor, "F B T W"]) -> Float[Tensor, "F N W"]:
+    return block.view(block.shape[0], -1, block.shape[3])  # a view: what is written there is written in the block

@@ -1,4 +1,4 @@
-"""Which float32 matrix product to use, the faster one only where it proves itself against float64; and what trained a run."""
+"""Matrix products in float32 and sums over repeated rows: the fastest way that is exact and in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from trisect.core.errors import StudyError
 
@@ -92,3 +94,23 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def add_at(
+    table: Float[Tensor, "F V ..."], places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."], alpha: float = 1.0
+) -> Float[Tensor, "F V ..."]:
+    """table[:, places] += alpha · rows, in place; places that repeat get the sum of their rows.
+
+    CUDA's `index_add_` adds in no fixed order where a place repeats, so that elsewhere than on a CPU no place gets two rows that are
+    not zero. That takes a product of N × N with the rows, under one per cent of a step of the paper's model.
+    """
+    given = rows if table.device.type == "cpu" else gathered(places, rows)
+    return table.index_add_(1, places, given, alpha=alpha)
+
+
+def gathered(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:
+    """The sum of all rows of a place in the place's first row, and zero in its others; shapes do not depend on what repeats."""
+    same = places[:, None] == places
+    first = ~same.tril(-1).any(1)
+    sums = (same & first[:, None]).to(rows.dtype)
+    return torch.matmul(sums, rows.flatten(2) if rows.dim() > 2 else rows[..., None]).view(rows.shape)

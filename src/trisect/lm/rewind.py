@@ -32,8 +32,7 @@ from trisect.lm.fleet import (
     self_only,
     weights_of,
 )
-from trisect.lm.loss import token_scores
-from trisect.lm.variants import make_decoder, slices, variant_scores
+from trisect.lm.loss import make_decoder, slices, token_scores, variant_scores
 
 # tokens × variants run at once: on a CPU what stays in a core's own cache, on a GPU few launches
 TOGETHER = {"cpu": 1_800, "cuda": 400_000}

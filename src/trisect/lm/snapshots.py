@@ -13,8 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from trisect.core.door import check_barred
-from trisect.core.errors import DamagedFileError
+from trisect.core.errors import DamagedFileError, check_barred
 from trisect.core.files import canonical, replace_file
 
 

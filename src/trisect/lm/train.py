@@ -14,25 +14,257 @@ from pathlib import Path
 from typing import NamedTuple, assert_never
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from trisect.core.spec import Run
-from trisect.lm.descent import Descent
+from trisect.core.spec import Model, Run, Training
 from trisect.lm.edited import Edited
-from trisect.lm.edits.base import Objective, Trained, TrainingEdit, trained
-from trisect.lm.evaluation import Found, evaluate
-from trisect.lm.feed import Piece, Windows, evaluation_pieces
-from trisect.lm.fleet import Block, Dropout, add_rows, embedding_rows, forward, initial, layout, number, views
-from trisect.lm.loss import Scores, loss_and_gradients, workspace
+from trisect.lm.edits.base import Objective, Recordable, Trained, TrainingEdit, trained
+from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, known_of
+from trisect.lm.fleet import (
+    Block,
+    Dropout,
+    add_rows,
+    blocks_of,
+    embedding_rows,
+    forward,
+    initial,
+    layout,
+    number,
+    views,
+)
+from trisect.lm.loss import NarrowDecoder, Scores, loss_and_gradients, token_scores, workspace
 from trisect.lm.matmul import check_numerics
-from trisect.lm.narrow import NarrowDecoder
-from trisect.lm.pages import keep_freed_memory
-from trisect.lm.places import blocks_of
-from trisect.lm.recorded import RecordedWindows
 from trisect.lm.replay import CudaGraph, Recorder, Replay
-from trisect.lm.running import RunningMeans, Stepped
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.text.corpus import Corpus, steps
+
+
+class Stepped(NamedTuple):
+    """What one step saw: each member's mean loss and accuracy, and by slot what other objectives say, by name."""
+
+    loss: Float[Tensor, " F"]
+    accuracy: Float[Tensor, " F"]
+    said: Mapping[int, Mapping[str, Tensor | float]]
+
+
+class RunningMeans:
+    """Means over an epoch's steps so far: with dropout, before each update."""
+
+    def __init__(self, members: int) -> None:
+        self.loss, self.correct = torch.zeros(members, dtype=torch.float64), torch.zeros(members, dtype=torch.float64)
+        self.said: dict[int, dict[str, tuple[float, int]]] = {}
+        self.count = 0
+
+    def add(self, steps: list[Stepped]) -> None:
+        """Take in some steps; the device is waited for once."""
+        seen = torch.stack([torch.stack([one.loss.double(), one.accuracy.double()]) for one in steps]).cpu()
+        for loss, correct in seen:
+            self.loss += loss
+            self.correct += correct
+        self.count += len(steps)
+        names = [(slot, name, value) for one in steps for slot, own in one.said.items() for name, value in own.items()]
+        tensors = [value.double() for _, _, value in names if isinstance(value, Tensor)]
+        numbers = iter(torch.stack(tensors).tolist() if tensors else ())
+        for slot, name, value in names:
+            own = self.said.setdefault(slot, {})
+            total, count = own.get(name, (0.0, 0))
+            own[name] = total + (next(numbers) if isinstance(value, Tensor) else value), count + 1
+
+    def rows(self, slot: int) -> list[tuple[str, str, float]]:
+        """(split, name, value) of one member."""
+        means = [
+            ("loss_nats", float(self.loss[slot]) / self.count),
+            ("accuracy", float(self.correct[slot]) / self.count),
+        ]
+        means += [(name, total / count) for name, (total, count) in self.said.get(slot, {}).items()]
+        return [("train_running", name, value) for name, value in means]
+
+
+SlotNotes = dict[int, Mapping[str, Tensor | float]]  # by slot and name
+
+
+class RecordedWindows:
+    """The pass of a fleet, recorded at the first window that can be, and replayed at others of its shape.
+
+    `backward` is the pass: it fills `gradient` and notes what objectives say.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        labels: Sequence[str],
+        objectives: Sequence[Objective],
+        draw: torch.Generator,
+        gradient: Tensor,
+        backward: Callable[[Piece, SlotNotes], Scores],
+    ) -> None:
+        self.recorder, self.labels, self.objectives = recorder, tuple(labels), objectives
+        self.draw, self.gradient, self.backward = draw, gradient, backward
+        self.replay: Replay | None = None
+        self._names: list[tuple[int, str]] = []
+
+    def fits(self, piece: Piece) -> bool:
+        """Whether no shape of the window's pass depends on what stands in it."""
+        return piece.scored is None and all(
+            isinstance(o, Recordable) and o.recordable(piece.labels) for o in self.objectives
+        )
+
+    def __call__(self, piece: Piece, seed: int) -> tuple[Scores, SlotNotes]:
+        """Scores of one window, and what objectives say of it; `seed` is of its dropout."""
+        known = {column: known_of(piece.labels, column) for column in self.labels}
+
+        def work(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            labels = PlacedLabels(dict(zip(self.labels, given[2:], strict=True)), known)
+            said: SlotNotes = {}
+            scores = self.backward(Piece(given[0], given[1], labels, own=piece.own), said)
+            self._names = [(slot, name) for slot, own in said.items() for name in own]
+            values = [torch.as_tensor(value).double() for own in said.values() for value in own.values()]
+            return *scores, torch.stack(values) if values else scores.loss.new_empty(0, dtype=torch.float64)
+
+        given = piece.inputs, piece.targets, *(piece.labels[column] for column in self.labels)
+        if self.replay is None:
+            self.replay = Replay(work, given, self.draw, self.gradient, self.objectives, self.recorder)
+            self.draw.manual_seed(seed)
+        loss, correct, values = (self.replay if self.replay.fits(given) else work)(given)
+        said: dict[int, dict[str, Tensor | float]] = {}
+        # the next replay writes there
+        for (slot, name), value in zip(self._names, values.clone().unbind(), strict=True):
+            said.setdefault(slot, {})[name] = value
+        return Scores(loss, correct), dict(said)
+
+
+LARGEST = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
+
+
+def keep_freed_memory() -> None:
+    """Free an unused block of that size, which makes glibc keep freed blocks up to it instead of returning them.
+
+    By default every allocation over 128 KiB is a new mapping (mmap) that is unmapped when it is freed, and the top of the heap is
+    returned; each page then costs a page fault when it is next written. The threshold follows the largest freed block (mallopt(3)).
+    Without effect on other allocators, and on numbers.
+    """
+    torch.empty(LARGEST, dtype=torch.uint8)
+
+
+Found = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, value)
+
+
+def evaluate(
+    parameters: Mapping[str, Tensor],
+    model: Model,
+    pieces: Mapping[str, Sequence[Piece]],
+    objectives: Sequence[Objective],
+    keep: Sequence[Block],
+    work: Float[Tensor, " S"],
+) -> Found:
+    """Mean loss and accuracy over the tokens of each split, without dropout, and the rows of other objectives.
+
+    `keep` names the blocks that the objectives read; `work` is room for a block of logits.
+    """
+    members = parameters["decoder.bias"].shape[0]
+    found: Found = {slot: [] for slot in range(members)}
+    for split, own in pieces.items():
+        totals = torch.zeros(2, members, dtype=torch.float64, device=parameters["decoder.bias"].device)
+        against: list[dict[int, Tensor]] = [{} for _ in objectives]
+        for piece in own:
+            totals += _measure(parameters, model, piece, objectives, keep, work, against)
+        count = sum(p.tokens for p in own)
+        totals, *said = _gathered([totals, *(total for sums in against for total in sums.values())])
+        summed = iter(said)
+        for slot, rows in found.items():
+            rows += [
+                (split, "loss_nats", float(totals[0, slot]) / count),
+                (split, "accuracy", float(totals[1, slot]) / count),
+            ]
+        for objective, sums in zip(objectives, against, strict=True):
+            for slot in sums:
+                found[slot] += [(split, name, value) for name, value in objective.summary(next(summed))]
+    return found
+
+
+def _gathered(sums: Sequence[Tensor]) -> list[Tensor]:
+    """The sums on the host, by one copy: the only thing that a GPU is waited for."""
+    flat = torch.cat([one.double().flatten() for one in sums]).cpu()
+    parts = flat.split([one.numel() for one in sums])
+    return [part.view(one.shape).to(one.dtype) for part, one in zip(parts, sums, strict=True)]
+
+
+def _measure(
+    parameters: Mapping[str, Tensor],
+    model: Model,
+    piece: Piece,
+    objectives: Sequence[Objective],
+    keep: Sequence[Block],
+    work: Float[Tensor, " S"],
+    against: list[dict[int, Tensor]],
+) -> Float[Tensor, "2 F"]:
+    with torch.no_grad():
+        passed = forward(parameters, piece.inputs, model, blocks=keep)
+    hidden = piece.counted(passed.hidden.flatten(1, 2))
+    scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
+    for objective, sums in zip(objectives, against, strict=True):
+        for slot, one in objective.measure(passed.kept, piece.spoken(objective.columns), piece.labels).items():
+            sums[slot] = sums[slot] + one if slot in sums else one
+    return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
+
+
+class Descent:
+    """The optimiser over a fleet's flat parameters; every one of its rules is elementwise, so members never mix."""
+
+    def __init__(self, flat: Float[Tensor, "F P"], training: Training) -> None:
+        self.flat, self.decay, self.rate = flat, training.weight_decay, training.rate
+        adamw = training.optimizer == "adamw"
+        self.optimizer = torch.optim.AdamW([flat], weight_decay=self.decay, fused=True) if adamw else None
+
+    def step(self, gradient: Float[Tensor, "F P"], share: Float[Tensor, " F"], rate: float, look: bool = True) -> None:
+        """One step along each member's `share` of its gradient, which may be changed on the way.
+
+        With `look` a share of 1 of all saves work; to look makes a GPU wait.
+        """
+        self.rate = rate
+        if self.optimizer is None:
+            if self.decay:
+                self.flat.mul_(1 - rate * self.decay)
+            self.flat.addcmul_(gradient, (share * -rate)[:, None])
+            return
+        if not look or bool((share < 1).any()):
+            gradient.mul_(share[:, None])
+        self.flat.grad = gradient
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the next step depends on beside the parameters, for a snapshot."""
+        return {} if self.optimizer is None else moments(self.optimizer, self.flat)
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a snapshot."""
+        if self.optimizer is not None:
+            restore_moments(self.optimizer, self.flat, state)
+
+
+def moments(optimizer: torch.optim.Optimizer, flat: Tensor) -> dict[str, Tensor]:
+    """What an optimiser keeps of its parameters, by names that begin with 'optimizer.'."""
+    return {f"optimizer.{k}": v for k, v in optimizer.state[flat].items() if isinstance(v, Tensor)}
+
+
+def restore_moments(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:
+    """Put back what `moments` gave, where the optimiser keeps it now: a recorded pass goes on writing there.
+
+    Before the first step there is nothing, which is the same as zeros.
+    """
+    found = {k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")}
+    if flat not in optimizer.state:
+        if found:
+            optimizer.state[flat] = {k: v.to(flat.device, copy=True) for k, v in found.items()}
+        return
+    for name, kept in optimizer.state[flat].items():
+        if name in found:
+            kept.copy_(found[name])
+        else:
+            kept.zero_()
+
 
 AHEAD = 50  # steps that a GPU is given before it is waited for
 Row = tuple[int, str, str, float]  # epoch, split, name, value

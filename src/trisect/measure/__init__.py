@@ -4,18 +4,14 @@ from importlib import import_module
 from types import ModuleType
 
 MODULES = (
-    "ablation",
     "alignment",
     "criticality",
-    "curves",
-    "erasure",
-    "interchange",
-    "mixing",
-    "nearest_names",
+    "intervention",
     "norms",
+    "patching",
+    "patching",
     "probes",
     "recall",
-    "scores",
     "similarity",
 )
 

@@ -1,11 +1,12 @@
-"""Criticality and rewind area: how far a site's weights can be rewound before the loss moves (science A5, A6)."""
+"""Criticality: how far a site's weights can be rewound before the loss moves, from curves interpolated on a fine grid."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from trisect.core.errors import TrisectError
 
@@ -49,3 +50,108 @@ def criticality(
 def mean_difference(losses: Float[np.ndarray, " A"], final: float) -> float:
     """Mean loss difference to the final weights along a curve, in nats (the area, for evenly spaced points)."""
     return float(np.mean(losses - final))
+
+
+NODES = (9, 17, 33)  # nested: each set of Chebyshev-Lobatto nodes holds the one before
+TOLERANCE = 1e-3  # nats; two interpolants that differ by less are taken as agreeing
+
+Evaluate = Callable[[list[float]], Float[np.ndarray, "C N"]]
+
+
+class GridCurves(NamedTuple):
+    """Channels on the grid, and how they came about.
+
+    `exact`: which grid points were evaluated rather than interpolated; `checks`: for each smooth channel the largest
+    disagreement of the last two interpolants, 0 where all was evaluated; `nodes`: how many nodes the last one had, 0
+    without interpolation; `evaluations`: how many points were evaluated. The smooth channels are `mix` times their
+    values at `points`, and so is everything else that is averaged like them.
+    """
+
+    values: Float[np.ndarray, "C A"]
+    exact: Bool[np.ndarray, " A"]
+    checks: Float[np.ndarray, " S"]
+    nodes: int
+    points: tuple[float, ...]
+    mix: Float[np.ndarray, "A N"]
+
+    @property
+    def evaluations(self) -> int:
+        """How many points were evaluated."""
+        return len(self.points)
+
+
+def exact_curves(evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int) -> GridCurves:
+    """Every grid point evaluated; the first `smooth` channels are those that `adaptive_curves` would check."""
+    points = tuple(grid.tolist())
+    every = np.ones(len(grid), dtype=bool)
+    return GridCurves(evaluate(list(points)), every, np.zeros(smooth), 0, points, np.eye(len(grid)))
+
+
+def adaptive_curves(
+    evaluate: Evaluate, grid: Float[np.ndarray, " A"], smooth: int, epsilon: float, share: bool = True
+) -> GridCurves:
+    """Interpolate through 9, then 17, then 33 nested nodes until two agree within TOLERANCE; else evaluate every point.
+
+    The first `smooth` channels are losses: their polynomial interpolants are compared. The other channels (accuracies,
+    which move in steps) are interpolated linearly. The grid points on both sides of each crossing of a loss with
+    (1 + epsilon) times its value at the end of the grid (without `share`: with that value and epsilon) are evaluated
+    exactly, as are the ends. `grid` runs from 0 to 1. Source of the interpolation: Berrut & Trefethen 2004, equation 5.4.
+    """
+    known: dict[float, np.ndarray] = {}
+
+    def learn(points: list[float]) -> Float[np.ndarray, "C N"]:
+        new = [x for x in dict.fromkeys(points) if x not in known]
+        if new:
+            known.update(zip(new, evaluate(new).T, strict=True))
+        return np.stack([known[x] for x in points], axis=1)
+
+    learn(_nodes(NODES[1]))  # two sets are always compared: evaluating both at once shares what their points share
+    nodes, before, checks = _nodes(NODES[0]), learn(_nodes(NODES[0])), np.full(smooth, np.inf)
+    for count in NODES[1:]:
+        last, nodes = nodes, _nodes(count)
+        values = learn(nodes)
+        gap = values[:smooth] @ _weights(nodes, grid).T - before[:smooth] @ _weights(last, grid).T
+        checks, before = np.abs(gap).max(1), values
+        if np.all(checks <= TOLERANCE):
+            break
+    else:
+        found = learn(grid.tolist())
+        mix = (grid[:, None] == np.array(list(known))).astype(float)
+        return GridCurves(found, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(known), mix)
+    inner = _weights(nodes, grid)
+    found = np.concatenate([before[:smooth] @ inner.T, *(np.interp(grid, nodes, v)[None] for v in before[smooth:])])
+    exact, wanted = np.zeros(len(grid), dtype=bool), np.isin(grid, nodes)
+    while np.any(wanted & ~exact):
+        points = np.flatnonzero(wanted & ~exact)
+        found[:, points] = learn(grid[points].tolist())
+        exact[points] = True
+        wanted = exact | _crossings(found[:smooth], epsilon, share)
+    order = list(known)
+    mix = np.zeros((len(grid), len(order)))
+    mix[:, [order.index(x) for x in nodes]] = inner
+    mix[exact] = grid[exact, None] == np.array(order)
+    return GridCurves(found, exact, checks, len(nodes), tuple(order), mix)
+
+
+def _nodes(count: int) -> list[float]:
+    """Chebyshev-Lobatto nodes on [0, 1]; the same floats in every set that holds them."""
+    finest = 0.5 - 0.5 * np.cos(np.pi * np.arange(NODES[-1]) / (NODES[-1] - 1))
+    return finest[:: (NODES[-1] - 1) // (count - 1)].tolist()
+
+
+def _weights(nodes: list[float], at: Float[np.ndarray, " A"]) -> Float[np.ndarray, "A N"]:
+    """What each node's value contributes to the polynomial through all of them at those places."""
+    signs = (-1.0) ** np.arange(len(nodes))
+    signs[[0, -1]] *= 0.5
+    gaps = at[:, None] - np.array(nodes)
+    hits = gaps == 0
+    terms = signs / np.where(hits, 1.0, gaps)
+    return np.where(hits.any(1, keepdims=True), hits, terms / terms.sum(1, keepdims=True))
+
+
+def _crossings(losses: Float[np.ndarray, "C A"], epsilon: float, share: bool) -> Bool[np.ndarray, " A"]:
+    """Grid points beside which a loss passes (1 + epsilon) times its last value, or that value and epsilon."""
+    last = losses[:, -1:]
+    above = losses - ((1 + epsilon) * last if share else last + epsilon) >= 0
+    turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
+    return np.concatenate([turns, [False]]) | np.concatenate([[False], turns])

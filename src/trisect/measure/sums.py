@@ -1,12 +1,17 @@
-"""Moments and rank correlations of any number of texts in memory that does not grow, ready for the bootstrap."""
+"""Moments, rank correlations and norms summed over any number of texts in memory that does not grow."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from trisect.core.trace import Side, Trace
+from trisect.measure import norms as measure_norms
+from trisect.measure.norms import both, query_scale, single
 from trisect.stats.bootstrap import DrawnEstimate
 from trisect.stats.describe import spearman_of_cells, spearman_of_counts
 
@@ -165,3 +170,260 @@ def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
             distinct = torch.cat([distinct[:1], torch.unique(mine.sort().values[ranks])])
         found[row, : len(distinct[1:bins])] = distinct[1:bins]
     return found
+
+
+CATEGORIES = ("cls", "sep", "first", "punctuation", "other")
+OTHER = CATEGORIES.index("other")
+MARKED = tuple(map(CATEGORIES.index, ("cls", "sep", "punctuation")))  # what claim C-2 is about
+MARKS = ("Ġ", "▁", "##")  # how tokenizers write the start, or the inside, of a word
+
+
+def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
+    """The category of every position, as a place in CATEGORIES; padding is 'other'.
+
+    A special token that opens a text is its [CLS] and every later one a [SEP], whatever the tokenizer calls them (<s>,
+    </s>). Where attention is `causal`, the first token of a window is 'first', special or not. Science C2.
+    """
+    real, special = side.real.cpu(), (side.special & side.real).cpu()
+    found = torch.full(real.shape, OTHER)
+    for row, tokens in enumerate(side.tokens):
+        marks = [place for place, token in enumerate(tokens) if bare(token) in (".", ",")]
+        found[row, marks] = CATEGORIES.index("punctuation")
+    start = torch.arange(real.shape[1]) == real.int().argmax(1, keepdim=True)
+    found[special] = CATEGORIES.index("sep")
+    found[special & start] = CATEGORIES.index("cls")
+    if causal:
+        found[start & real] = CATEGORIES.index("first")
+    return found.masked_fill(~real, OTHER)
+
+
+def find_words(side: Side) -> Bool[Tensor, "B S"]:
+    """Which positions hold a word or a piece of one: something with a letter or a digit that the tokenizer did not add."""
+    found = (side.real & ~side.special).cpu()
+    for row, tokens in enumerate(side.tokens):
+        marks = [place for place, token in enumerate(tokens) if not any(map(str.isalnum, bare(token)))]
+        found[row, marks] = False
+    return found
+
+
+def bare(token: str) -> str:
+    """A tokenizer's piece without the marks and spaces of a word's start."""
+    for mark in MARKS:
+        token = token.removeprefix(mark)
+    return token.strip()
+
+
+GROUPS = 256  # of texts: what is resampled
+FEWER = 64  # groups behind a layer's rank correlations
+BINS, FINE = 32, 64  # of a layer's rank correlations, and of those over all layers
+LEAST = 3  # words of a text whose places within it say something
+QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.QUERIES says it to readers
+
+
+class TokenNorms(NamedTuple):
+    """One trace's numbers per token: ‖f(x)‖, and the weight that it gets, mean over the queries that may attend to it.
+
+    `af` is the mean of ‖a f(x)‖ as it is added: a f, unless a norm behind W_O scales every query's parts.
+    """
+
+    f: Float[Tensor, "B H S"]
+    a: Float[Tensor, "B H S"]
+    af: Float[Tensor, "B H S"]
+
+
+class Whose(NamedTuple):
+    """Whose tokens they are: category and frequency rank per position (NaN: none), and whether a tokenizer added it.
+
+    `word` says which are words or pieces of words. `group` is the group of texts of each row, of GROUPS, and `fewer` of FEWER.
+    """
+
+    category: Int[Tensor, "B S"]
+    rank: Float[Tensor, "B S"]
+    special: Bool[Tensor, "B S"]
+    word: Bool[Tensor, "B S"]
+    group: Int[Tensor, " B"]
+    fewer: Int[Tensor, " B"]
+
+    def on(self, device: torch.device) -> Whose:
+        """The same on a device."""
+        return Whose(*(part.to(device) for part in self))
+
+
+class Cancel:
+    """Rank correlations of a_ij and ‖f(x_j)‖ over pairs (i, j) with j of each category, for several series at once."""
+
+    def __init__(self, series: int, groups: int, bins: int) -> None:
+        self.ranks = tuple(Ranks(series, groups, bins) for _ in CATEGORIES)
+
+    def add(self, category: int, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
+        """Add the pairs of one category."""
+        self.ranks[category].add(x, y, group)
+
+
+class PooledTally:
+    """What is pooled over all layers of a stack: cancelling by category, and frequency, also of words alone."""
+
+    def __init__(self) -> None:
+        self.cancel = Cancel(1, GROUPS, FINE)
+        self.frequency = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+        self.words = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+        self.within = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+
+    def add_frequency(self, seen: list[TokenNorms], whose: Whose) -> None:
+        """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers.
+
+        `within` gets words alone, no special tokens and no punctuation, and of both numbers the place within the text: the
+        mean weight is about 1 / length, so that texts of unlike length confound it. Layers may lie on several devices: their
+        means over heads are brought to the first one's.
+        """
+        home = seen[0].f.device
+        whose = whose.on(home)
+        for name in ("f", "a"):
+            mean = torch.stack([getattr(one, name).mean(1).to(home) for one in seen]).mean(0)[:, None]
+            for ranks, which in ((self.frequency[name], None), (self.words[name], ~whose.special)):
+                rank, values, row = _ranked(mean, whose, which)
+                ranks.add(rank, values, whose.group[row])
+            self.within[name].add(*_within_texts(mean, whose))
+
+
+class LayerTally:
+    """The tally of one layer; add its trace of every batch, read the sums when all texts are done.
+
+    `kind` adds what the norm of a block gives beside that of attention alone, which claims are about.
+    """
+
+    def __init__(self, heads: int, kind: str) -> None:
+        many, kinds = len(CATEGORIES), 2
+        self.kind = kind
+        self.views = ("weight", "norm") if kind == "attention" else ("weight", "norm", "block")
+        self.x = Sums(GROUPS, 3)  # of ‖x‖; NaN where v was not made of the block's input x
+        self.f, self.a, self.af = (Sums(GROUPS, heads, 3) for _ in range(3))
+        self.sums = Sums(GROUPS, len(self.views), many)  # by weight, by norm, by the block's: added up over queries
+        self.head_sums = Sums(GROUPS, kinds, heads, many)
+        self.queries = Sums(GROUPS)
+        self.means = Sums(GROUPS, kinds, heads, many)  # of a and ‖f(x)‖, added up over tokens
+        self.tokens = Sums(GROUPS, many)
+        self.mixing = Sums(GROUPS, kinds)  # by weight, by norm: added up over queries
+        self.cancel, self.head_cancel = Cancel(1, FEWER, BINS), Cancel(heads, 1, BINS)
+        self.frequency = {name: Ranks(1, FEWER, BINS) for name in ("f", "a")}
+        self.head_frequency = {name: Ranks(heads, 1, BINS) for name in ("f", "a")}
+
+    @torch.no_grad()
+    def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
+        """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
+        weights = _masked(trace)
+        f, attention = both(trace)
+        layer = [attention] if self.kind == "attention" else [attention, measure_norms.block_norms(trace, self.kind)]
+        scale = query_scale(trace)
+        added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
+        a = _received(weights)
+        seen = TokenNorms(f, a, f * (a if scale is None else _received(added)))
+        self._add_dispersion(trace, seen, whose)
+        self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, whose)
+        self._add_pairs(trace, weights, seen, whose, model)
+        for name in ("f", "a"):
+            values = getattr(seen, name)
+            rank, mean, row = _ranked(values.mean(1, keepdim=True), whose)
+            self.frequency[name].add(rank, mean, whose.fewer[row])
+            rank, each, row = _ranked(values, whose)
+            self.head_frequency[name].add(rank, each, torch.zeros_like(row))
+        return seen
+
+    def _add_dispersion(self, trace: Trace, seen: TokenNorms, whose: Whose) -> None:
+        group, real = whose.group, trace.key_real[:, None]
+        x = None if trace.crosses else measure_norms.layer_input(trace)
+        if x is not None:
+            own, sizes = measure_norms.makes_values(trace, x), torch.linalg.vector_norm(single(x), dim=-1)
+            sizes = sizes.where(own, torch.nan) if own.shape == sizes.shape else seen.f[:, 0] * torch.nan
+            self.x.add(group, moments(sizes, trace.key_real))
+        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
+            sums.add(group, moments(values, real))
+
+    def _add_shares(
+        self, trace: Trace, given: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, whose: Whose
+    ) -> None:
+        """`given` are the weights [B H S] that tokens get, added up over queries: as they are, and as they are added."""
+        group, whole = whose.group, given[0]
+        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(whole.dtype)
+        belongs = belongs * trace.key_real[..., None]
+        heads = torch.stack([whole @ belongs, (given[1] * seen.f) @ belongs], 1)
+        layers = [one.sum(1, keepdim=True) @ belongs for one in norms]
+        self.head_sums.add(group, heads)
+        self.sums.add(group, torch.cat([heads[:, 0].mean(1, keepdim=True), *layers], 1))
+        self.queries.add(group, trace.query_real.sum(1).double())
+        self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
+        self.tokens.add(group, belongs.sum(1))
+        if not trace.crosses:
+            both = [
+                measure_norms.mixing_by_weights(trace, self.kind).sum(1),
+                measure_norms.block_ratio(trace, self.kind).sum(1),
+            ]
+            self.mixing.add(group, torch.stack(both, 1))
+
+    def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:
+        """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
+        chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
+        chosen = chosen.to(weights.device)
+        some = weights[:, :, chosen]
+        allowed = (some > 0).any(1) & trace.query_real[:, chosen, None]
+        for category in range(len(CATEGORIES)):
+            mine = allowed & (whose.category == category)[:, None] & trace.key_real[:, None]
+            row, query, key = mine.nonzero(as_tuple=True)
+            x, y = some[row, :, query, key].T, seen.f[row, :, key].T
+            group, fewer = whose.group[row], whose.fewer[row]
+            self.head_cancel.add(category, x, y, torch.zeros_like(group))
+            flat = x.reshape(1, -1), y.reshape(1, -1)
+            self.cancel.add(category, *flat, fewer.repeat(len(x)))
+            model.cancel.add(category, *flat, group.repeat(len(x)))
+
+
+def _masked(trace: Trace) -> Float[Tensor, "B H T S"]:
+    return single(trace.weights) * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
+
+
+def _received(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
+    """The weight that a token gets; one that is exactly 0 in every head stands for a mask, and does not enter the mean."""
+    allowed: Bool[Tensor, "B T S"] = (weights > 0).any(1)
+    return weights.sum(2) / allowed.sum(1).clamp_min(1)[:, None]
+
+
+def _ranked(
+    values: Float[Tensor, "B H S"], whose: Whose, which: Bool[Tensor, "B S"] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""
+    known = torch.isfinite(whose.rank)
+    row, place = (known if which is None else known & which).nonzero(as_tuple=True)
+    found = values[row, :, place].T
+    return whose.rank[row, place].expand(len(found), -1), found, row
+
+
+def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor, Tensor, Tensor]:
+    """Words with a rank, text by text: places of their frequency ranks and of their values, from −½ to ½, as [1 N], and groups.
+
+    A row of tokens is a text; one with fewer than LEAST words says nothing and is left out.
+    """
+    from scipy.stats import rankdata
+
+    values, whose = values.cpu(), whose.on(torch.device("cpu"))
+    kept = torch.isfinite(whose.rank) & whose.word
+    found: list[np.ndarray] = []
+    groups: list[Tensor] = []
+    for row in (kept.sum(1) >= LEAST).nonzero()[:, 0].tolist():
+        mine = kept[row]
+        both = np.stack([whose.rank[row, mine].double().numpy(), values[row, 0][mine].double().numpy()])
+        found.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
+        groups.append(whose.group[row].expand(both.shape[1]))
+    if not found:
+        return torch.empty(1, 0), torch.empty(1, 0), torch.empty(0, dtype=torch.long)
+    places = torch.from_numpy(np.concatenate(found, 1))
+    return places[:1], places[1:], torch.cat(groups)
+
+
+def frequency_ranks(counts: Int[np.ndarray, " V"]) -> Float[Tensor, " V"]:
+    """Rank of every token type by its count, 1 the commonest, ties share their mean rank; NaN for types that were not met."""
+    from scipy.stats import rankdata
+
+    met = counts > 0
+    ranks = np.full(len(counts), np.nan)
+    ranks[met] = rankdata(-counts[met])
+    return torch.from_numpy(ranks)

@@ -1,17 +1,145 @@
-"""Format numbers, counts and names as words."""
+"""Format numbers, counts, names and what a page is about as words; data points of figures."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import polars as pl
 
-from trisect.claims.rule import UNDECIDED
+from trisect.claims.verdicts import UNDECIDED
 from trisect.core.files import digest
-from trisect.report.points import Interval, Mean
+from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
+from trisect.core.site import Site
+from trisect.stats.compare import compare
+from trisect.stats.paired import summary, t_interval
+from trisect.stats.tested import ROUNDING
+from trisect.stats.tested import number as points_number
+
+
+class HasInterval(Protocol):
+    """What has a 95 % interval, its ends null where there is none: a Mean, an Estimate, a row of a table."""
+
+    @property
+    def mean(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def high(self) -> float | None: ...  # noqa: D102
+
+
+def side(one: HasInterval) -> int:
+    """1 or −1 where the interval lies above or below 0, else 0."""
+    return 0 if one.low is None or one.high is None else (one.low > 0) - (one.high < 0)
+
+
+class SitePosition(NamedTuple):
+    """Where a site stands in a figure: its group (`q`, `q+k`), its layers as spelt, and their mean as depth.
+
+    `single` is one layer, all of its heads together.
+    """
+
+    group: str
+    layers: str
+    depth: float
+    single: bool
+
+
+class Point(NamedTuple):
+    """One number of one seed at one site; `at` is an epoch, an alpha, or null; `run` is the run that it is of.
+
+    `diverged`: a run behind it diverged.
+    """
+
+    site: str
+    seed: int
+    value: float
+    at: float | None = None
+    diverged: bool = False
+    run: str = ""
+
+
+class Mean(NamedTuple):
+    """A mean over seeds with its 95 % Student interval, which is null with one seed and where all seeds agree."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@cache
+def place(site: str) -> SitePosition:
+    """Read a site of the rows; combined components and several layers make a place of their own."""
+    known = Site.parse(site)
+    group = "+".join(known.components)
+    if known.layers is None:
+        return SitePosition(group, "all", math.inf, False)
+    depth = sum(known.layers) / len(known.layers)
+    return SitePosition(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1 and known.heads is None)
+
+
+def order(site: str) -> tuple[bool, float, str, bool, int, str]:
+    """Sort key of sites: single layers first, upwards; then q, k, v, then combinations."""
+    here = place(site)
+    rank = "qkv".find(here.group) if len(here.group) == 1 else 3
+    return (not here.single, here.depth, here.layers, rank < 0, rank, here.group)
+
+
+def interval(values: Sequence[float]) -> Mean:
+    """Mean and 95 % Student t interval of one number per seed."""
+    sample = summary(values)
+    low, high = t_interval(sample)
+    return Mean(float(sample.mean), points_number(low), points_number(high), len(values))
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two means are the same but for rounding."""
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=ROUNDING)
+
+
+def extreme(means: Mapping[str, Mean], way: int) -> list[str]:
+    """Where the mean is highest (`way` 1) or lowest (−1): more than one place where several are the same."""
+    best = max(means.values(), key=lambda m: way * m.mean)
+    return [name for name, m in means.items() if alike(m.mean, best.mean)]
+
+
+def by_site(points: Iterable[Point]) -> dict[str, Mean]:
+    """Mean over seeds of each site, in the order of `order`."""
+    groups: dict[str, list[float]] = {}
+    for point in points:
+        groups.setdefault(point.site, []).append(point.value)
+    return {site: interval(groups[site]) for site in sorted(groups, key=order)}
+
+
+def of_seeds(points: Iterable[Point]) -> dict[str, dict[int, float]]:
+    """Mean over layers of every component's single-layer sites, by component and seed, in the order of q, k and v."""
+    groups: dict[str, dict[int, list[float]]] = {}
+    for point in points:
+        here = place(point.site)
+        if here.single:
+            groups.setdefault(here.group, {}).setdefault(point.seed, []).append(point.value)
+    names = sorted(groups, key=lambda g: order(f"{g}@1"))
+    return {name: {seed: math.fsum(v) / len(v) for seed, v in groups[name].items()} for name in names}
+
+
+def paired(by_seed: Mapping[str, Mapping[int, float]], margin: float) -> Comparison | None:
+    """Components compared over the seeds that have all of them; null with fewer than two components."""
+    if len(by_seed) < 2:
+        return None
+    seeds = sorted(set.intersection(*(set(values) for values in by_seed.values())))
+    return compare({name: [values[seed] for seed in seeds] for name, values in by_seed.items()}, margin)
+
+
+def by_component(points: Iterable[Point]) -> dict[str, Mean]:
+    """Mean over layers within each seed, then over seeds, of every component's single-layer sites."""
+    return {name: interval(list(values.values())) for name, values in of_seeds(points).items()}
+
 
 COMPONENT = {"q": "the queries", "k": "the keys", "v": "the values"}
 GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
@@ -49,7 +177,7 @@ def number(value: float | None, signed: bool = False, places: int | None = None)
 
 
 def ends(
-    one: Interval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
+    one: HasInterval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
 ) -> str:
     """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` spells an end where it is no plain number."""
     if one.low is None or one.high is None:
@@ -154,3 +282,100 @@ def why_open(row: ClaimRow) -> str:
 def verdict_lines(claims: pl.DataFrame) -> list[str]:
     """A line for each claim, as in `verdicts_said`."""
     return [line for _, line in verdicts_said(claims)]
+
+
+FEW_TEXTS = 30
+
+
+LOSSES = {
+    "causal": "the model's own loss, of each next token",
+    "masked": "the model's own loss, of tokens hidden from it",
+    "seq2seq": "the model's own loss, of each token of the target",
+    "output": "the model's output, since it has no loss",
+}
+
+
+STACKS = {
+    "plain": "",
+    "enc": "encoder",
+    "dec": "decoder",
+    "cross": "cross-attention",
+    "merged": "self- and cross-attention",
+}
+
+
+def stack_words(stack: str) -> str:
+    """A stack for people: empty for a model's only one, a tower by its name."""
+    if stack in STACKS:
+        return STACKS[stack]
+    tower, _, role = stack.rpartition("_")
+    return f"{tower}: {STACKS[role]}" if tower and role in STACKS else stack.replace("_", " ")
+
+
+def stack_order(stack: str) -> tuple[int, str]:
+    """What stacks are sorted by: a model's own first, then its towers."""
+    names = list(STACKS)
+    return (names.index(stack), "") if stack in names else (len(names), stack)
+
+
+def spoken_subject(one: HasInterval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
+    """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`; `text` spells a number that is no plain one."""
+    said = number(one.mean, signed) if text is None or one.mean is None else text(one.mean)
+    return said if one.low is None else f"{said} (95\u00a0%: {ends(one, signed, text=text)})"
+
+
+def unit(facts: ReadFacts) -> str:
+    """The unit of a change: nats of a loss, or a share of the output."""
+    return "share" if facts.objective == "output" else "nats"
+
+
+def axis_unit(facts: ReadFacts) -> str:
+    """The unit of a change as an axis or a column has it, where nothing else says what the share is of."""
+    return "share of the output" if facts.objective == "output" else "nats"
+
+
+def corpus(facts: ReadFacts) -> str:
+    """The texts by name, number and fingerprint."""
+    mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
+    return f"{facts.corpus}: {several(facts.texts, 'text')}{mark}"
+
+
+def resampled_words(facts: ReadFacts) -> str:
+    """What a bootstrap drew: texts, or the articles that they are of."""
+    texts = several(facts.texts, "text")
+    return texts if facts.articles is None else f"{several(facts.articles, 'article')} ({texts})"
+
+
+def too_few(facts: ReadFacts) -> tuple[str, ...]:
+    """A warning where fewer units were drawn than a bootstrap needs."""
+    few = facts.units < FEW_TEXTS
+    return (f"With fewer than {FEW_TEXTS} {facts.unit}s such intervals are too narrow to lean on.",) if few else ()
+
+
+def paired_words(compared: Mapping[str, Json] | None, unit: str) -> str:
+    """What paired differences over texts or articles say of q, k and v, a sentence with a space before it; empty where none were made."""
+    if compared is None:
+        return ""
+    one = Comparison.of(compared)
+    return f" Paired by {unit} (n = {one.n:,}; t tests, Holm over the pairs, margin {one.margin:g}): {one.words(unit)}."
+
+
+def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, str], ...]:
+    """The model, the texts and how many tokens were read, for a page's end."""
+    return (
+        ("Model", f"{facts.subject}, {weights} {facts.fingerprint}"),
+        ("Texts", corpus(facts)),
+        ("Tokens" if facts.objective == "output" else "Predicted tokens", count(facts.tokens)),
+    )
+
+
+def unedited(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
+    """What changes are of, and the loss of the model as it is; `what` begins the sentence, as in 'Changes'."""
+    said = f"{what} are of {LOSSES[facts.objective]}"
+    if facts.objective == "output":
+        said += f": the squared length of the change over that of the output, averaged over tokens.{more}"
+        return Finding("unedited", said, "share")
+    row = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
+    loss = Estimate("unedited", row["value"], row["low"], row["high"], row["n"])
+    said += f", in nats per token. Unedited it is {spoken_subject(loss, False)}."
+    return Finding("unedited", said, "nats", (loss,), signed=False)

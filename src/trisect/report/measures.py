@@ -4,17 +4,134 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import altair as alt
 import polars as pl
 
 from trisect.core.finding import Estimate
-from trisect.report.layers import Bar
-from trisect.report.points import side
-from trisect.report.subject import stack_order
+from trisect.report import format as words
+from trisect.report import render
+from trisect.report.charts import (
+    PANEL_WIDTH,
+    ZERO,
+    Figure,
+    LegendEntry,
+    Level,
+    Measure,
+    Panel,
+    SharedAxis,
+    around,
+    lay,
+    marks,
+    site_panel,
+)
+from trisect.report.format import Point, by_site, order, place, side, stack_order
+
+ROOM = 11  # pixels of a mark with its interval
+AIR = 2.0  # an interval may reach this many spans of the values beyond them before it is cut
+
+
+class Bar(NamedTuple):
+    """A number at a layer (as spelt), of a group of components such as `q` or `q+k`; its interval's ends or nulls."""
+
+    group: str
+    layer: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
+    """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
+    values = [bar.value for bar in bars]
+    room = AIR * (max(values) - min(values)) if values else 0.0
+    ends = [end for bar in bars for end in (bar.low, bar.high) if end is not None]
+    kept = [end for end in ends if min(values) - room <= end <= max(values) + room]
+    return around([*values, *kept], unit, zero=True)
+
+
+def layer_panel(
+    title: str,
+    bars: Sequence[Bar],
+    axis: SharedAxis,
+    zero: bool = True,
+    across: str = "layer",
+    units: Sequence[Bar] = (),
+) -> Panel:
+    """Every number with its 95 % interval; x is the layer, or what `across` names, colour and shape the component.
+
+    `zero` draws the line that stands for no change; `units` are what the numbers are means of, drawn small.
+    """
+    layers = list(dict.fromkeys(bar.layer for bar in bars))
+    groups = component_groups(bars)
+    x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title=across)
+    rows, small = ([bar._asdict() for bar in of] for of in (bars, units))
+    looks, levels = {g: render.mark(g) for g in groups}, (ZERO,) if zero else ()
+    width = max(PANEL_WIDTH, ROOM * len(layers) * len(groups))
+    chart = lay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
+    return Panel(title, chart, _words(title, bars, axis.unit), (), {})
+
+
+def layer_figure(
+    names: tuple[str, str, str],
+    caption: str,
+    panels: Mapping[str, Sequence[Bar]],
+    unit: str,
+    zero: str = "no change",
+    across: str = "layer",
+    units: Mapping[str, Sequence[Bar]] | None = None,
+) -> Figure:
+    """Panels by their titles on one axis, with what the axis cuts said at the caption's end; `names` are name, number and title.
+
+    `zero` is what the dashed line stands for; `units` are, by panel, what numbers are means of.
+    """
+    small = units or {}
+    every = [bar for bars in panels.values() for bar in bars]
+    axis = frame_of([*every, *(bar for bars in small.values() for bar in bars)], unit)
+    drawn = tuple(layer_panel(title, bars, axis, True, across, small.get(title, ())) for title, bars in panels.items())
+    return Figure(*names, caption + cut_layers(every, axis), drawn, layer_key(every, zero))
+
+
+def component_groups(bars: Sequence[Bar]) -> list[str]:
+    """The groups of components, q, k and v first; what is no component comes last."""
+    named = {bar.group for bar in bars}
+    known = {group for group in named if group in render.GROUPS or group in render.BLOCKS}
+    return [*sorted(known, key=lambda g: order(f"{g}@1")), *sorted(named - known)]
+
+
+def layer_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendEntry, ...]:
+    """The key of layer panels: a sign for each group, and the dashed line's name."""
+    looks = [(g, render.mark(g)) for g in component_groups(bars)]
+    return (*(LegendEntry(g, m.colour, m.shape) for g, m in looks), LegendEntry(zero, render.BASELINE, None, (5, 3)))
+
+
+def cut_layers(bars: Sequence[Bar], axis: SharedAxis) -> str:
+    """How many ends of intervals lie beyond the axis, as the end of a caption."""
+    return cut_each(((bars, axis),))
+
+
+def beyond_frame(ends: int) -> str:
+    """That so many ends of intervals lie beyond the frame, as the end of a caption; empty for none."""
+    if not ends:
+        return ""
+    return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
+
+
+def cut_each(shown: Iterable[tuple[Sequence[Bar], SharedAxis]]) -> str:
+    """The same of panels that have an axis each."""
+    ends = sum(axis.outside(e for bar in bars for e in (bar.low, bar.high) if e is not None) for bars, axis in shown)
+    return beyond_frame(ends)
+
+
+def _words(title: str, bars: Sequence[Bar], unit: str) -> str:
+    most, least = max(bars, key=lambda b: b.value), min(bars, key=lambda b: b.value)
+    ends = (("Highest", most), ("lowest", least))
+    said = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
+    return f"{title}, in {unit}, for {words.several(len(bars), 'site')}. {said}."
 
 
 class MeasuredValue(NamedTuple):
@@ -196,3 +313,62 @@ def at_sites(measures: Measures) -> list[SiteMeasures]:
     """Every place with its numbers, in the order of places."""
     apart = measures.ordered().by("stack", "layer", "head", "component", "group")
     return [SiteMeasures(rows.rows[0], rows.first("measure")) for rows in apart.values()]
+
+
+def cut(shown: Iterable[tuple[SharedAxis, Sequence[Point]]]) -> str:
+    """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
+    ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
+    return beyond_frame(ends)
+
+
+def groups_of(points: Iterable[Point]) -> list[str]:
+    """The components and their combinations, in the order of figures."""
+    return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
+
+
+def component_key(points: Iterable[Point], *levels: Level) -> tuple[LegendEntry, ...]:
+    """A key of the components, and of the dashed levels."""
+    marks = [(g, render.mark(g)) for g in groups_of(points)]
+    named = {level.name: LegendEntry(level.name, render.BASELINE, None, level.dash) for level in levels}
+    return (*(LegendEntry(g, m.colour, m.shape) for g, m in marks), *named.values())
+
+
+def with_means(points: Sequence[Point]) -> list[Point]:
+    """The points, and the ends of their sites' intervals as far as these do not dwarf them."""
+    extra = [Point(s, 0, v) for s, m in by_site(points).items() for v in (m.low, m.high) if v is not None]
+    span = [p.value for p in points]
+    room = 2.0 * (max(span) - min(span)) if span else 0.0
+    return [*points, *(p for p in extra if min(span) - room <= p.value <= max(span) + room)]
+
+
+def axis_of(
+    points: Sequence[Point], unit: str, zero: bool = True, bend: bool = False, more: Sequence[float] = ()
+) -> SharedAxis:
+    """The axis that holds the points, their intervals as far as these do not dwarf them, and `more`."""
+    return around([*(p.value for p in with_means(points)), *more], unit, zero=zero, bend=bend)
+
+
+class SitePanel(NamedTuple):
+    """One panel of a figure by site: its title, its points, what they are, its axis, and the dashed lines in it."""
+
+    title: str
+    points: Sequence[Point]
+    measure: Measure
+    axis: SharedAxis
+    levels: Sequence[Level] = (ZERO,)
+
+
+def change_panel(
+    title: str, points: Sequence[Point], split: str, noun: str, axis: SharedAxis | None = None
+) -> SitePanel:
+    """A panel of changes of a split's loss in nats, on an axis of its own where none is shared."""
+    own = axis or axis_of(points, f"nats, {split}", bend=True)
+    return SitePanel(title, points, Measure(f"{title}: {noun}", "nats", True), own)
+
+
+def site_figure(names: tuple[str, str, str], caption: str, panels: Sequence[SitePanel]) -> Figure:
+    """The panels as a figure with a key; `names` are its name, number and title. The caption ends with what is cut."""
+    drawn = tuple(site_panel(one.title, one.points, one.axis, one.levels, one.measure) for one in panels)
+    every = [point for one in panels for point in one.points]
+    key = component_key(every, *(level for one in panels for level in one.levels))
+    return Figure(*names, caption + cut((one.axis, one.points) for one in panels), drawn, key)

@@ -1,18 +1,119 @@
-"""Render a chart as SVG, with the same bytes each time, and as PNG."""
+"""Render a chart as SVG and PNG with the same bytes each time; colours, shapes and theme."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import vl_convert
 
 from trisect.core.printable import safe, safe_data
-from trisect.report import palette
+
+
+class Mark(NamedTuple):
+    """How one group of components is drawn everywhere: its colour and its shape, so that colour is never alone."""
+
+    colour: str
+    shape: str
+
+
+# q, k and v are fixed for good (Okabe-Ito); combinations take the hues that are left over.
+GROUPS: dict[str, Mark] = {
+    "q": Mark("#0072B2", "circle"),
+    "k": Mark("#D55E00", "square"),
+    "v": Mark("#009E73", "triangle-up"),
+    "q+k": Mark("#CC79A7", "diamond"),
+    "q+v": Mark("#56B4E9", "triangle-down"),
+    "k+v": Mark("#E69F00", "cross"),
+    "q+k+v": Mark("#7B4EA3", "triangle-left"),
+}
+# attention by its weights and by its norms
+KINDS = {"weight": Mark("#56B4E9", "diamond"), "norm": Mark("#7B4EA3", "square")}
+OTHER = Mark("#8C6D46", "triangle-right")
+BLOCKS = {"o": OTHER, "attn": Mark("#5B5F97", "square"), "ffn": Mark("#A63D6B", "circle")}  # beyond q, k and v
+
+# Sentinels: plain colours in the stored files, re-coloured by the page's style sheet for light and dark.
+INK, SOFT, RULE, PAPER, BASELINE = "#1f2328", "#57606a", "#d8dee4", "#ffffff", "#80868b"
+
+VIRIDIS = (
+    "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
+    "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",
+)  # fmt: skip
+
+# Changes: violet below zero, pale at zero, orange above; neither end is a colour of q, k or v.
+DIVERGING = (
+    "#2d004b", "#542788", "#8073ac", "#b2abd2", "#d8daeb", "#f7f7f7",
+    "#fee0b6", "#fdb863", "#e08214", "#b35806", "#7f3b08",
+)  # fmt: skip
+
+
+# Second channel of curves: a shape per layer, beside its colour.
+LAYER_SHAPES = tuple(m.shape for m in (*GROUPS.values(), OTHER))
+
+
+def layer_shape(position: int) -> str:
+    """The shape of a panel's curve number `position`, from 0; after eight they begin again."""
+    return LAYER_SHAPES[position % len(LAYER_SHAPES)]
+
+
+def mark(group: str) -> Mark:
+    """Colour and shape of a group of components such as `q` or `q+k`; unknown groups share one of their own.
+
+    A pair that is compared, such as `q-k`, has those of both together.
+    """
+    return GROUPS.get(group.replace("-", "+")) or BLOCKS.get(group, OTHER)
+
+
+def ramp(share: float, stops: Sequence[str] = VIRIDIS) -> str:
+    """The colour at `share` (0 to 1) of an even ramp, interpolated between its stops."""
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    low = min(int(place), len(stops) - 2)
+    ends = [[int(stops[low + i][j : j + 2], 16) for j in (1, 3, 5)] for i in (0, 1)]
+    return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in zip(*ends, strict=True))
+
+
+def layer_colour(share: float, dark: bool = False) -> str:
+    """The colour of a layer at `share` of the depth: viridis, less the end that the background would swallow."""
+    return ramp(0.38 + 0.62 * share if dark else 0.78 * share)
+
+
+def theme() -> alt.Config:
+    """The one theme of all charts; marks carry no words of their own, since each figure has an alt text."""
+    words = {
+        "labelColor": SOFT,
+        "titleColor": SOFT,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    }
+    return alt.Config(
+        aria=False,
+        background=PAPER,
+        font="sans-serif",
+        padding={"left": 5, "right": 12, "top": 5, "bottom": 5},
+        title=alt.TitleConfig(color=INK, fontSize=13, fontWeight="bold", anchor="start", offset=8),
+        axis=alt.AxisConfig(gridColor=RULE, domainColor=BASELINE, tickColor=BASELINE, tickCount=5, **words),
+        axisX=alt.AxisConfig(grid=False, labelAngle=0),
+        axisY=alt.AxisConfig(
+            domain=False,
+            ticks=False,
+            minExtent=32,
+            labelPadding=7,
+            titleAnchor="end",
+            titleAngle=0,
+            titleAlign="left",
+            titleY=-9,
+        ),
+        view=alt.ViewConfig(stroke=None),  # pyright: ignore[reportArgumentType]
+        legend=alt.LegendConfig(orient="top", offset=24, symbolSize=70, symbolOpacity=1, **words),
+        concat=alt.CompositionConfig(spacing=28),
+    )
+
 
 _IDS = re.compile(r'(?<= id=")([^"]+)(?=")|(?<=url\(#)([^)]+)(?=\))|(?<=href="#)([^"]+)(?=")')
 _EMPTY = re.compile(
@@ -47,7 +148,7 @@ def _drawable(value: Any) -> Any:
 @cache
 def _config(legend: bool) -> dict[str, Any]:
     """The theme as the renderer takes it; made once, since the chart library checks every value of it."""
-    return palette.theme().to_dict() | ({} if legend else {"legend": {"disable": True}})
+    return theme().to_dict() | ({} if legend else {"legend": {"disable": True}})
 
 
 def stable(text: str, name: str) -> str:

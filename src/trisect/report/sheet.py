@@ -2,34 +2,199 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
+import altair as alt
 import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trisect.core.files import inside, replace_file
+from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import safe
-from trisect.report import cards, chart_data, drawing, render, template
+from trisect.report import cards, charts, render
 from trisect.report import format as words
-from trisect.report.blocks import (
-    SHORT,
-    Bullets,
-    Code,
-    Facts,
-    PageBlock,
-    Picture,
-    Requirements,
-    Strip,
-    Table,
-    TextBlock,
-    Verdicts,
-)
-from trisect.report.chart_rows import read_out
-from trisect.report.panels import Figure
+from trisect.report.charts import Figure, Panel, SharedAxis, around, chart_of, few_ticks, lay, look_of, read_out
+from trisect.report.measures import AIR, Bar, component_groups, cut_each, cut_layers, frame_of, layer_key, layer_panel
+
+T = TypeVar("T")
+SHORT = 12  # rows of a table that is shown unfolded
+
+
+def present(*items: T | None) -> tuple[T, ...]:
+    """Those that there are."""
+    return tuple(item for item in items if item is not None)
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """A paragraph; its `look` is empty, 'quiet' or 'notice', and `id` a place to link to."""
+
+    text: str
+    look: str = ""
+    id: str = ""
+
+
+def quiet(texts: Iterable[str]) -> tuple[TextBlock, ...]:
+    """Paragraphs in small."""
+    return tuple(TextBlock(text, "quiet") for text in texts)
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list, under a small heading where it has a `title`."""
+
+    items: tuple[str, ...]
+    title: str = ""
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that has to hold before anything else is read: its name, what was found, and whether it holds."""
+
+    holds: bool
+    name: str
+    sentence: str
+    numbers: str
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Several of them, each with a sign."""
+
+    items: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure; without `titled` its title is for those who do not see the page; a `folded` one waits behind its title."""
+
+    figure: Figure
+    titled: bool = True
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the first column names the row, every row is as long as `columns`.
+
+    One of `prose` holds sentences, which are wrapped; `folded` says whether it has to be opened (null: if it is long).
+    `words` stand above it, `label` names it where the caption is none of its own, and where it does not `wrap`
+    on narrow screens it scrolls.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    prose: bool = False
+    folded: bool | None = None
+    label: str = ""
+    words: tuple[str, ...] = ()
+    id: str = ""
+    wrap: bool = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether the page shows it folded."""
+        return len(self.rows) > SHORT if self.folded is None else self.folded
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Every verdict of a table of claims as a sign that leads to its card."""
+
+    claims: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A table of claims as cards; `about` is what each speaks of, `controls` the table of that name."""
+
+    claims: pl.DataFrame
+    about: str
+    controls: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Code:
+    """A line to be copied."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with what they are."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+PageBlock = TextBlock | Bullets | Requirements | Picture | Table | Strip | Verdicts | Code | Facts
+
+
+STYLE = Path(__file__).parent / "page.css"
+# buttons that save drawings and their numbers, for pages that draw by themselves
+SAVE = Path(__file__).parent / "save.js"
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "number": words.number,
+    "count": words.count,
+    "several": words.several,
+    "listed": words.listed,
+}
+
+
+def fill(
+    template: Path, style: str, script: str = "", filters: Mapping[str, Callable[..., Any]] = FILTERS, **values: Any
+) -> str:
+    """The template with these values, and besides `style`, `script` and `script_hash` (SHA-256, base64) for its head.
+
+    Everything is escaped but what is Markup, and control characters are shown as
+    their signs; a name that the template asks for and nobody gave is an error.
+    """
+    page = (
+        _environment(template.parent, tuple(filters.items()))
+        .get_template(template.name)
+        .render(
+            style=Markup(style),
+            script=Markup(script),
+            script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            **values,
+        )
+    )
+    return safe(page)
+
+
+@cache
+def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
+    """Kept, with the templates that it has compiled: a study writes many pages."""
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment
+
+
+def closed(*paths: Path) -> str:
+    """Several scripts as one that leaves no name outside itself."""
+    return f'"use strict";\n(() => {{\n{"".join(map(read, paths))}}})();\n'
+
+
+def read(path: Path) -> str:
+    """A file that lies beside the code."""
+    return path.read_text(encoding="utf-8")
+
 
 __all__ = [
     "SHORT",
@@ -149,10 +314,10 @@ def html(sheet: Sheet) -> str:
     places = [section.id or f"part-{number}" for number, section in enumerate(sheet.sections, start=1)]
     folds = any(isinstance(block, Verdicts) for section in sheet.sections for block in _blocks(section))
     skip = sheet.skip if sheet.skip[0] in places or not places else (places[0], sheet.skip[1])
-    return template.fill(
+    return fill(
         HERE / "sheet.html",
-        template.read(template.STYLE) + sheet.style,
-        template.closed(*(HERE / name for name in SCRIPTS)) if sheet.figures or folds else "",
+        read(STYLE) + sheet.style,
+        closed(*(HERE / name for name in SCRIPTS)) if sheet.figures or folds else "",
         sheet=sheet,
         links=Markup(sheet.links),
         sections=[
@@ -214,7 +379,7 @@ def _figure(drawn: Figure) -> dict[str, Any]:
         "title": figure.title,
         "caption": figure.caption,
         "views": [
-            drawing.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
+            charts.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
             for i, view in enumerate(figure.views)
         ],
         "ramp": figure.ramp,
@@ -227,9 +392,242 @@ def _figure(drawn: Figure) -> dict[str, Any]:
 def _numbers(figure: Figure) -> Markup:
     """What lies under the marks of every arrangement, as JSON that may stand inside <script>."""
     views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
-    numbers = json.dumps(chart_data.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
+    numbers = json.dumps(charts.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
     return Markup(numbers.replace("<", "\\u003c"))  # "<" could end the block; as an escape it is the same text
 
 
 def _store(path: Path, content: bytes) -> None:
     replace_file(path, lambda scratch: scratch.write_bytes(content), durable=False)
+
+
+BLIND = 0.75  # an AUROC below this is hardly better than guessing
+NAMES = {"q": "query", "k": "key", "v": "value"}
+DEFINITIONS = (
+    ("Query q = x W_Q", "made from the word that reads: it is compared with every key"),
+    ("Key k = x W_K", "made from every word that can be read: softmax(q·k / √E) is how much each is attended to"),
+    ("Value v = x W_V", "made from the same words: what is added up, in those shares, and passed on"),
+)
+LED = "Attention lets a word read others. Each word x is multiplied by three matrices. What does each of the three do?"
+
+
+def answered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings that answer for the query, the key and the value, in this order."""
+    found = {one.groups[0]: one for one in findings if one.measure == "answer" and one.groups}
+    return tuple(found[c] for c in NAMES if c in found)
+
+
+def opening(
+    answers: Sequence[Finding],
+    picture: Figure | None,
+    more: Sequence[str | Markup] = (),
+    title: str = "The answer",
+    none: str = "No intervention has numbers yet, so there is no answer.",
+) -> Section:
+    """Three sentences, definitions, one picture, and `more` below them; where there is no answer, `none` says why."""
+    blocks: list[PageBlock] = [TextBlock(none, "notice")]
+    if answers:
+        said = (Markup("<strong>{}.</strong> {}").format(one.title, one.words) for one in answers)
+        blocks = [Bullets(tuple(said), look="findings answers")]
+    blocks.append(Facts(DEFINITIONS))
+    blocks += [Picture(picture)] if picture is not None else []
+    blocks += [TextBlock(text) for text in more]
+    return Section(title, (LED,), blocks=tuple(blocks), id="short-answer", short="The answer")
+
+
+def sure(sentences: Sequence[str]) -> Section:
+    """What the answer rests on."""
+    return Section("How sure?", blocks=(Bullets(tuple(sentences)),) if sentences else (), id="sure", short="How sure?")
+
+
+def undecided(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section:
+    """Comparisons of q, k and v that are open, those alike within their margin, and what the method cannot see."""
+    open_, same = [], []
+    for one in findings:
+        if one.compared is None or one.compared.kind not in ("uncertain", "alike"):
+            continue
+        name = f"{one.title or one.measure}: {one.compared.words(one.per or 'seed')}"
+        (open_ if one.compared.kind == "uncertain" else same).append(f"{name}.")
+    blocks = tuple(
+        Bullets(tuple(dict.fromkeys(items)), title)
+        for title, items in (
+            ("Too uncertain", open_),
+            ("Alike within the margin", same),
+            ("The method cannot see it, by the world with planted roles", list(blind)),
+        )
+        if items
+    )
+    none = () if blocks else ("Nothing that was compared was left open.",)
+    return Section(
+        "What could not be distinguished, and why",
+        none,
+        blocks=blocks,
+        id="open",
+        short="What could not be distinguished",
+    )
+
+
+def answer_figure(bars: Sequence[Bar], unit: str, caption: str, across: str, shares: bool) -> Figure:
+    """One panel with a mark of q, k and v in every column; `shares` go from 0 to 1."""
+    axis = SharedAxis(unit, -0.02, 1.02) if shares else frame_of(bars, unit)
+    title = "Which answer comes" if shares else "What it costs to take it away"
+    panel = layer_panel(title, bars, axis, across=across)
+    said = caption if shares else caption + cut_layers(bars, axis)
+    zero = "none" if shares else "no change"
+    return Figure("in-short", "", "What each of them does", said, (panel,), layer_key(bars, zero))
+
+
+def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | None:
+    """The numbers of the three sentences in one picture, with the caption for shares of pairs, or for changes of a loss."""
+    bars = [
+        Bar(one.groups[0], value.name, value.mean, value.low, value.high)
+        for one in answers
+        for value in one.values
+        if value.mean is not None
+    ]
+    if not bars:
+        return None
+    if answers[0].unit == "of pairs":
+        return answer_figure(bars, "share of pairs", shares, "the answer that comes", True)
+    return answer_figure(bars, answers[0].unit, costs, "what is done", False)
+
+
+MARK = "<!-- links of the study -->"  # where a page of its own has them
+
+
+@dataclass(frozen=True)
+class StudyLink:
+    """One entry: its title, the way to its page, and whether it is this page, or one of the same part.
+
+    `models` are the same part's pages for other models, each with its name; an empty way is this page's.
+    """
+
+    title: str
+    href: str
+    here: bool = False
+    models: tuple[tuple[str, str], ...] = ()
+
+
+def with_links(page: Sheet | Document, links: tuple[StudyLink, ...]) -> Sheet | Document:
+    """The page with the header; as it is where there are no links."""
+    if not links:
+        return page
+    made = fill(Path(__file__).parent / "study_links.html", "", links=links)
+    if isinstance(page, Sheet):
+        return replace(page, links=made)
+    return replace(page, html=page.html.replace(MARK, made, 1))
+
+
+F = TypeVar("F")
+
+
+def provenance(about: About[F], *own: tuple[str, str], timed: bool = True) -> tuple[tuple[str, str], ...]:
+    """The facts at a page's end: the command, the experiment's `own`, seconds, claims and software.
+
+    Without `timed` the seconds are left to the record, so that the same call writes the same page.
+    """
+    seconds = (("Seconds", f"{about.seconds:.0f}"),) if timed and about.seconds >= 1 else ()
+    claims = (("Claims", f"hash {about.claims_hash}"),) if about.claims_hash is not None else ()
+    made = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
+    return (("Command", about.command), *own, *seconds, *claims, ("Made by", made))
+
+
+def notes_section(about: About[F]) -> Section | None:
+    """The notes of a run; null where there are none."""
+    return Section("Notes", tuple(about.notes)) if about.notes else None
+
+
+def verdict_findings(claims: pl.DataFrame) -> tuple[Finding, ...]:
+    """Every claim of a table of claims: its verdict, its effect with its interval, and why if it is inconclusive."""
+    return tuple(_verdict(row, line) for row, line in words.verdicts_said(claims))
+
+
+def _verdict(row: words.ClaimRow, line: str) -> Finding:
+    effect = Estimate(row["claim"], row["effect"], row["low"], row["high"], row["n"])
+    return Finding(
+        "claim",
+        line,
+        row["unit"] or "",
+        (effect,) if row["effect"] is not None else (),
+        source=row["source"],
+        claim=row["claim"],
+        verdict=row["verdict"],
+    )
+
+
+WIDTH, ROW = 190, 22  # pixels of a panel, and of each component in it
+TICKS = 3  # more, and labels such as −0.015 touch
+
+
+def small_multiples(name: str, title: str, caption: str, findings: Sequence[Finding]) -> Figure | None:
+    """A panel for each finding that has numbers of components, on an axis of its own; null where none has.
+
+    Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
+    """
+    named = titles(findings)
+    drawn = [
+        (one, found, _frame(one, found), title)
+        for one, title in zip(findings, named, strict=True)
+        if (found := _components(one))
+    ]
+    if not drawn:
+        return None
+    shown = [([Bar(e.name, "", e.mean or 0.0, e.low, e.high) for e in found], frame) for _, found, frame, _ in drawn]
+    panels = tuple(_panel(*one) for one in drawn)
+    key = layer_key([bar for bars, _ in shown for bar in bars], "0")
+    return Figure(name, "", title, caption + cut_each(shown), panels, key)
+
+
+def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
+    """What each finding says, as a folded table; null where there is nothing."""
+    cells = tuple(zip(titles(findings), (one.words for one in findings), strict=True))
+    return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
+
+
+def titles(findings: Sequence[Finding]) -> list[str]:
+    """What each finding is called; those that share a name say what they are about as well."""
+    own = [one.title or one.what or one.measure.replace("_", " ").capitalize() for one in findings]
+    about = [", ".join(one.groups) for one in findings]
+    return [f"{name}: {more}" if own.count(name) > 1 and more else name for name, more in zip(own, about, strict=True)]
+
+
+def _components(one: Finding) -> list[Estimate]:
+    """The numbers of a finding that are of components alone, in the order of their signs; empty for fewer than two."""
+    found = {e.name: e for e in one.values if e.mean is not None and e.name.replace("-", "+") in render.GROUPS}
+    groups = component_groups([Bar(name, "", 0.0) for name in found])
+    return [found[name] for name in groups] if len(found) > 1 else []
+
+
+def _frame(one: Finding, found: Sequence[Estimate]) -> SharedAxis:
+    """The axis that holds 0, the numbers, and their intervals as far as these do not dwarf them."""
+    means = [e.mean for e in found if e.mean is not None]
+    room = AIR * (max(*means, 0.0) - min(*means, 0.0))
+    ends = [end for e in found for end in (e.low, e.high) if end is not None]
+    kept = [end for end in ends if abs(end) <= max(map(abs, means)) + room]
+    return around([*means, *kept], one.unit or "number", zero=True)
+
+
+def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:
+    """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
+    unit, names = frame.unit, [e.name for e in found]
+    axis, scale = (
+        alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), tickCount=40, format="~g"),
+        frame.scale(),
+    )
+
+    def along(field: str) -> alt.X:
+        return alt.X(f"{field}:Q", scale=scale, title=unit, axis=axis)
+
+    y = alt.Y("group:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False))
+    colour, shape = look_of({name: render.mark(name) for name in names})
+    rows = [{"group": e.name, "value": e.mean, "low": e.low, "high": e.high} for e in found]
+    line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3])
+    layers = [line.encode(along("level"))]
+    if ranged := [row for row in rows if row["low"] is not None and row["high"] is not None]:
+        layers.append(
+            chart_of("bars", ranged).mark_rule(strokeWidth=1.6).encode(along("low"), alt.X2("high"), y, colour)
+        )
+    heads = chart_of("main", rows).mark_point(size=52, filled=True, opacity=1)
+    layers.append(heads.encode(along("value"), y, colour, shape))
+    said = ", ".join(f"{e.name} {words.number(e.mean, one.signed)}" for e in found)
+    shown = lay(title, *layers, width=WIDTH, height=ROW * len(names))
+    return Panel(title, shown, f"{title}, in {unit}: {said}.", (), {})

@@ -2,31 +2,141 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeVar
 
 import torch
+from pydantic import BeforeValidator, Field
 
-from trisect.core.json_text import Json
+from trisect.core import files
+from trisect.core.errors import SpecError, need, shortened
+from trisect.core.files import Json
 from trisect.core.printable import safe, safe_data
+from trisect.core.schema import Many, read, record
+from trisect.core.site import Site
 from trisect.core.subject import AnsweringSubject, TextOrPair
-from trisect.experiments.explore.pack import pack
-from trisect.experiments.explore.page import html
-from trisect.experiments.explore.picture import ExplorerPicture
-from trisect.experiments.explore.pieces import readable
+from trisect.experiments.explore import page as explorer
+from trisect.experiments.explore.page import html, pack
+from trisect.experiments.explore.picture import ExplorerPicture, readable
 from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import Pretrained
 from trisect.lm.reading import OwnModel
-from trisect.measure.intervention import Intervention, Planned, PreparedText
+from trisect.measure.intervention import KINDS, Intervention, Planned, PreparedText
+from trisect.report import sheet
 from trisect.report.format import called
-from trisect.server.python import python
-from trisect.server.state import PageState
+
+CHARACTERS = 2_000  # of one text
+SWITCHES = 64
+POSITIONS = 256  # that are chosen
+LAST = 1_000_000  # the largest position that is asked for at all
+BODY = 65_536  # bytes of one request
+SEQUENCE = 2**53 - 1  # the largest whole number that a page counts to
+CLIENT = 64  # characters that name one page
+LONG_NUMBER = re.compile("[0-9]{5}")  # a span that long would take the memory that its numbers need
+
+
+def _switch(pair: object) -> tuple[str, str]:
+    """A site in its canonical spelling, and what it is switched to."""
+    known, todo = "It is a site and what it is switched to, two texts.", "Give for example ['q@2.h3', 'zero']."
+    if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+        raise SpecError(f"A switch is {shortened(pair)}.", known, todo)
+    site, how = pair
+    need(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shortened(site)}.", known, todo)
+    need(how in KINDS, f"{site} is switched to {shortened(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them.")
+    return str(Site.parse(site)), how
+
+
+PageText = Annotated[str, Field(max_length=CHARACTERS)]
+Switch = Annotated[tuple[str, str], BeforeValidator(_switch)]
+Position = Annotated[int, Field(ge=0, le=LAST)]
+
+
+@record
+class PageState:
+    """A text and a second one (each one sequence, or source and target), switches by site in their order, a position to look at, and those
+    that are switched (empty: all).
+    """
+
+    text: Annotated[Many[PageText], Field(min_length=1, max_length=2)]
+    second: Annotated[Many[PageText], Field(max_length=2)] = ()
+    switches: Annotated[Many[Switch], Field(max_length=SWITCHES)] = ()
+    place: Position | None = None
+    positions: Annotated[Many[Position], Field(max_length=POSITIONS)] = ()
+
+    def __post_init__(self) -> None:
+        sites = [site for site, _ in self.switches]
+        twice = next((site for site in sites if sites.count(site) > 1), None)
+        need(twice is None, f"{twice} is switched twice.", "A site has one switch.", "Leave one of them out.")
+
+    @property
+    def given(self) -> TextOrPair:
+        """The text as a model takes it."""
+        return self.text[0] if len(self.text) == 1 else (self.text[0], self.text[1])
+
+    @property
+    def donor(self) -> TextOrPair | None:
+        """The second text as a model takes it; null where there is none."""
+        if not any(part.strip() for part in self.second):
+            return None
+        return self.second[0] if len(self.second) == 1 else (self.second[0], self.second[1])
+
+    @property
+    def by_site(self) -> Mapping[str, str]:
+        """What each site is switched to, in the order in which it happens."""
+        return dict(self.switches)
+
+
+@record
+class PageQuestion:
+    """One request of a page: which page asks, its how-manieth question this is, the picture that it has already, and its state."""
+
+    client: Annotated[str, Field(max_length=CLIENT)]
+    sequence: Annotated[int, Field(ge=0, le=SEQUENCE)]
+    has: Annotated[str, Field(max_length=CLIENT)]
+    state: PageState
+
+
+def read_request(body: bytes) -> PageQuestion:
+    """A request's body; raises SpecError for what is none."""
+    try:
+        found = files.parse(body.decode())
+    except ValueError as error:
+        raise SpecError("The request is no JSON.", str(error)[:200], "Send what the page sends.") from None
+    return read(PageQuestion, found, "the request")
+
+
+def python(source: str, state: PageState) -> str:
+    """A program that loads the model, switches the same sites and prints the outcome; `source` is what `trisect.load` is given."""
+    loaded = f"model = trisect.load({source})" if source else "model = ...  # the model that trisect.serve was given"
+    rest = [f"    {{{', '.join(f'{site!r}: {how!r}' for site, how in state.switches)}}},"]
+    if state.donor is not None:
+        rest.append(f"    second={state.donor!r},")
+    if state.place is not None:
+        rest.append(f"    place={state.place},")
+    if state.positions:
+        rest.append(f"    positions={state.positions!r},")
+    lines = [
+        "import trisect",
+        "",
+        loaded,
+        "change = trisect.intervene(",
+        "    model,",
+        f"    {state.given!r},",
+        *rest,
+        ")",
+    ]
+    return "\n".join([*lines, "print(change)", ""])
+
 
 TEXTS = 4  # prepared texts that are kept
 SMALL = 100_000_000  # weights up to which one thread answers a short text soonest: several wait for each other
@@ -175,3 +285,60 @@ def _mark(state: PageState, planned: tuple[Planned, ...]) -> str:
         ]
     )
     return hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+
+
+HERE = Path(__file__).parent
+PARTS = ("state.js", "view.js", "board.js", "bench.js")
+
+
+def bench(transport: str) -> str:
+    """The explorer's script, the component's, and that of the file which says how questions are asked."""
+    return explorer.script() + "".join(sheet.read(HERE / name) for name in (*PARTS, transport))
+
+
+def style() -> str:
+    """The explorer's style sheet, and the component's own."""
+    return explorer.style() + sheet.read(HERE / "serve.css")
+
+
+T = TypeVar("T")
+CLIENTS = 64  # pages whose newest question is remembered
+
+
+class SupersededError(Exception):
+    """A newer question of the same page has come: nobody waits for this one any more."""
+
+
+class ReadingQueue:
+    """Work from several pages, done one after the other in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trisect-serve")
+
+    def _check(self, client: str, sequence: int) -> None:
+        if self._newest.get(client, sequence) != sequence:
+            raise SupersededError
+
+    async def run(self, client: str, sequence: int, work: Callable[[Callable[[], None]], T]) -> T:
+        """What `work` returns; it is given a function to call between steps, which ends it when it is superseded.
+
+        Raises SupersededError where the page has asked something newer, before or meanwhile.
+        """
+        if sequence < self._newest.get(client, -1):
+            raise SupersededError
+        self._newest[client] = sequence
+        self._newest.move_to_end(client)
+        while len(self._newest) > CLIENTS:
+            self._newest.popitem(last=False)
+        async with self._turn:
+            self._check(client, sequence)
+            loop = asyncio.get_running_loop()
+            made = await loop.run_in_executor(self._thread, work, lambda: self._check(client, sequence))
+        self._check(client, sequence)
+        return made
+
+    def close(self) -> None:
+        """Wait for what is running, and take nothing more."""
+        self._thread.shutdown(cancel_futures=True)

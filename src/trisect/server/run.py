@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import ModelError, SpecError, need, shortened
-from trisect.core.extras import need_extra
+from trisect.core.errors import ModelError, SpecError, need, need_extra, shortened
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from trisect.server.answering import PageModel
-    from trisect.server.state import PageState
+    from trisect.server.answering import PageModel, PageState
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -176,7 +174,7 @@ def _source(model: Any, fetched: dict[str, Any]) -> str:
 
 def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
     """The state that a page begins with; null where no text is given. Raises SpecError for a second text alone."""
-    from trisect.server.state import PageState
+    from trisect.server.answering import PageState
 
     if not any(text) and any(second):
         known = "It is there to patch from, into a text."

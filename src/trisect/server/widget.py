@@ -7,17 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.door import door
-from trisect.core.errors import ModelError, SpecError, TrisectError
-from trisect.core.extras import need_extra
+from trisect.core.errors import ModelError, SpecError, TrisectError, door, need_extra
 from trisect.core.finding import Json
 from trisect.core.printable import safe
 from trisect.core.schema import read
 from trisect.core.subject import AnsweringSubject
-from trisect.server.answering import PageModel
-from trisect.server.component import bench, style
+from trisect.server.answering import PageModel, PageQuestion, bench, style
 from trisect.server.run import begins, link
-from trisect.server.state import PageQuestion
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget

@@ -9,11 +9,21 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from trisect.stats.correct import family_level
-from trisect.stats.equivalence import by_direction
 from trisect.stats.null import p_of_draws
 from trisect.stats.shares import jeffreys_draws
-from trisect.stats.tested import ALPHA, NO_TEST, ROUNDING, Interval, PValues, Reals, Tested, number, value_row
+from trisect.stats.tested import (
+    ALPHA,
+    NO_TEST,
+    ROUNDING,
+    Interval,
+    PValues,
+    Reals,
+    Tested,
+    by_direction,
+    family_level,
+    number,
+    value_row,
+)
 
 DRAWS = 2_000
 TOGETHER = 2_000  # draws of a block that a function of answers is given, which bounds the memory

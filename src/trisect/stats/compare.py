@@ -9,9 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from trisect.core.finding import MOST_UNITS, Comparison, PairedDifference
-from trisect.stats.correct import holm, two_sided
 from trisect.stats.paired import Sample, summary, t_interval, t_test
-from trisect.stats.tested import ALPHA, number
+from trisect.stats.tested import ALPHA, holm, number, two_sided
 
 
 def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarray, " N"]], margin: float) -> Comparison:

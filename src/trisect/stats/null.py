@@ -9,8 +9,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import special
 
-from trisect.stats.correct import bonferroni
-from trisect.stats.tested import ALPHA, Interval, Reals
+from trisect.stats.tested import ALPHA, Interval, Reals, bonferroni
 
 PERMUTATIONS = 2_000
 _TOGETHER = 2_000_000  # places of a block of permutations

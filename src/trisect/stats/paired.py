@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from trisect.stats.correct import family_level
-from trisect.stats.equivalence import by_direction
-from trisect.stats.tested import ALPHA, ROUNDING, Interval, PValues, Reals, Tested, number
+from trisect.stats.tested import ALPHA, ROUNDING, Interval, PValues, Reals, Tested, by_direction, family_level, number
 
 
 class Sample(NamedTuple):

@@ -9,10 +9,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from trisect.stats.bootstrap import DRAWS, expanded_p
-from trisect.stats.correct import bonferroni, conjunction, two_sided
 from trisect.stats.null import PERMUTATIONS, p_of_draws
 from trisect.stats.paired import Sample, t_test
-from trisect.stats.tested import ALPHA, Reals
+from trisect.stats.tested import ALPHA, Reals, bonferroni, conjunction, two_sided
 
 MOST_SEEDS = 1000
 ReachMethod: TypeAlias = Literal["t", "bootstrap", "signs", "permutation"]

@@ -1,9 +1,10 @@
-"""The record of one test: effect, intervals, p-values on both sides, how many units, and why there is no test."""
+"""Tests: the record of one test, corrections for several, and what a claim's direction asks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -76,3 +77,64 @@ def finite(value: ArrayLike) -> float | None:
 def value_row(value: ArrayLike, ends: Interval, n: int) -> dict[str, float | None]:
     """The columns value, low, high and n of one number; null where it is no finite number."""
     return {"value": finite(value), "low": finite(ends.low), "high": finite(ends.high), "n": n}
+
+
+def bonferroni(p: ArrayLike, tests: int) -> Reals:
+    """p-values times the number of tests, at most 1."""
+    return np.minimum(1.0, tests * np.asarray(p, dtype=float))
+
+
+def family_level(family: int, alpha: float = ALPHA) -> float:
+    """The level of each of `family` intervals that all hold together at 1 − `alpha`, by Bonferroni."""
+    return 1 - alpha / family
+
+
+def two_sided(p: PValues) -> Reals:
+    """One p-value for a verdict on either side: min(1, 2·min(p_for, p_against))."""
+    return bonferroni(np.minimum(p.p_for, p.p_against), 2)
+
+
+def conjunction(parts: Sequence[PValues]) -> PValues:
+    """p-values of "all k parts hold" (intersection–union): the largest p_for; min(1, k · smallest p_against).
+
+    Source: Berger 1982, Multiparameter Hypothesis Testing and Acceptance Sampling, theorem 1.
+    """
+    assert parts
+    for_all = np.max([part.p_for for part in parts], axis=0)
+    against = np.min([part.p_against for part in parts], axis=0)
+    return PValues(for_all, bonferroni(against, len(parts)))
+
+
+def holm(p: ArrayLike) -> Reals:
+    """Holm's step-down adjustment over the last axis: controls the family-wise error at any dependence."""
+    p = np.asarray(p, dtype=float)
+    m = p.shape[-1]
+    order = np.argsort(p, axis=-1, kind="stable")
+    stepped = np.take_along_axis(p, order, -1) * (m - np.arange(m))
+    adjusted = np.empty_like(p)
+    np.put_along_axis(adjusted, order, np.minimum(1.0, np.maximum.accumulate(stepped, axis=-1)), -1)
+    return adjusted
+
+
+OneSided: TypeAlias = Callable[[Reals], Reals]  # a bound -> the p-value of lying on the wrong side of it
+
+
+def equivalent(beyond: OneSided, short_of: OneSided, margin: Reals) -> PValues:
+    """p-values for and against "within ±`margin`".
+
+    `beyond(b)` tests H0: the number is at most b, `short_of(b)` H0: it is at least b. p_for is the larger of the two
+    one-sided tests against ±margin; p_against is twice the smaller of the tests for lying outside, at most 1.
+    Source: Schuirmann 1987, A Comparison of the Two One-Sided Tests Procedure and the Power Approach.
+    """
+    inside = np.maximum(beyond(-margin), short_of(margin))
+    outside = np.minimum(beyond(margin), short_of(-margin))
+    return PValues(inside, bonferroni(outside, 2))
+
+
+def by_direction(beyond: OneSided, short_of: OneSided, direction: str, bound: Reals) -> PValues:
+    """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`"."""
+    if direction == "within":
+        return equivalent(beyond, short_of, bound)
+    assert direction in ("above", "below"), direction
+    both = PValues(beyond(bound), short_of(bound))
+    return both if direction == "above" else PValues(both.p_against, both.p_for)

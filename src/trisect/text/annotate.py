@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trisect.core.errors import CorpusError
-from trisect.core.extras import there
-from trisect.core.files import digest_file
-from trisect.core.json_text import Json
-from trisect.core.percent import percent
-from trisect.text import arrays, sources
+from trisect.core.errors import CorpusError, there
+from trisect.core.files import Json, digest_file
+from trisect.core.printable import percent
+from trisect.text import corpus, sources
 from trisect.text.corpus import Corpus, Split
 from trisect.text.hub import DatasetTexts
 from trisect.text.readers.base import Reader, SplitText
 
 if TYPE_CHECKING:
     from spacy.language import Language
+
 
 COLUMNS = {
     "pos": "part of speech",
@@ -183,7 +182,7 @@ def label_text(
     labelled = _labelled(pipeline, pieces, about.columns, workers)
     splits = {}
     for name, split in text.splits.items():
-        grown = {column: arrays.GrowingArray(np.int16) for column in about.columns}
+        grown = {column: corpus.GrowingArray(np.int16) for column in about.columns}
         while (start := len(grown[about.columns[0]])) < len(split.tokens):
             found = next(labelled)
             for column in about.columns:
@@ -301,7 +300,7 @@ def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -
     notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
-        share = arrays.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
+        share = corpus.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
         notes.append(
             f"{word} ({percent(share, 1)} of train) was shown to the tagger as '{placeholder}' and carries no label."
         )

@@ -2,22 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, NotRequired
 
 import numpy as np
+import numpy.typing as npt
+from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import as_record, canonical, digest, inside, is_name, read_json, write_json
-from trisect.core.json_text import Json
+from trisect.core.files import Json, as_record, canonical, digest, inside, is_name, read_json, replace_file, write_json
 from trisect.core.spec import Text
-from trisect.text import arrays
-from trisect.text.corpus_file import CorpusFile
-from trisect.text.names import SPLITS, UNKNOWN, UNSHOWN
+
+
+class DocumentsData(TypedDict):
+    """Texts that end: the length of each, and the label columns that belong to whole texts."""
+
+    length: int
+    own: list[str]
+
+
+class CorpusFile(TypedDict):
+    """Names, classes of each label column, and of every array its length and checksum."""
+
+    format: int
+    name: str
+    vocabulary: list[str]
+    labels: dict[str, list[str]]
+    lengths: dict[str, int]
+    checksums: dict[str, str]
+    notes: list[str]
+    fingerprint: NotRequired[str]
+    documents: NotRequired[DocumentsData]
+
+
+CHUNK = 1 << 22
+
+
+class GrowingArray:
+    """An integer array that only grows; it lives in a nameless temporary file, which goes when the array goes."""
+
+    def __init__(self, dtype: npt.DTypeLike, folder: Path | None = None) -> None:
+        self.dtype = np.dtype(dtype)
+        self._length = 0
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed by `finish`, or with self
+        except OSError as error:
+            raise self._full(error) from error
+        weakref.finalize(self, _close, self._file)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, values: npt.ArrayLike) -> None:
+        """Add values at the end; raises CorpusError when the temporary folder is full."""
+        block = np.asarray(values, self.dtype)
+        try:
+            self._file.write(block.tobytes())
+        except OSError as error:
+            raise self._full(error) from error
+        self._length += len(block)
+
+    def finish(self) -> np.ndarray:
+        """The whole array, read-only and mapped; nothing can be added afterwards. Raises CorpusError as `append`."""
+        try:
+            with self._file as file:
+                file.flush()
+                if not self._length:
+                    return np.zeros(0, self.dtype)
+                return np.memmap(file, self.dtype, "r", shape=(self._length,))
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> CorpusError:
+        return CorpusError(
+            f"A text of more than {self._length:,} tokens could not be kept while it was read.",
+            f"The temporary folder {tempfile.gettempdir()} says: {error}",
+            "Free some space there, or name a roomier folder in the variable TMPDIR.",
+        )
+
+
+def _close(file: IO[bytes]) -> None:
+    with suppress(OSError):  # on a full disk what is still to be written fails once more
+        file.close()
+
+
+def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The array piece by piece, so that only a piece is ever in memory."""
+    for start in range(0, len(array), CHUNK):
+        yield array[start : start + CHUNK]
+
+
+def counts(array: np.ndarray, classes: int) -> np.ndarray:
+    """How often each of 0..classes-1 occurs; negative entries are left out. Shape [classes]."""
+    total = np.zeros(classes, np.int64)
+    for piece in chunks(array):
+        total += np.bincount(piece[piece >= 0], minlength=classes)
+    return total
+
+
+def mapped(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
+    """lookup[array], in memory when it is short, else in a temporary file."""
+    if len(array) <= CHUNK:
+        return lookup[array]
+    grown = GrowingArray(lookup.dtype)
+    for piece in chunks(array):
+        grown.append(lookup[piece])
+    return grown.finish()
+
+
+def checksum(array: np.ndarray) -> str:
+    """BLAKE2b of the array's values (little-endian, in its own width), 16 bytes in hex."""
+    state = hashlib.blake2b(digest_size=16)
+    for piece in chunks(array):
+        state.update(np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")).data)
+    return state.hexdigest()
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file whole or not at all, straight from the mapping when there is one."""
+
+    def write(scratch: Path) -> None:
+        with scratch.open("wb") as handle:
+            np.save(handle, array, allow_pickle=False)
+
+    replace_file(path, write)
+
+
+def read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.ndarray:
+    """Map a .npy file; raises DamagedFileError when it is missing or of another kind or length."""
+    try:
+        array = np.load(path, mmap_mode="r" if length else None, allow_pickle=False)
+    except Exception as error:  # NumPy reads the header as Python, which fails in many ways
+        raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
+    if array.dtype != np.dtype(dtype) or array.shape != (length,):
+        found = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."
+        raise DamagedFileError(f"{path} is damaged.", found, todo)
+    return array
+
+
+_BLOCK = 2**20
+
+
+def check_lines(path: Path, most: int) -> None:
+    """Raise CorpusError for a file with a line of more than `most` bytes; raises OSError where it cannot be read."""
+    if path.stat().st_size <= most:
+        return
+    number, length = 1, 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            first, *rest = block.split(b"\n")
+            for at, piece in enumerate((first, *rest)):
+                number, length = (number + 1, len(piece)) if at else (number, length + len(piece))
+                if length > most:
+                    known = f"A line has at most {most:,} bytes."
+                    raise CorpusError(f"{path}, line {number}, is too long.", known, "Break it into lines, one a text.")
+
+
+SPLITS = ("train", "valid", "test")
+UNKNOWN = "<unk>"
+UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
+
 
 FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
 
@@ -130,11 +281,10 @@ class Corpus:
         budget = {"train": text.train_tokens, "valid": text.valid_tokens}
         parts = {name: split.first(budget.get(name)) for name, split in self.splits.items()}
         size = len(self.vocabulary)
-        seen = {name: arrays.counts(split.tokens, size) for name, split in parts.items()}
+        seen = {name: counts(split.tokens, size) for name, split in parts.items()}
         vocabulary, lookup = _choose(self.vocabulary, seen, text.min_count)
         parts = {
-            name: Split(arrays.mapped(split.tokens, lookup), split.labels, split.documents)
-            for name, split in parts.items()
+            name: Split(mapped(split.tokens, lookup), split.labels, split.documents) for name, split in parts.items()
         }
         return Corpus.make(self.name, vocabulary, self.labels, parts, self.notes + _cut_notes(self, text, seen))
 
@@ -145,7 +295,7 @@ class Corpus:
             todo = "Use a column that there is, or make some with 'trisect corpus annotate'."
             raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", known, todo)
         names = self.labels[label]
-        present = np.flatnonzero(arrays.counts(self.splits["train"].labels[label], len(names)))
+        present = np.flatnonzero(counts(self.splits["train"].labels[label], len(names)))
         if len(present) < 2:
             found = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
             given = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
@@ -158,9 +308,9 @@ class Corpus:
         with suppress(OSError):  # a place that cannot be written is named by the first array's own error
             (folder / "corpus.json").unlink()
         for split, part in self.splits.items():
-            arrays.write_array(inside(folder, f"{split}.npy"), part.tokens)
+            write_array(inside(folder, f"{split}.npy"), part.tokens)
             for number, label in enumerate(sorted(part.labels), start=1):
-                arrays.write_array(_column_path(folder, split, number), part.labels[label])
+                write_array(_column_path(folder, split, number), part.labels[label])
         body = {
             "format": FORMAT,
             "name": self.name,
@@ -286,8 +436,8 @@ def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
     tokens = corpus.splits["train"].tokens
     if documents is not None:
         tokens = tokens[documents.length - 1 :: documents.length]
-    train = arrays.counts(tokens, size) + 1
-    here = arrays.counts(targets, size)
+    train = counts(tokens, size) + 1
+    here = counts(targets, size)
     return float(-(here * np.log(train / train.sum())).sum() / here.sum())
 
 
@@ -365,8 +515,8 @@ def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
     """By split, and split and label, spelled as the files of format 1: fingerprints are made from this."""
     found = {}
     for name, split in splits.items():
-        found[f"{name}.npy"] = arrays.checksum(split.tokens)
-        found |= {f"{name}.{label}.npy": arrays.checksum(ids) for label, ids in split.labels.items()}
+        found[f"{name}.npy"] = checksum(split.tokens)
+        found |= {f"{name}.{label}.npy": checksum(ids) for label, ids in split.labels.items()}
     return found
 
 
@@ -395,6 +545,6 @@ def _read_documents(body: CorpusFile) -> Documents | None:
 def _read_split(
     folder: Path, name: str, columns: Mapping[str, Path], n: int, todo: str, documents: Documents | None
 ) -> Split:
-    tokens = arrays.read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
-    labels = {label: arrays.read_array(path, np.int16, n, todo) for label, path in columns.items()}
+    tokens = read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
+    labels = {label: read_array(path, np.int16, n, todo) for label, path in columns.items()}
     return Split(tokens, labels, documents)

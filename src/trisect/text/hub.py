@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from trisect.core.errors import CorpusError
-from trisect.core.extras import there
+from trisect.core.errors import CorpusError, there
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -1,16 +1,23 @@
-"""Text pairs for interchange interventions: base, donor and the answers that q, k and v predict, from a file or from Python."""
+"""Text pairs for activation patching: base, donor and predicted answers, from a file or made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
-from trisect.core import json_text
-from trisect.core.bounds import LINE_BYTES
+import numpy as np
+
+from trisect.core import files
 from trisect.core.errors import CorpusError
+from trisect.core.schema import LINE_BYTES
 from trisect.core.subject import TextOrPair
-from trisect.text.long_lines import check_lines
+from trisect.text.corpus import check_lines
+from trisect.text.generated import RoledSentence, sentences
+from trisect.text.labels import Labelled, LabelledTexts
 
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is
 ANSWERS = ("base", "q", "k", "v", "q+k", "q+v", "k+v", "donor")
@@ -47,7 +54,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
         if line.strip():
             place = f"{path}, line {number}"
             try:
-                body = json_text.parse(line)
+                body = files.parse(line)
             except ValueError as error:
                 raise bad_pair(place, f"it is no JSON ({error})") from None
             found.append(_pair(body, place))
@@ -105,3 +112,458 @@ def _text(given: object, name: str, place: str) -> TextOrPair:
         return given[0], given[1]
     said = f"it has no {name}" if given is None else f"its {name} is {given!r}, no text"
     raise bad_pair(place, said)
+
+
+BINDINGS = 4  # keys, each with its value, in one text: as many as there are answers to tell apart
+WORDS = 24  # the most keys and values that are drawn from
+SLOTS = 3  # places of a word in the text that its token is looked for in
+NO_WORD = "zqxjvk"  # stands for whatever a tokenizer does not know
+PARTS = ("q", "k", "v")
+FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of either direction of a patch
+# texts -> the token ids of each, without the tokenizer's own
+TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+
+
+class BindingTemplate(NamedTuple):
+    """One way to bind a key to a value: what a text begins with, a binding, the question, and the words for both slots."""
+
+    name: str
+    lead: str
+    binding: str
+    question: str
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+class UsableTemplate(NamedTuple):
+    """A template with those of its words that are one token each in it."""
+
+    template: BindingTemplate
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+class Bound(NamedTuple):
+    """One text's facts: the keys in their order, the value of each, and the key that is asked for."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    asked: str
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NAMES = _words(
+    "John Mary Tom James Anna Paul Mark Sarah Peter David Michael Emma Robert Lisa Kevin Alice Jack Laura Daniel Helen "
+    "George Kate Simon Lucy Henry Jane Adam Rose Frank Grace"
+)
+THINGS = _words(
+    "ball book key cup hat map coin lamp ring knife phone box bag car watch rope bell card flag pen letter bottle clock "
+    "camera chair table piano guitar"
+)
+COLOURS = _words("red blue green white black yellow brown orange pink gold silver purple gray")
+CITIES = _words(
+    "London Paris Rome Berlin Madrid Vienna Tokyo Boston Chicago Dublin Moscow Athens Prague Oslo Cairo Delhi Sydney "
+    "Toronto Montreal Houston"
+)
+ANIMALS = _words("dog cat horse cow bird fish lion bear wolf fox mouse sheep pig goat duck rabbit tiger snake")
+ROOMS = _words("kitchen garage garden office library basement bedroom yard hall attic barn street")
+TEMPLATES = (
+    BindingTemplate("who has what", "Here they are:", " {key} has the {value}.", " So {key} has the", NAMES, THINGS),
+    BindingTemplate(
+        "what is in which box",
+        "Look at them:",
+        " The {key} box holds the {value}.",
+        " So the {key} box holds the",
+        COLOURS,
+        THINGS,
+    ),
+    BindingTemplate(
+        "who lives where", "Here they are:", " {key} lives in {value}.", " So {key} lives in", NAMES, CITIES
+    ),
+    BindingTemplate(
+        "who is where",
+        "Look at them:",
+        " The {key} is in the {value}.",
+        " So the {key} is in the",
+        ANIMALS,
+        ROOMS,
+    ),
+)
+
+
+def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[UsableTemplate, ...]:
+    """The templates that a tokenizer can distinguish, each with the words that are one token of their own wherever they stand.
+
+    Then all texts of a template are as long, and position by position they differ in the words alone. Raises CorpusError
+    with the reason, template by template, where none is left.
+    """
+    found, reasons = [], []
+    for template in templates:
+        keys = single_tokens(ids, template, "key")
+        values = single_tokens(ids, template, "value")
+        if min(len(keys), len(values)) >= BINDINGS:
+            found.append(UsableTemplate(template, keys[:WORDS], values[:WORDS]))
+        counts = f"{len(keys)} of {len(template.keys)} keys and {len(values)} of {len(template.values)} values"
+        reasons.append(f"{template.name}: {counts} are one token")
+    if not found:
+        known = f"A text needs {BINDINGS} keys and {BINDINGS} values, each one token of its own ({'; '.join(reasons)})."
+        todo = "Give pairs of your own with --pairs, in the words that it knows."
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'bindings'.", known, todo)
+    return tuple(found)
+
+
+def draw_bindings(templates: Sequence[UsableTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
+    """So many pairs; in each the donor has the base's keys and values in another order, paired otherwise, and asks another key.
+
+    The answers of the base, and those that q, k and v from the donor predict, are all different; those of the donor, and
+    those that q, k and v from the base predict in it, are too; and the base's is not the donor's.
+    """
+    draw = np.random.default_rng([seed, 11])
+    found = []
+    for number in range(count):
+        usable = templates[number % len(templates)]
+        keys = _some(draw, usable.keys, BINDINGS)
+        values = _some(draw, usable.values, BINDINGS)
+        base, donor = draw_bound(draw, keys, values)
+        texts = [_written(usable.template, bound) for bound in (base, donor)]
+        place = f"pair {number + 1} of bindings"
+        found.append(TextPair(texts[0], texts[1], spaced_answers(base, donor), place, usable.template.name))
+    return tuple(found)
+
+
+def draw_bound(draw: np.random.Generator, keys: Sequence[str], values: Sequence[str]) -> tuple[Bound, Bound]:
+    """Base and donor of these keys and values, whose answers, and those that q, k and v predict, differ as `draw_bindings` says."""
+    base = Bound(tuple(keys), tuple(values), keys[int(draw.integers(BINDINGS))])
+    while True:
+        order = _some(draw, keys, BINDINGS)
+        donor = Bound(order, _some(draw, values, BINDINGS), order[int(draw.integers(BINDINGS))])
+        answers = predicted(base, donor)
+        distinct = [{answers[name] for name in names} for names in (FROM_DONOR, FROM_BASE)]
+        if all(len(of) == BINDINGS for of in distinct) and answers["base"] != answers["donor"]:
+            return base, donor
+
+
+def spaced_answers(base: Bound, donor: Bound) -> Mapping[str, str]:
+    """Every predicted answer as it stands behind the text."""
+    return {name: f" {answer}" for name, answer in predicted(base, donor).items()}
+
+
+def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
+    """The answer for each way in which q, k and v can come from the donor, where each does what its name says.
+
+    q says which key is looked for, k where that key stands, v which value stands there.
+    """
+    found = {}
+    for name in ANSWERS:
+        parts = {"base": (), "donor": PARTS}.get(name, tuple(name.split("+")))
+        q, k, v = (donor if part in parts else base for part in PARTS)
+        found[name] = v.values[k.keys.index(q.asked)]
+    return found
+
+
+def _written(template: BindingTemplate, bound: Bound) -> str:
+    pairs = zip(bound.keys, bound.values, strict=True)
+    facts = "".join(template.binding.format(key=key, value=value) for key, value in pairs)
+    return template.lead + facts + template.question.format(key=bound.asked)
+
+
+def single_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> tuple[str, ...]:
+    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them."""
+    return tuple(word_tokens(ids, template, slot))
+
+
+def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[str, int]:
+    """The same words with their tokens; none of a template that has no words to try."""
+    if not template.keys or not template.values:
+        return {}
+    words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
+    whole, asked = [], []
+    for word in (*words, NO_WORD):
+        filled = {"key": word, "value": other} if slot == "key" else {"key": other, "value": word}
+        asked.append(template.lead + template.binding.format(**filled) * 2 + template.question.format(**filled))
+        whole.append(asked[-1] + f" {word}" * (slot == "value"))
+    rows, before = ([list(row) for row in ids(texts)] for texts in (whole, asked))
+    for length in sorted({len(row) for row in rows}):
+        # the answer is one token more than the question, which leaves the question as it is
+        alike = [i for i, row in enumerate(rows) if len(row) == length and (slot == "key" or row[:-1] == before[i])]
+        places = [p for p in range(length) if len({rows[i][p] for i in alike}) > 1]
+        tokens = {i: {rows[i][p] for p in places} for i in alike}
+        if len(places) == SLOTS:
+            own = [next(iter(of)) for of in tokens.values() if len(of) == 1]
+            good = [i for i, of in tokens.items() if len(of) == 1 and own.count(next(iter(of))) == 1]
+            unknown = {rows[-1][p] for p in places if p < len(rows[-1])}  # a tokenizer may also leave it out
+            return {words[i]: next(iter(tokens[i])) for i in good if i < len(words) and tokens[i] != unknown}
+    return {}
+
+
+def _some(draw: np.random.Generator, words: Sequence[str], count: int) -> tuple[str, ...]:
+    return tuple(words[int(i)] for i in draw.permutation(len(words))[:count])
+
+
+# words of the passage before each pair, and before the one that comes again; fewer for short windows
+BETWEEN = (3, 2, 1)
+PASSAGE = BETWEEN[0] * (BINDINGS + 1)
+LEAST = 2 * BINDINGS + 1  # words: so that a text never begins with one of the As, which is another token there
+MOST = 300  # words of a text that are tried, the most frequent ones
+READ = 20_000  # texts that are read for them, at most
+KEPT = 2_000  # passages that are drawn from, at most
+TRIES = 50  # at a pair in passages of the text, and as often among other words
+ENGLISH = tuple(dict.fromkeys((*THINGS, *ANIMALS, *COLOURS, *ROOMS, *NAMES, *CITIES)))
+
+
+class InductionWords(NamedTuple):
+    """The words that A and B are drawn from with the one token of each, and the passages that they are put into (none: other words)."""
+
+    tokens: Mapping[str, int]
+    passages: tuple[tuple[str, ...], ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words alone."""
+        return tuple(self.tokens)
+
+
+def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWords:
+    """Words that the tokenizer can distinguish: the most frequent of a text with passages of it, or English ones of our own.
+
+    Raises CorpusError with the reason where there are too few.
+    """
+    asked, passages = (ENGLISH, ()) if texts is None else _of_text(texts.texts())
+    apart = _distinct(ids, asked)
+    pairs = BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
+    keys, values = (word_tokens(ids, pairs, slot) for slot in ("key", "value"))
+    tokens = {word: token for word, token in keys.items() if values.get(word) == token}
+    if len(tokens) < LEAST or (texts is not None and not passages):
+        which = (
+            "words that were tried"
+            if texts is None
+            else "words of letters alone (two or more), which alone were tried,"
+        )
+        has = f"{len(tokens)} of {len(asked)} {which} are one token of their own, and {LEAST} are needed"
+        of = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
+        todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
+        raise CorpusError("The task 'induction' has too few words.", f"{has}{of}.", todo)
+    return InductionWords(tokens, passages)
+
+
+def draw_induction(
+    ids: TokenIds, usable: InductionWords, count: int, seed: int, between: int = BETWEEN[0]
+) -> tuple[TextPair, ...]:
+    """So many pairs: four times two words (A B) in a passage, and one of the As again; B is to come.
+
+    The donor has the same words at the same places, its As in another order, otherwise paired, and ends in another A. What the
+    passage says besides is the same in both, and holds none of them, nor any of their tokens. The answers of the base and those
+    that q, k and v from the donor predict are all different. Raises CorpusError where the tokenizer does not give such texts.
+    """
+    draw, found = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
+    for attempt in range(2 * TRIES):
+        missing = [number for number, pair in enumerate(found) if pair is None]
+        drawn = [_drawn(draw, usable, between, own=attempt < TRIES) for _ in missing]
+        rows = ids([one.text for both in drawn for one in both])
+        for at, (number, both) in enumerate(zip(missing, drawn, strict=True)):
+            if all(_as_meant(usable.tokens, one.bound, rows[2 * at + i]) for i, one in enumerate(both)):
+                base, donor = both
+                answers, place = spaced_answers(base.bound, donor.bound), f"pair {number + 1} of induction"
+                found[number] = TextPair(base.text, donor.text, answers, place, "induction")
+        if None not in found:
+            break
+    pairs = tuple(pair for pair in found if pair is not None)
+    if len(pairs) < count:
+        known = (
+            f"In {2 * TRIES} tries the words of a pair were other tokens in a whole text, or stood in it elsewhere too."
+        )
+        todo = "Give pairs of your own with --pairs."
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'induction'.", known, todo)
+    return pairs
+
+
+class _Text(NamedTuple):
+    """A text and what it says."""
+
+    text: str
+    bound: Bound
+
+
+def _drawn(draw: np.random.Generator, usable: InductionWords, between: int, own: bool) -> tuple[_Text, _Text]:
+    """A base and its donor; `own`: in a passage of the text, if there is one, else among other words."""
+    passage = usable.passages[int(draw.integers(len(usable.passages)))] if usable.passages and own else ()
+    said = {word.casefold() for word in passage}
+    free = _mixed(draw, [word for word in usable.words if word.casefold() not in said])
+    if not passage or len(free) < 2 * BINDINGS:  # no text, or a passage that holds most of the words
+        free = _mixed(draw, usable.words)
+        passage = free[2 * BINDINGS :][:PASSAGE]
+    chosen = free[: 2 * BINDINGS]
+    base, donor = draw_bound(draw, chosen[:BINDINGS], chosen[BINDINGS:])
+    return _Text(_induction_written(passage, base, between), base), _Text(
+        _induction_written(passage, donor, between), donor
+    )
+
+
+def _as_meant(tokens: Mapping[str, int], bound: Bound, row: Sequence[int]) -> bool:
+    """Whether of a text's tokens those of its As and Bs stand where they were put and nowhere else, the asked one last."""
+    put = [tokens[word] for both in zip(bound.keys, bound.values, strict=True) for word in both] + [tokens[bound.asked]]
+    return [token for token in row if token in put] == put and row[-1] == put[-1]
+
+
+def _mixed(draw: np.random.Generator, words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(words[int(i)] for i in draw.permutation(len(words)))
+
+
+def _induction_written(passage: Sequence[str], bound: Bound, between: int) -> str:
+    """The passage with a pair of words after every few of its own, and at the end the word that is asked for."""
+    pieces = [passage[at * between :][:between] for at in range(BINDINGS + 1)]
+    facts = zip(pieces[:BINDINGS], bound.keys, bound.values, strict=True)
+    pairs = chain.from_iterable((*own, key, value) for own, key, value in facts)
+    return " ".join((*pairs, *pieces[BINDINGS], bound.asked))
+
+
+def _distinct(ids: TokenIds, words: Sequence[str]) -> tuple[str, ...]:
+    """The first of all words that are the same to the tokenizer: of 'The' and 'the' where it puts all in lower case."""
+    found: dict[tuple[int, ...], str] = {}
+    for word, row in zip(words, ids([f" {word}" for word in words]), strict=True):
+        found.setdefault(tuple(row), word)
+    return tuple(found.values())
+
+
+def _of_text(texts: Iterable[Labelled]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The most frequent words of a text that are letters alone, as they are written there, and runs of its words."""
+    counts: Counter[str] = Counter()
+    passages: list[tuple[str, ...]] = []
+    for one in islice(texts, READ):
+        words = [one.text[slice(*one.spans[i])] for i in one.leading_words()]
+        counts.update(word for word in words if word.isalpha() and len(word) > 1)
+        if len(words) >= PASSAGE and len(passages) < KEPT:
+            passages.append(tuple(words[:PASSAGE]))
+    return tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST]), tuple(passages)
+
+
+DRAWN = 4000  # sentences that pairs are made from
+TRANSLATION_TRIES = 20_000  # draws for each pair that is asked for
+AT_ONCE = 10_000  # draws at a time
+# texts -> ids of both sides
+BothSides = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[Sequence[int], Sequence[int]]]]
+
+
+class TranslatedText(NamedTuple):
+    """A sentence as cross-attention reads it: where each role stands in the source, what the target has for each place,
+    and the role that the target's word is of, by its place in the target."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    places: Mapping[str, int]
+    words: Mapping[int, str]
+    asked: Mapping[int, str]
+
+
+class BegunTranslation(NamedTuple):
+    """A text with the place in its target that is to be filled."""
+
+    text: TranslatedText
+    at: int
+
+
+def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, ...]:
+    """So many pairs of sources as long as each other, with targets begun as far as each other, which ask different roles.
+
+    A query asks a role, such as the object's noun; a key says at which place of the source that role stands; a value says
+    what is at a place. The answers of the base, and those that q, k and v from the donor predict, are all different. Only words
+    that are one token of their own are answers.
+    Raises CorpusError where the tokenizer has too few of them.
+    """
+    drawn = list(islice(sentences(seed), DRAWN))
+    known, usable = (_single(ids, drawn, side) for side in (0, 1))
+    texts = [read_roles(one, usable) for one in drawn if known.issuperset(one.pair.source)]
+    draw = np.random.default_rng([seed, 13])
+    by_shape: dict[tuple[int, int], list[BegunTranslation]] = {}
+    for text in texts:
+        for at in (at for at in text.asked if usable.issuperset(text.target[:at])):
+            by_shape.setdefault((len(text.source), at), []).append(BegunTranslation(text, at))
+    shapes = [
+        of for (_, at), of in sorted(by_shape.items()) if at and len({step.text.asked[step.at] for step in of}) > 1
+    ]
+    if not shapes:
+        few = f"{len(usable)} of its target's words are one token each; an answer is one token."
+        todo = "Give a model that 'trisect translate-train' trained on the embedded bitext, or pairs of your own with --pairs."
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", few, todo)
+    found: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
+    for base, donor in _candidates(shapes, draw, count * TRANSLATION_TRIES):
+        answers, both = predicted_words(base, donor), (_begun(base), _begun(donor))
+        if answers is not None and both not in found:
+            place, kind = f"pair {len(found) + 1} of translation", base.text.asked[base.at]
+            found[both] = TextPair(*both, {name: f" {word}" for name, word in answers.items()}, place, kind)
+            if len(found) == count:
+                return tuple(found.values())
+    so_far = f"{len(found)} different ones were found in {count * TRANSLATION_TRIES:,} draws; words have to be one token each."
+    todo = "Ask for fewer with --count, or train with more pieces: trisect translate-train --set pieces=2000."
+    raise CorpusError(f"{count} pairs of translation were asked for.", so_far, todo)
+
+
+def _candidates(
+    shapes: Sequence[Sequence[BegunTranslation]], draw: np.random.Generator, count: int
+) -> Iterator[tuple[BegunTranslation, BegunTranslation]]:
+    """Two steps of one shape that ask different roles, where the donor has the base's role at another place."""
+    sizes = np.array([len(of) for of in shapes])
+    for begin in range(0, count, AT_ONCE):
+        n = min(AT_ONCE, count - begin)
+        which = draw.choice(len(shapes), size=n, p=sizes / sizes.sum())
+        ones, others = (draw.integers(sizes[which]) for _ in range(2))
+        for shape, one, other in zip(which.tolist(), ones.tolist(), others.tolist(), strict=True):
+            base, donor = shapes[shape][one], shapes[shape][other]
+            role = base.text.asked[base.at]
+            if role != donor.text.asked[donor.at] and donor.text.places.get(role, -1) not in (
+                -1,
+                base.text.places[role],
+            ):
+                yield base, donor
+
+
+def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedText:
+    """A sentence by its roles, as far as a source word and a usable target word stand for each other alone."""
+    links = sorted(sentence.pair.sure or ())
+    sources, targets = [i for i, _ in links], [j for _, j in links]
+    places, words, asked = {}, {}, {}
+    for i, j in links:
+        word = sentence.pair.target[j]
+        if sources.count(i) == 1 and targets.count(j) == 1 and i in sentence.roles and word in usable:
+            places[sentence.roles[i]], words[i], asked[j] = i, word, sentence.roles[i]
+    return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, asked)
+
+
+def predicted_words(base: BegunTranslation, donor: BegunTranslation) -> Mapping[str, str] | None:
+    """The answer for each way in which q, k and v can come from the donor; None unless the base's and those of q, k and v differ.
+
+    Those of two components from the donor are left out unless they, too, differ from each other and from the donor's.
+    """
+    found = {}
+    for name in ANSWERS:
+        parts = {"base": (), "donor": PARTS}.get(name, tuple(name.split("+")))
+        q, k, v = (donor if part in parts else base for part in PARTS)
+        place = k.text.places.get(q.text.asked[q.at])
+        word = None if place is None else v.text.words.get(place)
+        if word is not None:
+            found[name] = word
+    if not _differ(found, FROM_DONOR) or found["base"] == found.get("donor"):
+        return None
+    return found if _differ(found, FROM_BASE) else {name: found[name] for name in (*FROM_DONOR, "donor")}
+
+
+def _differ(answers: Mapping[str, str], names: Sequence[str]) -> bool:
+    return set(names) <= set(answers) and len({answers[name] for name in names}) == len(names)
+
+
+def _begun(step: BegunTranslation) -> tuple[str, str]:
+    return " ".join(step.text.source), " ".join(step.text.target[: step.at])
+
+
+def _single(ids: BothSides, drawn: Sequence[RoledSentence], side: int) -> frozenset[str]:
+    """The words of one side that are one token of their own behind another word."""
+    words = sorted({word for one in drawn for word in (one.pair.source, one.pair.target)[side]})
+    asked = [words[0], *(f"{words[0]} {word}" for word in (*words, NO_WORD))]
+    before, *rows, unknown = (list(both[side]) for both in ids([(text, text) for text in asked]))
+    n = len(before)
+    own = {w: row[-1] for w, row in zip(words, rows, strict=True) if len(row) == n + 1 and row[:n] == before}
+    tokens = list(own.values())
+    return frozenset(w for w, token in own.items() if tokens.count(token) == 1 and token not in unknown[n:])

@@ -43,7 +43,11 @@ def _three(of: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _ASKED, _FOUND = (_three(of, ("a", "b", "c")) for of in ("question", "item"))
+
+
 _QUESTION, _VALUE = (_three(of, ("own", "before")) for of in ("question", "value"))
+
+
 TRUTH: dict[str, Planted] = {
     "roles": Planted(
         "A document is four items and a question, and only the answer is predicted. An item is one word with three attributes, as "

@@ -17,7 +17,7 @@ from jaxtyping import Int
 
 from trisect.core.errors import CorpusError
 from trisect.text.corpus import Corpus, Documents, Split
-from trisect.text.grammar import embedded
+from trisect.text.generated import embedded
 
 SIZES = {"train": 12_800, "valid": 1_000}  # documents of each split
 

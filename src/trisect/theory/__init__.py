@@ -1,15 +1,17 @@
 """Attention by hand: eight constructions of q, k and v with their laws, and a solver for wanted outputs."""
 
-from trisect.theory.draws import KeyDraws
-from trisect.theory.fixed_keys import average, copying
-from trisect.theory.random_keys import (
+from trisect.theory.constructions import (
+    KeyDraws,
+    average,
+    copying,
+    identity_attention,
+    key_query_value,
     random_keys_one_head,
     random_keys_two_heads,
     stretched_key_one_head,
     stretched_key_two_heads,
 )
 from trisect.theory.result import Apart, Construction, Erratum, LogOdds, Variances
-from trisect.theory.self_attention import identity_attention, key_query_value
 from trisect.theory.solver import Solution, solve
 from trisect.theory.sweep import CONSTRUCTIONS, ErrorCurve, sweep
 

@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trisect.theory.fixed_keys import average, copying
-from trisect.theory.random_keys import (
+from trisect.theory.constructions import (
+    average,
+    copying,
+    identity_attention,
+    key_query_value,
     random_keys_one_head,
     random_keys_two_heads,
     stretched_key_one_head,
     stretched_key_two_heads,
 )
 from trisect.theory.result import Array, Construction
-from trisect.theory.self_attention import identity_attention, key_query_value
 
 CONSTRUCTIONS: Mapping[str, Callable[..., Construction]] = {
     made.__name__: made

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
 
 
-class Ablate(Experiment[AblateSettings, AblateFacts]):
+class AblateModel(Experiment[AblateSettings, AblateFacts]):
     """Measure what changes when queries, keys or values are ablated: replaced by zero, a mean, or another text's.
 
     \b
@@ -56,4 +56,4 @@ class Ablate(Experiment[AblateSettings, AblateFacts]):
         return page(tables, about)
 
 
-ABLATE = Ablate()
+ABLATE = AblateModel()

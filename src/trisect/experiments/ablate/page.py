@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trisect.core.finding import About, Comparison, Finding
+from trisect.report import format as report_format
 from trisect.report import format as words
-from trisect.report import subject
-from trisect.report.blocks import present, quiet
-from trisect.report.heatmaps import head_maps
-from trisect.report.layers import layer_figure
-from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure
-from trisect.report.provenance import provenance
-from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import resampled_words, spoken, stack_words, unit
+from trisect.report.charts import Figure
+from trisect.report.format import resampled_words, spoken_subject, stack_words, unit
+from trisect.report.maps import head_maps
+from trisect.report.measures import MeasuredValue, Measures, layer_figure
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
@@ -48,7 +44,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     )
     parts = (_answer(findings(tables, about), changes.known, facts), _tables(changes, about))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
-    own = provenance(about, *subject.read_facts(facts), ("Edit", edit), timed=False)
+    own = provenance(about, *report_format.read_facts(facts), ("Edit", edit), timed=False)
     return Sheet(f"What breaks in {name}", "Ablation", lede, parts, own, REFERENCES)
 
 
@@ -59,7 +55,7 @@ def _changes(measures: pl.DataFrame) -> Measures:
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:
     """What is measured; where each component matters most, and how much it does over all layers."""
     facts, known = about.facts, _changes(tables["measures"]).known
-    unedited = subject.unedited("Changes", tables["measures"], facts, " 0 is no change.")
+    unedited = report_format.unedited("Changes", tables["measures"], facts, " 0 is no change.")
     return (unedited, *present(_largest(known, facts), _average(known, facts)))
 
 
@@ -69,7 +65,9 @@ def _largest(known: Measures, facts: AblateFacts) -> Finding | None:
     kind, of = _kind(facts)
     if kind == "rise" and all(row.value <= 0 for row in known):
         kind = "rise (none is above 0)"
-    said = f"The largest {kind} of each component, {of}: {', '.join(f'{row.site} {spoken(row)}' for row in most)}."
+    said = (
+        f"The largest {kind} of each component, {of}: {', '.join(f'{row.site} {spoken_subject(row)}' for row in most)}."
+    )
     values = tuple(row._replace(n=facts.units).estimate() for row in most)
     return Finding("largest_change", said, unit(facts), values, per=facts.unit) if most else None
 
@@ -84,7 +82,7 @@ def _average(known: Measures, facts: AblateFacts) -> Finding | None:
     )
     kind, of = _kind(facts)
     parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
-    compared = subject.paired_words(facts.compared, facts.unit)
+    compared = report_format.paired_words(facts.compared, facts.unit)
     said = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
     noted = None if facts.compared is None else Comparison.of(facts.compared)
     found = Finding("mean_change", said, unit(facts), values, compared.strip(), per=facts.unit, compared=noted)
@@ -118,7 +116,7 @@ def _answer(found: Sequence[Finding], known: Measures, facts: AblateFacts) -> Se
         "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
         "unless the model adds something to the products, such as a position's bias."
     )
-    notes = (*([held] * facts.hold), said, *subject.too_few(facts), *([even] * (facts.how == "zero")))
+    notes = (*([held] * facts.hold), said, *report_format.too_few(facts), *([even] * (facts.how == "zero")))
     caption = f"Change of {_what(facts)} by component, each panel on an axis of its own; lines are 95 % intervals where there are such."
     titles = {"mean_change": "mean over layers", "largest_change": "where it is largest"}
     of = {
@@ -128,7 +126,7 @@ def _answer(found: Sequence[Finding], known: Measures, facts: AblateFacts) -> Se
         replace(
             one,
             title=titles[one.measure],
-            unit=subject.axis_unit(facts),
+            unit=report_format.axis_unit(facts),
             values=tuple(e._replace(name=name) for e, name in zip(one.values, names, strict=True)),
         )
         for one, names in of.items()
@@ -155,7 +153,11 @@ def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
 
 def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:
     """By layer all stacks in one figure, by head a figure for each stack."""
-    n, axis, signed = f"n\u00a0=\u00a0{resampled_words(facts)}.", subject.axis_unit(facts), facts.objective != "output"
+    n, axis, signed = (
+        f"n\u00a0=\u00a0{resampled_words(facts)}.",
+        report_format.axis_unit(facts),
+        facts.objective != "output",
+    )
     if whole := known.where(head=None).by("stack"):
         panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in whole.items()}
         caption = f"Change of {_what(facts)} with one layer's component {HOW[facts.how]}. Bars are 95 % intervals, {n}"
@@ -176,7 +178,7 @@ def _tables(changes: Measures, about: About[AblateFacts]) -> Section:
     """Every edit as a row, and before it the few that change most."""
     ranked = sorted(changes, key=lambda row: -abs(row.value) if row.mean is not None else float("inf"))
     places = words.decimals([row.value for row in changes.known])
-    columns = ("site", f"change, {subject.axis_unit(about.facts)}", "95 % interval")
+    columns = ("site", f"change, {report_format.axis_unit(about.facts)}", "95 % interval")
 
     def table(rows: Iterable[MeasuredValue], caption: str) -> Table:
         cells = ((row.site, words.number(row.mean, True, places), words.ends(row, True, places)) for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,22 +10,105 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.core.percent import percent
-from trisect.experiments.align.pictures import pictures
+from trisect.core.printable import percent
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.report import format as words
-from trisect.report import palette
-from trisect.report.axes import SharedAxis, around
-from trisect.report.blocks import present
-from trisect.report.heatmaps import head_maps
+from trisect.report import render
+from trisect.report.charts import Figure, LegendEntry, Level, Panel, SharedAxis, around, chart_of, lay, marks
+from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.palette import KINDS
-from trisect.report.panels import Figure, LegendEntry, Level, Panel, lay, marks
-from trisect.report.provenance import notes_section, provenance, verdict_findings
-from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.render import KINDS
+from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
-    from trisect.experiments.align.settings import AlignFacts
+    from trisect.experiments.align.settings import AlignFacts, PicturedPair
+
+
+CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
+FAINT = 0.3  # of a possible link's cell
+LONGEST = 110  # pixels of a word; what is longer is cut
+GOLD = {"sure": "sure gold link", "possible": "possible gold link"}
+
+
+def pictures(given: Sequence[PicturedPair], rule: str, n: str) -> Figure | None:
+    """A panel for each sentence pair; null where there is none. `rule` says how the pairs were chosen."""
+    if not given:
+        return None
+    gold = any(one["sure"] or one["possible"] for one in given)
+    keys = [
+        LegendEntry(GOLD["sure"], render.BASELINE, "square"),
+        LegendEntry(GOLD["possible"], f"{render.BASELINE}4d", "square"),
+    ]
+    keys = keys * gold + [LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items()]
+    caption = f"Source words from left to right, target words downwards. {rule} {n}."
+    panels = tuple(_panel(one) for one in given)
+    return Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, tuple(keys))
+
+
+def _panel(one: PicturedPair) -> Panel:
+    source, target = one["source"], one["target"]
+    cell = min(CELL, WIDEST / max(len(source), len(target)))
+    x, y = _axis("source", source, "top", -90), _axis("target", target, "left", 0)
+    layers: list[alt.Chart] = []
+    for name, opacity in (("sure", 1.0), ("possible", FAINT)):
+        known = one[name] if name == "sure" else [p for p in one[name] if p not in one["sure"]]
+        if known:
+            look = chart_of(name, _rows(known)).mark_rect(fill=render.BASELINE, fillOpacity=opacity)
+            layers.append(look.encode(x, y))
+    for side, (name, mark) in zip((-1, 1), KINDS.items(), strict=True):
+        look = chart_of(name, _rows(one[name])).mark_point(
+            shape=mark.shape,
+            fill=mark.colour,
+            stroke=render.PAPER,
+            strokeWidth=0.8,
+            opacity=1,
+            size=(0.42 * cell) ** 2,
+            xOffset=side * 0.22 * cell,
+        )
+        layers.append(look.encode(x, y))
+    chart = lay(one["title"], *layers, width=cell * len(source), height=cell * len(target))
+    return Panel(one["title"], chart, _said(one), (), {})
+
+
+def _rows(links: Sequence[Sequence[int]]) -> list[dict[str, int]]:
+    return [{"source": source, "target": target} for source, target in links]
+
+
+def _axis(side: str, words: Sequence[str], orient: str, angle: float) -> Any:
+    """Words beside the cells; they are distinguished by their place, since a word may stand there twice."""
+    axis = alt.Axis(
+        orient=orient,  # type: ignore[arg-type]
+        labelExpr=f"{json.dumps(list(words))}[datum.value - 1]",
+        labelAngle=angle,
+        labelLimit=LONGEST,
+        labelOverlap=False,
+        labelColor=render.INK,
+        ticks=False,
+        domain=False,
+        grid=True,
+        minExtent=0,
+        tickCount=len(words),
+        title=None,
+        bandPosition=0,
+    )
+    numbers = list(range(1, len(words) + 1))
+    scale = alt.Scale(domain=numbers, paddingInner=0.08, paddingOuter=0.04)
+    made = alt.X if side == "source" else alt.Y
+    return made(f"{side}:O", scale=scale, axis=axis)
+
+
+def _said(one: PicturedPair) -> str:
+    """The pair for those who do not see it: its words, and how many links of each kind are right."""
+    sure, allowed = {tuple(p) for p in one["sure"]}, {tuple(p) for p in (*one["sure"], *one["possible"])}
+    said = f"{one['title']}. Source: {' '.join(one['source'])}. Target: {' '.join(one['target'])}."
+    for name in KINDS:
+        links = {tuple(p) for p in one[name]}
+        right = f", {len(links & allowed)} of them gold, {len(links & sure)} of {len(sure)} sure ones found" * bool(
+            allowed
+        )
+        said += f" By {name}: {len(links)} links{right}."
+    return said
+
 
 DIAGONAL = "diagonal"
 DASH = (5, 3)
@@ -129,7 +213,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
     )
-    key = (*_keys(), LegendEntry("links along the diagonal", palette.BASELINE, None, DASH))
+    key = (*_keys(), LegendEntry("links along the diagonal", render.BASELINE, None, DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
     said = []
     for setting, meaning in SETTINGS.items():

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.bounds import RESAMPLES, WHOLE
-from trisect.core.schema import Option, record
+from trisect.core.schema import RESAMPLES, WHOLE, Option, record
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed
 
 DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fewer draws end too early

@@ -11,15 +11,19 @@ import polars as pl
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.site import Site
 from trisect.report import format as words
-from trisect.report.axes import SharedAxis
-from trisect.report.blocks import present, quiet
-from trisect.report.layers import Bar, component_groups, component_key, cut, frame_of, layer_figure, layer_panel
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure, Panel, heat
-from trisect.report.points import order, place
-from trisect.report.provenance import provenance
-from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import read_facts, resampled_words, spoken, stack_order, stack_words, too_few
+from trisect.report.charts import Figure, Panel, SharedAxis, heat
+from trisect.report.format import (
+    order,
+    place,
+    read_facts,
+    resampled_words,
+    spoken_subject,
+    stack_order,
+    stack_words,
+    too_few,
+)
+from trisect.report.measures import Bar, component_groups, cut_layers, frame_of, layer_figure, layer_key, layer_panel
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.checkpoints.settings import RewindFacts
@@ -146,7 +150,7 @@ def _bars(found: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
 def _extreme(area: Sequence[Estimate], tail: str, least: bool = False) -> tuple[str, str]:
     """The site where an area is largest, or smallest, and it in words."""
     one = (min if least else max)(area, key=lambda e: e.mean or 0.0)
-    return one.name, f"{spoken(one)}{tail}"
+    return one.name, f"{spoken_subject(one)}{tail}"
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
@@ -255,9 +259,9 @@ def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFa
             panels.append(layer_panel(beside, mine, SharedAxis("α", -0.04, 1.04), zero=False))
     caption = (
         f"The area is the mean {own.falls} over α; criticality the smallest α from which on the "
-        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}{cut(every, axis)}"
+        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}{cut_layers(every, axis)}"
     )
-    title, key = "Area and criticality", component_key(every)
+    title, key = "Area and criticality", layer_key(every)
     return Figure("checkpoints-criticality", "Figure 2", title, caption, tuple(panels), key)
 
 
@@ -320,7 +324,7 @@ def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
     starts = {c.site: c.value for c in _cells(sites, f"rewind_{own.curve}") if c.at == 0}
     names = sorted({site for of in found.values() for site in of}, key=_order)
     rows = tuple(
-        (s, words.number(starts.get(s)), *(spoken(of[s], False) if s in of else "–" for of in found.values()))
+        (s, words.number(starts.get(s)), *(spoken_subject(of[s], False) if s in of else "–" for of in found.values()))
         for s in names
     )
     said = [

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import POINTS
 from trisect.core.finding import ReadFacts
-from trisect.core.schema import Option, record
+from trisect.core.schema import POINTS, Option, record
 from trisect.lab.inputs import (
     BatchSize,
     Device,

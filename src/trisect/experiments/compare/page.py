@@ -11,14 +11,11 @@ from markupsafe import Markup
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.report import format as words
-from trisect.report import palette
-from trisect.report.blocks import Bullets, Table
-from trisect.report.layers import Bar, component_key, cut, frame_of, layer_panel
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure
-from trisect.report.provenance import provenance
-from trisect.report.sheet import Section, Sheet
-from trisect.report.subject import FEW_TEXTS, spoken, stack_words
+from trisect.report import render
+from trisect.report.charts import Figure
+from trisect.report.format import FEW_TEXTS, spoken_subject, stack_words
+from trisect.report.measures import Bar, cut_layers, frame_of, layer_key, layer_panel
+from trisect.report.sheet import Bullets, Section, Sheet, Table, provenance, sentences, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.compare.settings import ComparedPart, CompareFacts
@@ -87,7 +84,7 @@ def _finding(part: ComparedPart, label: str, unit: str, rows: DifferenceRows) ->
     rows = sorted(rows, key=lambda row: _order(row["component"]))
     values = tuple(Estimate(_named(row, rows), row["value"], row["low"], row["high"], row["n"]) for row in rows)
     said = ", ".join(
-        f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, difference {spoken(value)}"
+        f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, difference {spoken_subject(value)}"
         for value, row in zip(values, rows, strict=True)
     )
     return Finding(
@@ -107,7 +104,7 @@ def _named(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _order(component: str) -> tuple[int, str]:
-    known = list(palette.GROUPS)
+    known = list(render.GROUPS)
     return (known.index(component) if component in known else len(known), component)
 
 
@@ -210,7 +207,9 @@ def _figure(
     )
     caption = f"{_begun(title)} by layer in both models, and the second minus the first with its 95 % interval where there is one."
     name = f"compare-{part.name}-{number}"
-    return Figure(name, "", _begun(title), caption + cut(differences, beside), drawn, component_key(differences, "0"))
+    return Figure(
+        name, "", _begun(title), caption + cut_layers(differences, beside), drawn, layer_key(differences, "0")
+    )
 
 
 def _begun(title: str) -> str:

@@ -16,8 +16,8 @@ from trisect.core.tables import NewRow
 from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
 from trisect.lab.experiment import AskedPart, Bench, Experiment, LayerMeasure, Measured, Replicates
 from trisect.lab.inputs import ModelSource
-from trisect.lab.units.measuring import UnitMeasured, measure_unit, notes_by_model
-from trisect.lab.units.pool import KEYS, NO_MEANS, joined
+from trisect.lab.units.jobs import UnitMeasured, measure_unit, notes_by_model
+from trisect.lab.units.page import KEYS, NO_MEANS, joined
 from trisect.stats.bootstrap import draws_spread, percentile_interval
 from trisect.stats.shares import paired_difference
 from trisect.stats.tested import finite

@@ -2,26 +2,293 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import altair as alt
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.finding import About, Finding
-from trisect.experiments.dissect import evidence
-from trisect.experiments.dissect.evidence import Line
+from trisect.core.finding import About, Comparison, Finding
 from trisect.papers import SOURCES
-from trisect.report import cards
+from trisect.report import cards, render
 from trisect.report import format as words
-from trisect.report.opening import BLIND, answered, opening, picture_of, sure, undecided
-from trisect.report.points import Mean
-from trisect.report.provenance import provenance, verdict_findings
-from trisect.report.sheet import Section, Sheet, Table
+from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay, look_of
+from trisect.report.format import Mean
+from trisect.report.sheet import (
+    BLIND,
+    Section,
+    Sheet,
+    Table,
+    answered,
+    opening,
+    picture_of,
+    provenance,
+    sure,
+    undecided,
+    verdict_findings,
+)
 
 if TYPE_CHECKING:
     from trisect.experiments.dissect.settings import DissectFacts, PartFacts
+
+
+SOURCE = {
+    "submodules": "Xie and Jiang",
+    "recall": "CS 224N, assignment 5",
+    "norms": "Kobayashi et al.",
+    "alignment": "Kobayashi et al.",
+    "matrices": "Stricker's question",
+    "tying": "Stricker's question",
+    "": "no source",
+}
+COMPONENTS = ("q", "k", "v")
+ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its names, of its marks
+
+
+EVIDENCE = {
+    "line": pl.Int64,
+    "kind": pl.String,
+    "name": pl.String,
+    "source": pl.String,
+    "what": pl.String,
+    "unit": pl.String,
+    "component": pl.String,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "n": pl.Int64,
+    "per": pl.String,
+    "signed": pl.Boolean,
+    "compared": pl.String,  # what the numbers say of each other as JSON, null where they are not to be ranked
+    "claims": pl.String,
+    "words": pl.String,
+    "link": pl.String,
+}
+VerdictsById = Mapping[str, str]  # claim -> verdict
+
+
+class Line(NamedTuple):
+    """One kind of evidence about one thing: a number for q, for k and for v, null where there is none.
+
+    `kind` says what was measured in a word, `source` is the key of the source that asks (empty for what no source asks), `what`
+    the number in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals
+    (seed, text, head), one of n in each Mean. A `signed` number is a difference. `compared` is what paired differences say of
+    the three; where it is null, as with one number for q and k together or none that can rank, the line is shown and not counted.
+    `claims` are those that speak of it; `words` is what else is to be said; `link` is where the numbers stand, a page or
+    a place on this one; empty is nowhere. `name` is what readers know the kind by, the kind itself where it is empty.
+    """
+
+    kind: str
+    source: str
+    what: str
+    unit: str
+    q: Mean | None
+    k: Mean | None
+    v: Mean | None
+    per: str = "seed"
+    signed: bool = True
+    claims: tuple[str, ...] = ()
+    words: str = ""
+    link: str = ""
+    compared: Comparison | None = None
+    name: str = ""
+
+    @classmethod
+    def of(cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "") -> Line | None:
+        """The line that a finding makes, of its numbers that are named q, k or v; null where there are none.
+
+        A number named q+k is of both together, so that nothing can be ranked.
+        """
+        known = [e for e in finding.values if e.mean is not None]
+        parts = {c: Mean(e.mean or 0.0, e.low, e.high, e.n or 0) for e in known for c in e.name.split("+")}
+        q, k, v = (parts.get(c) for c in COMPONENTS)
+        if not any((q, k, v)):
+            return None
+        compared = None if any("+" in e.name for e in known) else finding.compared
+        own = (finding.measure, finding.source, finding.what, finding.unit, q, k, v, finding.per, finding.signed)
+        return cls(*own, claims, words, "", compared, name)
+
+    @property
+    def means(self) -> dict[str, Mean]:
+        """The numbers by component, without those that there are not."""
+        return {name: mean for name, mean in zip(COMPONENTS, (self.q, self.k, self.v), strict=True) if mean is not None}
+
+    @property
+    def title(self) -> str:
+        """What readers know the kind by."""
+        return self.name or self.kind.capitalize()
+
+
+def as_table(lines: Sequence[Line]) -> pl.DataFrame:
+    """Lines as a tidy table: a row for each number of q, k and v."""
+    rows = [
+        (
+            *(number, line.kind, line.name, line.source, line.what, line.unit, c, *mean),
+            *(line.per, line.signed, json.dumps(line.compared.data(), sort_keys=True) if line.compared else None),
+            *(" ".join(line.claims), line.words, line.link),
+        )
+        for number, line in enumerate(lines, start=1)
+        for c, mean in line.means.items()
+    ]
+    return pl.DataFrame(rows, schema=EVIDENCE, orient="row")
+
+
+def from_table(evidence: pl.DataFrame) -> list[Line]:
+    """The lines of such a table."""
+    found = []
+    for _, rows in evidence.group_by("line", maintain_order=True):
+        one = rows.row(0, named=True)
+        means = {c: Mean(*rest) for c, *rest in rows.select("component", "value", "low", "high", "n").iter_rows()}
+        q, k, v = (means.get(c) for c in COMPONENTS)
+        asked = (one["kind"], one["source"], one["what"], one["unit"])
+        compared = None if one["compared"] is None else Comparison.of(json.loads(one["compared"]))
+        rest = (one["words"], one["link"], compared, one["name"])
+        found.append(Line(*asked, q, k, v, one["per"], one["signed"], tuple(one["claims"].split()), *rest))
+    return found
+
+
+def ordered(lines: Iterable[Line]) -> list[Line]:
+    """Lines of one kind together, kinds and lines as they came."""
+    lines = list(lines)
+    rank = list(dict.fromkeys(line.kind for line in lines))
+    return sorted(lines, key=lambda line: rank.index(line.kind))
+
+
+def largest(line: Line) -> str:
+    """What paired differences say: `v most`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
+    return "–" if line.compared is None else line.compared.words(line.per)
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """How many lines say what of q, k and v; empty where none compares them."""
+    sorts: dict[str, list[str]] = {}
+    for line in ordered(lines):
+        if line.compared is not None:
+            said = "too uncertain to say" if line.compared.kind == "uncertain" else largest(line)
+            sorts.setdefault(said, []).append(line.title.lower())
+    if not sorts:
+        return ""
+    many = sum(map(len, sorts.values()))
+    parts = [f"{len(titles)}: {said} ({_counted(titles)})" for said, titles in sorts.items()]
+    return f"Of {words.several(many, 'line')} of evidence that compare q, k and v by paired differences, {words.listed(parts)}."
+
+
+def _counted(names: Sequence[str]) -> str:
+    counts = {name: names.count(name) for name in names}
+    return ", ".join(name if n == 1 else f"{name} × {n}" for name, n in counts.items())
+
+
+def table(lines: Sequence[Line], verdicts: VerdictsById) -> Table:
+    """The one table: a row per line, its three numbers with intervals, who is first, and the verdicts that speak of it."""
+    columns = ("evidence", "asked by", "what the number is", "q", "k", "v", "largest", "verdicts")
+    caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
+    return Table(columns, tuple(_row(line, verdicts) for line in ordered(lines)), caption, prose=True, folded=False)
+
+
+def _row(line: Line, verdicts: VerdictsById) -> tuple[str, ...]:
+    name: str = line.title
+    if line.link:
+        name = Markup('<a href="{}">{}</a>').format(line.link, name)
+    many = sorted({mean.n for mean in line.means.values()})
+    # with one unit there is no interval to look for, so that the number of units always stands beside the unit
+    counted = f"n\u00a0=\u00a0{words.listed([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
+    what = f"{line.what}, {line.unit}; {counted}" if many else f"{line.what}, {line.unit}"
+    places = words.decimals([mean.mean for mean in line.means.values()])
+    cells = [_cell(line.means.get(c), line.signed, places) for c in COMPONENTS]
+    return name, SOURCE.get(line.source, line.source), what, *cells, largest(line), _verdicts(line, verdicts)
+
+
+def _cell(mean: Mean | None, signed: bool, places: int) -> str:
+    if mean is None:
+        return "–"
+    value = words.number(mean.mean, signed, places)
+    if mean.low is None:
+        return value
+    return Markup("{}<small>{}</small>").format(value, words.ends(mean, signed, places))
+
+
+def _verdicts(line: Line, verdicts: VerdictsById) -> str:
+    said = [f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts]
+    return "; ".join([", ".join(said)] * bool(said) + [line.words] * bool(line.words)) or "–"
+
+
+def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
+    """All lines as one picture: each number as a share of the largest of its line; null where nothing can be ranked.
+
+    Intervals are drawn as far as the picture goes: twice the largest number.
+    """
+    kept = [line for line in ordered(lines) if line.compared is not None and _most(line) > 0]
+    if not kept:
+        return None
+    titles = line_titles(kept)
+    rows = [
+        {
+            "line": title,
+            "group": c,
+            "value": m.mean / most,
+            "low": None if m.low is None else max(-2.0, m.low / most),
+            "high": None if m.high is None else min(2.0, m.high / most),
+        }
+        for title, line in zip(titles, kept, strict=True)
+        for most in (_most(line),)
+        for c, m in line.means.items()
+    ]
+    chart = _chart(titles, rows)
+    said = "; ".join(f"{title}: {largest(line)}" for title, line in zip(titles, kept, strict=True))
+    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
+    caption = (
+        "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
+        "intervals, cut at twice the largest number. Only marks of one line are to be compared."
+    )
+    key = tuple(LegendEntry(c, render.mark(c).colour, render.mark(c).shape) for c in COMPONENTS)
+    zero = LegendEntry("nothing", render.BASELINE, None, (5, 3))
+    return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
+
+
+def line_titles(lines: Sequence[Line]) -> list[str]:
+    """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
+    labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
+    names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
+    return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
+
+
+def _most(line: Line) -> float:
+    return max(abs(mean.mean) for mean in line.means.values())
+
+
+def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.LayerChart:
+    colour, shape = look_of({c: render.mark(c) for c in COMPONENTS})
+    axis = alt.Axis(domain=False, ticks=False, labelLimit=NAMES, grid=True)
+    y = alt.Y(
+        "line:N", sort=list(titles), scale=alt.Scale(domain=list(titles), paddingInner=0.25), title=None, axis=axis
+    )
+    offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
+    reach = [float(str(row[end])) for row in rows for end in ("low", "high", "value") if row[end] is not None]
+    scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
+    x = alt.X("value:Q", scale=scale, title="relative effect (largest = 1)", axis=alt.Axis(grid=False))
+    level = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3])
+    layers = [level.encode(alt.X("level:Q", scale=scale))]
+    if ranged := [row for row in rows if row["low"] is not None]:
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
+        layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
+    main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
+    return lay("", *layers, main, width=PLOT, height=ROW * len(titles))
+
+
+def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> Section:
+    """The picture, the sentence and the table as a section of a page."""
+    drawn = figure(lines, number)
+    rule = (
+        "Which of q, k and v is largest is asked by paired differences over the same seeds, corrected over the three pairs (Holm); alike "
+        "means that two one-sided tests put every difference within the margin. How much of a label is there at whole width, and attacks "
+        "that reach the layers below, rank nothing. Lines are of different units and models, so they are counted and not added up."
+    )
+    said = tuple(text for text in (summary(lines), rule) if text)
+    return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines, verdicts),))
+
 
 TITLE = "What do query, key and value each do?"
 LEDE = (
@@ -43,9 +310,9 @@ DECIDES = {
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sheet:
     """The page from the tables claims and evidence, and what every part found."""
-    claims, lines = tables["claims"], evidence.from_table(tables["evidence"])
+    claims, lines = tables["claims"], from_table(tables["evidence"])
     sections = [_section(one, claims) for one in about.facts.parts]
-    last = evidence.section(lines, _by_claim(claims), "Figure 1")
+    last = section(lines, _by_claim(claims), "Figure 1")
     notes = (Section("Notes", about.notes),) if about.notes else ()
     return Sheet(
         TITLE,
@@ -59,7 +326,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Shee
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
     """Every claim's verdict, then what the evidence says together."""
-    together = evidence.summary(evidence.from_table(tables["evidence"]))
+    together = summary(from_table(tables["evidence"]))
     answers = answered(one for part in about.facts.parts if part.name == "roles" for one in part.findings)
     return (
         *answers,
@@ -89,7 +356,7 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
         and one.values[0].mean is not None
         and one.values[0].mean < BLIND
     ]
-    named = zip(evidence.line_titles(evidence.ordered(lines)), evidence.ordered(lines), strict=True)
+    named = zip(line_titles(ordered(lines)), ordered(lines), strict=True)
     unlike = undecided(
         (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in named), blind
     )
@@ -133,7 +400,7 @@ def _sure(claims: pl.DataFrame, lines: Sequence[Line]) -> list[str]:
     fixed = "Claim F-1, that each does this and nothing else, was fixed before these data"
     said = [f"{fixed}: {by['F-1']}."] if "F-1" in by else []
     said += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
-    return [*said, *filter(None, (evidence.summary(lines),))]
+    return [*said, *filter(None, (summary(lines),))]
 
 
 def _deciding(claims: pl.DataFrame) -> tuple[Table, ...]:
@@ -164,11 +431,11 @@ def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
         one.title,
         (one.question, *said, *((places,) if one.pages else ())),
         (),
-        (_verdicts(mine),) if len(mine) else (),
+        (_page_verdicts(mine),) if len(mine) else (),
     )
 
 
-def _verdicts(claims: pl.DataFrame) -> Table:
+def _page_verdicts(claims: pl.DataFrame) -> Table:
     wholes = claims.filter(pl.col("part").is_null())
     rows = [
         (row["claim"], row["sentence"], row["verdict"], _effect(row), words.why_open(row) or "–")

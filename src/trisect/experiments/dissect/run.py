@@ -3,36 +3,76 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import polars as pl
 from typing_extensions import TypedDict
 
+import trisect
 from trisect.core.errors import StudyError
-from trisect.core.files import canonical, digest, read_record, write_json
-from trisect.core.json_text import Json
+from trisect.core.files import Json, canonical, digest, read_record, write_json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.processes import kept_workers
-from trisect.experiments.dissect.evidence import Line, as_table
-from trisect.experiments.dissect.look import PAGE, explored, tutorial
-from trisect.experiments.dissect.parts import PARTS
-from trisect.experiments.dissect.parts.base import DissectPart, DissectStep, Results, first_of_each, trained_models
+from trisect.experiments.dissect.page import Line, as_table
+from trisect.experiments.dissect.parts import PARTS, DissectPart, DissectStep, Results, first_of_each, trained_models
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
+from trisect.experiments.explore import EXPLORE
+from trisect.experiments.explore.settings import ExploreSettings
 from trisect.experiments.study.plan import designs
 from trisect.experiments.study.settings import DesignSource
-from trisect.lab import driver, live
+from trisect.lab import driver, jobs
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, Result, Work
-from trisect.lab.inputs import ModelSource
+from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.run_folder import RunFolder
 from trisect.lab.versions import versions
-from trisect.report.study_links import StudyLink
+from trisect.report.sheet import StudyLink
+
+PAGE = "explore.html"
+TUTORIAL = Path("docs", "one-head.md")  # of a clone of the project; a package that was installed has none
+SHORTEST, LONGEST = 6, 14  # words of a sentence that is easily looked at
+_WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
+_LOOKED = 50  # sentences
+
+
+def explored(model: Path, folder: Path, links: Sequence[StudyLink], quiet: bool) -> str:
+    """Write the explorer of a trained model over a sentence that it did not learn from, into the folder; its page's name.
+
+    One that is there already, of the same weights, stays.
+    """
+    weights = digest(b"".join(path.read_bytes() for path in sorted(model.glob("*.safetensors"))))
+    page = folder / PAGE
+    mark = f"<!-- weights {weights} -->\n"
+    if page.exists() and page.read_bytes().endswith(mark.encode()):
+        return PAGE
+    if page.exists() and _WEIGHTS.search(page.read_bytes()[-200:]):
+        page.unlink()  # of other weights, perhaps by a version that did not sign its pages
+    driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence(),)), page, quiet, links)
+    with page.open("a", encoding="utf-8") as file:
+        file.write(mark)
+    return PAGE
+
+
+def sentence() -> str:
+    """The first test sentence of the embedded corpus that is neither short nor long."""
+    texts = [str(text) for text in islice(TextSource("embedded").open().texts(), _LOOKED)]
+    return next((text for text in texts if SHORTEST <= len(text.split()) <= LONGEST), texts[0])
+
+
+def tutorial(folder: Path) -> str | None:
+    """Where the tutorial lies, seen from a folder inside a clone of the project; null elsewhere, where no link would last."""
+    clone = Path(trisect.__file__).resolve().parents[2]
+    inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
+    return os.path.relpath(clone / TUTORIAL, folder.resolve()) if inside else None
+
 
 NOTED = "parts.json"  # beside the front page: the steps that have begun, by their folders
 
@@ -74,11 +114,11 @@ class DissectWork:
         """Run what is not finished yet, and put together what all parts found."""
         done: dict[DissectPart, Results] = {}
         costs = {part.name: part.seconds for part in PARTS}
-        with kept_workers(), live.whole("dissect", costs, self.machine.quiet) as pace:
+        with kept_workers(), jobs.whole("dissect", costs, self.machine.quiet) as pace:
             pages = planned_pages(self.settings)
             runner = Runner(bench.folder, self.machine, Notes.read(bench.folder), pace, pages)
             for part in PARTS:
-                with live.part(pace, part.name, part.title, self.machine.quiet):
+                with jobs.part(pace, part.name, part.title, self.machine.quiet):
                     fresh, done[part] = runner.part(part, self.settings)
                 pace.end(fresh)
             model = next(iter(trained_models(runner).values()))
@@ -203,7 +243,7 @@ class Runner:
     """What parts are run with: the driver, and notes of what is finished."""
 
     def __init__(
-        self, out: Path, machine: Machine, notes: Notes, pace: live.Pace, pages: Sequence[PlannedPage] = ()
+        self, out: Path, machine: Machine, notes: Notes, pace: jobs.Pace, pages: Sequence[PlannedPage] = ()
     ) -> None:
         self.out, self.machine, self.notes, self.pace, self.pages = out, machine, notes, pace, pages
         self._done: dict[str, Results] = {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
 
 
-class Erase(Experiment[EraseSettings, EraseFacts]):
+class EraseLabels(Experiment[EraseSettings, EraseFacts]):
     """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
 
     \b
@@ -60,4 +60,4 @@ class Erase(Experiment[EraseSettings, EraseFacts]):
         return page(tables, about)
 
 
-ERASE = Erase()
+ERASE = EraseLabels()

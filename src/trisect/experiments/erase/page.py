@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from trisect.core.finding import About, Comparison, Estimate, Finding
+from trisect.report import format as report_format
 from trisect.report import format as words
-from trisect.report import subject
-from trisect.report.blocks import present, quiet
-from trisect.report.layers import layer_figure
-from trisect.report.measures import MeasuredValue, Measures, place_order
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure
-from trisect.report.provenance import provenance
-from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import resampled_words, spoken, stack_words, unit
+from trisect.report.charts import Figure
+from trisect.report.format import resampled_words, spoken_subject, stack_words, unit
+from trisect.report.measures import MeasuredValue, Measures, layer_figure, place_order
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
@@ -60,7 +56,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     )
     sections = (_answer(findings(tables, about), found, facts), _numbers(found, about))
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
-    own = provenance(about, *subject.read_facts(facts), ("Erasure", erasure), timed=False)
+    own = provenance(about, *report_format.read_facts(facts), ("Erasure", erasure), timed=False)
     return Sheet(f"What {name} needs", "Erasure", lede, sections, own, REFERENCES)
 
 
@@ -81,7 +77,7 @@ def read_erased(measures: pl.DataFrame) -> list[Erased]:
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
     """What is measured, and for each label where its erasure costs more than random subspaces do."""
     found = _by_label(read_erased(tables["measures"]))
-    unedited = subject.unedited("Rises", tables["measures"], about.facts)
+    unedited = report_format.unedited("Rises", tables["measures"], about.facts)
     return (unedited, *(_label(label, mine, about.facts) for label, mine in found.items()))
 
 
@@ -92,7 +88,7 @@ def _by_label(found: Sequence[Erased]) -> dict[str, list[Erased]]:
 def _most(found: Sequence[Erased], facts: EraseFacts) -> tuple[Erased, str]:
     """Where the excess is largest, and it in words."""
     most = max(found, key=lambda e: e.excess.value)
-    return most, f"{spoken(most.excess)}{'' if facts.objective == 'output' else ' nats'}"
+    return most, f"{spoken_subject(most.excess)}{'' if facts.objective == 'output' else ' nats'}"
 
 
 def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
@@ -110,7 +106,7 @@ def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
     side, known_of = f"above 0 at {above}, below 0 at {below}, of {len(mine)}", facts.compared.get(label)
     own = known_of if isinstance(known_of, Mapping) else None
     noted = None if own is None else Comparison.of(own)
-    said += subject.paired_words(own, facts.unit)
+    said += report_format.paired_words(own, facts.unit)
     return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=noted)
 
 
@@ -124,7 +120,7 @@ def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFa
         f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}.",
         f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each erasure compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
-        *subject.too_few(facts),
+        *report_format.too_few(facts),
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there.",
     )
     caption = (
@@ -133,7 +129,7 @@ def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFa
     short, lead = [], ()
     for label, mine in _by_label(found).items():
         values = Measures(tuple(e.excess for e in mine)).known.means()
-        short.append(Finding("erase_excess", "", subject.axis_unit(facts), values, title=label))
+        short.append(Finding("erase_excess", "", report_format.axis_unit(facts), values, title=label))
     if known := [e for e in found if e.excess.mean is not None]:
         (most, size), where = _most(known, facts), sum(e.excess.side > 0 for e in known)
         lead = (
@@ -162,12 +158,12 @@ def _figures(found: Sequence[Erased], facts: EraseFacts) -> Iterable[Figure]:
         )
         name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))
         names = (name, f"Figure {number}", f"Erasing {label}")
-        yield layer_figure(names, caption, panels, subject.axis_unit(facts))
+        yield layer_figure(names, caption, panels, report_format.axis_unit(facts))
 
 
 def _numbers(found: Sequence[Erased], about: About[EraseFacts]) -> Section:
     """Every erasure as a row."""
-    rise = f"rise, {subject.axis_unit(about.facts)}"
+    rise = f"rise, {report_format.axis_unit(about.facts)}"
     columns = ("site", "label", "rank", "linear share", rise, "random subspaces", "beyond them")
     places = words.decimals([e.rise.value for e in found if e.rise.mean is not None])
 

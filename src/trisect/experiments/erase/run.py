@@ -6,18 +6,26 @@ import json
 from collections.abc import Sequence
 from itertools import islice
 
-from trisect.core.errors import CorpusError, SiteError, SpecError
-from trisect.core.extras import need_extra
+from trisect.core.errors import CorpusError, SiteError, SpecError, need_extra
 from trisect.core.files import digest
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.articles import marked_articles
-from trisect.lab.erasing import compare_by_label, erasure_replicates, erasure_rows, fit_erasers, passes
 from trisect.lab.experiment import ROW, Bench, Measured, Replicates
-from trisect.lab.passes import EditedPass, Tally, edited_passes, plan_edits, what_was_read
-from trisect.lab.word_labels import WordLabels
-from trisect.text.labelled import LabelledTexts, open_labelled
+from trisect.lab.passes import (
+    EditedPass,
+    Tally,
+    compare_by_label,
+    edited_passes,
+    erasure_replicates,
+    erasure_rows,
+    fit_erasers,
+    passes,
+    plan_edits,
+    what_was_read,
+)
+from trisect.lab.word_labels import WordLabels, marked_articles
+from trisect.text.labels import LabelledTexts, open_labelled
 
 
 def check(settings: EraseSettings) -> None:

@@ -9,11 +9,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import RESAMPLES, WHOLE
 from trisect.core.finding import Json, ReadFacts
-from trisect.core.schema import Option, record
+from trisect.core.schema import RESAMPLES, WHOLE, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
-from trisect.text.names import SPLITS
+from trisect.text.corpus import SPLITS
 from trisect.text.readers import HELP
 
 WHOSE = ("own", "next")

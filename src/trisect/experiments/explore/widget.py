@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from trisect.core.extras import there
-from trisect.experiments.explore.pack import pack
-from trisect.experiments.explore.page import HERE, html, manifest, script, style, summary
+from trisect.core.errors import there
+from trisect.experiments.explore.page import HERE, html, manifest, pack, script, style, summary
 from trisect.experiments.explore.picture import ExplorerPicture
 
 if TYPE_CHECKING:

@@ -10,19 +10,16 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.core.percent import percent
+from trisect.core.printable import percent
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
-from trisect.report import palette
-from trisect.report.axes import SharedAxis, around
-from trisect.report.blocks import present
-from trisect.report.heatmaps import grid
+from trisect.report import render
+from trisect.report.charts import PANEL_WIDTH, Figure, LegendEntry, Panel, SharedAxis, around, chart_of, lay, marks
+from trisect.report.format import stack_words
+from trisect.report.maps import grid
 from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.palette import KINDS
-from trisect.report.panels import WIDTH, Figure, LegendEntry, Panel, chart_of, lay, marks
-from trisect.report.provenance import notes_section, provenance, verdict_findings
-from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import stack_words
+from trisect.report.render import KINDS
+from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.norms.settings import NormsFacts
@@ -296,7 +293,7 @@ def _stacked(title: str, rows: NormRows) -> Panel:
 def _scatter(title: str, rows: NormRows, every: NormRows, layers: Sequence[int]) -> Panel:
     """Mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of `every` panel."""
     share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
-    points = [row | {"colour": palette.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
+    points = [row | {"colour": render.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
     least, most = min(row["a"] for row in every) / 1.3, max(row["a"] for row in every) * 1.3
     decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
     halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
@@ -306,7 +303,7 @@ def _scatter(title: str, rows: NormRows, every: NormRows, layers: Sequence[int])
     look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)
     chart = look.encode(x, y, alt.Color("colour:N", scale=None))
     said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
-    return Panel(title, lay(title, chart, width=WIDTH - 20), said, (), {})
+    return Panel(title, lay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
 
 
 def _ratios(title: str, rows: NormRows) -> Panel:

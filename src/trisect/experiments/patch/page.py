@@ -3,26 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.core.percent import percent
-from trisect.experiments.patch.pictures import text_pair
+from trisect.core.printable import percent
 from trisect.report import format as words
-from trisect.report.blocks import present, quiet
-from trisect.report.heatmaps import head_maps
-from trisect.report.layers import component_key, cut, frame_of, layer_panel
-from trisect.report.measures import Measures, SiteMeasures, at_sites, component_order
-from trisect.report.multiples import sentences
-from trisect.report.panels import Figure
-from trisect.report.provenance import provenance
-from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import FEW_TEXTS, spoken, stack_words
+from trisect.report import render
+from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay
+from trisect.report.format import FEW_TEXTS, spoken_subject, stack_words
+from trisect.report.maps import head_maps
+from trisect.report.measures import (
+    Measures,
+    SiteMeasures,
+    at_sites,
+    component_order,
+    cut_layers,
+    frame_of,
+    layer_key,
+    layer_panel,
+)
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
+
+
+COLUMNS = 5  # tokens beside each other, so that a telephone shows them
+WIDE, HIGH, APART = 54.0, 19.0, 9.0  # pixels: of a token's cell, and between two lines
+LONGEST = 9  # characters of a token; what is longer is cut
+MOST = 80  # tokens of one side; what is behind is not drawn
+DIFFERS, READ = "token of base and donor differ", "where the answer is read"
+
+
+def text_pair(tokens: pl.DataFrame, title: str, caption: str) -> Figure | None:
+    """The rows `tokens` of one pair as a figure: a panel for each side; null where there are none."""
+    panels = [
+        _panel(title if side in ("source", "") else f"{title}, {side}", rows.sort("position").to_dicts())
+        for (side,), rows in sorted(tokens.group_by("side"), key=lambda one: str(one[0][0]))
+    ]
+    if not panels:
+        return None
+    groups = sorted({p for p in tokens["patched"].unique().to_list() if p})
+    keys = [LegendEntry(f"{group} patched", render.mark(group).colour, render.mark(group).shape) for group in groups]
+    keys.append(LegendEntry(DIFFERS, render.RULE, "square"))
+    keys += [LegendEntry(READ, render.INK)] * bool(tokens["answers"].any())
+    return Figure("text-pair", "", title, caption, tuple(panels), tuple(keys))
+
+
+class _Cell(NamedTuple):
+    """One token's box: its place in pixels, the token, and how box and word look."""
+
+    x: float
+    x2: float
+    y: float
+    y2: float
+    token: str
+    fill: str
+    colour: str
+
+
+def _panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
+    shown = rows[:MOST]
+    cells = [cell for i, row in enumerate(shown) for cell in _cells(i, row)]
+    height = (-(-len(shown) // COLUMNS)) * (2 * HIGH + APART)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[0, COLUMNS * WIDE], nice=False), axis=None)
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[0, height], nice=False, reverse=True), axis=None)
+    boxes = chart_of("cells", [c._asdict() for c in cells]).mark_rect(stroke=render.RULE, strokeWidth=0.7, opacity=1)
+    fill = alt.Fill("fill:N", scale=None)
+    layers = [boxes.encode(x, alt.X2("x2"), y, alt.Y2("y2"), fill)]
+    placed = [{"x": c.x + 11, "y": (c.y + c.y2) / 2, "token": c.token, "colour": c.colour} for c in cells]
+    words = chart_of("words", placed).mark_text(align="left", baseline="middle", fontSize=10.5)
+    layers.append(words.encode(x, y, alt.Text("token:N"), alt.Color("colour:N", scale=None)))
+    if marks := [_mark(i, row["patched"]) for i, row in enumerate(shown) if row["patched"]]:
+        drawn = chart_of("patched", marks).mark_point(size=28, filled=True, opacity=1)
+        layers.append(drawn.encode(x, y, alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)))
+    if ends := [_cells(i, row)[0] for i, row in enumerate(shown) if row["answers"]]:
+        at = [{"x": c.x, "x2": c.x2, "y": c.y2 - 1.5} for c in ends]
+        rule = chart_of("answers", at).mark_rule(strokeWidth=2.5, color=render.INK)
+        layers.append(rule.encode(x, alt.X2("x2"), y))
+    chart = lay(title, *layers, width=COLUMNS * WIDE, height=height)
+    return Panel(title, chart, _said(title, rows), (), {})
+
+
+def _cells(number: int, row: Mapping[str, Any]) -> list[_Cell]:
+    """The two boxes of a position, the base's above the donor's."""
+    line, column = divmod(number, COLUMNS)
+    left, top = column * WIDE, line * (2 * HIGH + APART)
+    fill = render.PAPER if row["base"] == row["donor"] else render.RULE
+    ends = ((left, left + WIDE - 2, top + i * HIGH, top + (i + 1) * HIGH - 1) for i in range(2))
+    looks = (("base", render.INK), ("donor", render.SOFT))
+    return [_Cell(*at, _short(row[name]), fill, ink) for at, (name, ink) in zip(ends, looks, strict=True)]
+
+
+def _mark(number: int, group: str) -> dict[str, Any]:
+    """The sign of what is patched at a position, in front of the base's token."""
+    line, column = divmod(number, COLUMNS)
+    look = render.mark(group)
+    place = {"x": column * WIDE + 5, "y": line * (2 * HIGH + APART) + HIGH / 2 - 0.5}
+    return place | {"colour": look.colour, "shape": look.shape}
+
+
+def _short(token: str | None) -> str:
+    """A tokenizer's piece for a reader: the marks for a space in front left out."""
+    plain = (token or "").lstrip("Ġ▁ ").replace("Ċ", "⏎").removesuffix("</w>")
+    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+
+
+def _said(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The pair for those who do not see it."""
+    base, donor = (" ".join(_plain(row[name]) for row in rows) for name in ("base", "donor"))
+    patched = [str(row["position"]) for row in rows if row["patched"]]
+    where = "all positions" if len(patched) == len(rows) else f"positions {', '.join(patched)}"
+    return f"{title}. Base: {base}. Donor: {donor}. Patched: {where if patched else 'none'}."
+
+
+def _plain(token: str | None) -> str:
+    return (token or "").lstrip("Ġ▁ ")
+
 
 SHOWN = 8  # pairs of the table
 FEW_ANSWERED = 0.5  # share of texts answered as stated below which the page says what that means
@@ -104,7 +204,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
     """What the model answers by itself; each component's strongest site, and those that act as another component."""
     ways, found = _by_direction(read_sites(tables["measures"])), []
     if answered := Measures.of(tables["measures"], missing=True).where("answered"):
-        parts = ", ".join(f"{row.group} {spoken(row, False)}" for row in answered)
+        parts = ", ".join(f"{row.group} {spoken_subject(row, False)}" for row in answered)
         said, values = (
             f"Unpatched, texts that are answered as stated: {parts}.",
             tuple(r.estimate(r.group or "") for r in answered),
@@ -113,7 +213,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
     for measure, what in NUMBERS.items():
         for how, sites in ways.items():
             if best := _best(sites, measure):
-                parts = ", ".join(f"{site.site} {spoken(site.numbers[measure], False)}" for site in best)
+                parts = ", ".join(f"{site.site} {spoken_subject(site.numbers[measure], False)}" for site in best)
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
                 said = f"The largest of each component{way}, {what}: {parts}."
                 values = tuple(site.numbers[measure].estimate() for site in best)
@@ -131,7 +231,7 @@ def _acting(sites: Sequence[SiteMeasures]) -> Finding | None:
         if name.startswith("as ") and "own" in site.numbers and (other.low or 0.0) > (site.numbers["own"].high or 1.0)
     ]
     most = sorted(found, key=lambda one: -(one[1].mean or 0.0))[:6]
-    parts = ", ".join(f"{name} {spoken(one, False)}" for name, one in most)
+    parts = ", ".join(f"{name} {spoken_subject(one, False)}" for name, one in most)
     values = tuple(one.estimate(name) for name, one in most)
     said = f"Another component's answer than their own, share of pairs: {parts}. What passes there becomes the other's further up."
     return Finding("acts_as", said, "share", values, per="pair", signed=False) if found else None
@@ -150,7 +250,7 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     if len(lead) == 1 and largest is not None:
         most = max(largest.values, key=lambda e: abs(e.mean or 0.0))
         what = NUMBERS[largest.measure.removeprefix("largest_")]
-        lead.append(f"Most comes through {most.name}: {spoken(most, largest.signed)}, {what}.")
+        lead.append(f"Most comes through {most.name}: {spoken_subject(most, largest.signed)}, {what}.")
     drawn = tuple(_figures(sites, facts))
     if not drawn:
         lead.append(f"There is no figure, since no site has a number: {_silent(tables['pairs'])}.")
@@ -227,10 +327,10 @@ def _figures(sites: Sequence[SiteMeasures], facts: PatchFacts) -> Iterable[Figur
                     bars = [row.bar for row in known]
                     axis = frame_of(bars, UNITS[measure])
                     panels.append(layer_panel(_begun(TITLES[measure]), bars, axis))
-                    said.append(f"{_caption(known, measure, how, facts)}{cut(bars, axis)}")
+                    said.append(f"{_caption(known, measure, how, facts)}{cut_layers(bars, axis)}")
             caption = f"{' '.join(said)} Bars are 95 % intervals."
             names = (f"patch-layers{tail}", f"Figure {number}", f"By layer{whose}")
-            yield Figure(*names, caption, tuple(panels), component_key(bars))
+            yield Figure(*names, caption, tuple(panels), layer_key(bars))
             number += 1
         for measure in NUMBERS:
             if known := _rows(mine, measure, single=True):
@@ -312,7 +412,7 @@ def _numbers(sites: Sequence[SiteMeasures], about: About[PatchFacts]) -> Section
     both = about.facts.how == "both"
 
     def cell(site: SiteMeasures, measure: str) -> str:
-        return "–" if site.mean(measure) is None else spoken(site.numbers[measure], measure == "logit_change")
+        return "–" if site.mean(measure) is None else spoken_subject(site.numbers[measure], measure == "logit_change")
 
     columns = ("site", *(["direction"] * both), *(names[m] for m in kinds), "pairs")
     rows = tuple(

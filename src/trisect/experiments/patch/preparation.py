@@ -6,24 +6,166 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
-from trisect.core.errors import ModelError, SpecError
-from trisect.core.files import digest
-from trisect.core.subject import AnsweringSubject, SiteTarget, Subject, TextOrPair
+from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
+from trisect.core.files import digest, read_json
+from trisect.core.subject import AnsweringSubject, Batch, SiteTarget, Subject, TextOrPair
 from trisect.core.trace import Side
-from trisect.experiments.patch.positions import own_tokens
-from trisect.experiments.patch.recalled import recall_pairs
 from trisect.experiments.patch.settings import PatchSettings
-from trisect.measure.interchange import UNKNOWN
-from trisect.text.bindings import draw_bindings, usable_templates
-from trisect.text.induction import BETWEEN, InductionWords, draw_induction, induction_words
-from trisect.text.labelled import open_labelled
-from trisect.text.pairs import ANSWERS, TextPair, bad_pair, given_pairs, read_pairs
-from trisect.text.translations import draw_translations
+from trisect.measure.patching import UNKNOWN
+from trisect.text.birth_places import QUESTION
+from trisect.text.labels import open_labelled
+from trisect.text.pairs import (
+    ANSWERS,
+    BETWEEN,
+    InductionWords,
+    TextPair,
+    bad_pair,
+    draw_bindings,
+    draw_induction,
+    draw_translations,
+    given_pairs,
+    induction_words,
+    read_pairs,
+    usable_templates,
+)
+
+
+class PatchedSides(NamedTuple):
+    """Which positions of the source and of the target are patched; null where there is no target."""
+
+    source: Bool[Tensor, "B S"]
+    target: Bool[Tensor, "B T"] | None
+
+    def queries(self, stack: str) -> Bool[Tensor, "B T"]:
+        """Those of a stack's queries."""
+        return self.target if self.target is not None and stack in ("dec", "cross") else self.source
+
+    def keys(self, stack: str) -> Bool[Tensor, "B S"]:
+        """Those of a stack's keys and values."""
+        return self.target if self.target is not None and stack == "dec" else self.source
+
+
+def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
+    """Where each row's answer is predicted: at its one mask, else at its last own token, the decoder's where there is one.
+
+    Null where a masked language model is given a text without exactly one mask.
+    """
+    side = batch.source if batch.target is None else batch.target
+    if mask is None:
+        return _last(side)
+    found = torch.tensor([[token == mask for token in row] for row in side.tokens])
+    return found.int().argmax(1) if bool((found.sum(1) == 1).all()) else None
+
+
+def patched_sides(
+    run: Batch, other: Batch, wanted: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
+) -> PatchedSides:
+    """The positions of a batch that are patched from another one of the same lengths."""
+    answering = None if places is None else places
+    if run.target is None or other.target is None:
+        return PatchedSides(_chosen(run.source, other.source, wanted, answering), None)
+    source = _chosen(run.source, other.source, wanted, None)
+    return PatchedSides(source, _chosen(run.target, other.target, wanted, answering))
+
+
+def own_tokens(side: Side) -> Bool[Tensor, "B T"]:
+    """Positions that are a text's own, neither padding nor added by the tokenizer."""
+    return side.real & ~side.special
+
+
+def _last(side: Side) -> Int[Tensor, " B"]:
+    """Each row's last own token, or its last real one where it has none of its own."""
+    own = own_tokens(side)
+    own = torch.where(own.any(1, keepdim=True), own, side.real)
+    return (own.long() * torch.arange(1, own.shape[1] + 1)).argmax(1)
+
+
+def _chosen(
+    run: Side, other: Side, wanted: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
+) -> Bool[Tensor, "B T"]:
+    if wanted == "all":
+        return run.real
+    if wanted == "last":
+        at = _last(run) if places is None else places
+        return torch.arange(run.real.shape[1]) == at[:, None]
+    if wanted == "differ":
+        return _differing(run, other)
+    chosen = torch.zeros_like(run.real)
+    longest = int(run.real.sum(1).min())
+    if beyond := [n for n in wanted if not isinstance(n, int) or n > longest]:
+        known = f"The shortest text has {longest} tokens."
+        raise CorpusError(f"Position {beyond[0]} was named.", known, "Name positions that every text has.")
+    chosen[:, [int(n) - 1 for n in wanted]] = True
+    return chosen & run.real
+
+
+def _differing(run: Side, other: Side) -> Bool[Tensor, "B T"]:
+    shared = min(run.real.shape[1], other.real.shape[1])
+    found = torch.zeros_like(run.real)
+    for row, (own, donor) in enumerate(zip(run.tokens, other.tokens, strict=True)):
+        found[row, :shared] = torch.tensor([a != b for a, b in zip(own[:shared], donor[:shared], strict=True)])
+    return found & run.real
+
+
+CARD = "recall.json"
+MASK = "<mask>"  # ends a question (hf.small.gpt)
+TRAINED = "Give the folder of a model that 'trisect recall' trained."
+
+
+def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+    """Pairs of questions about people whose place a text of questions says, in a model's folder that `trisect recall` wrote.
+
+    Names are as long as each other, so that characters stand at the same positions, and places begin with different
+    characters, by which an answer is recognised; the answer of a pair is that first character. Raises SpecError where there
+    is no such folder, or no such pair.
+    """
+    places = _places(model)
+    by_length: dict[int, list[str]] = {}
+    for name in sorted(places):
+        by_length.setdefault(len(name), []).append(name)
+    able = {n: names for n, names in by_length.items() if len({places[name][0] for name in names}) > 1}
+    if not able:
+        known = f"{len(places)} names have a known place, and no two of one length have places that begin differently."
+        raise SpecError("The task 'recall' was asked for.", known, "Give pairs of your own with --pairs.")
+    draw, lengths = np.random.default_rng([seed, 12]), sorted(able)
+    weights = np.array([len(able[n]) for n in lengths], dtype=float)
+    found = []
+    while len(found) < count:
+        names = able[lengths[int(draw.choice(len(lengths), p=weights / weights.sum()))]]
+        one, other = (names[int(i)] for i in draw.integers(len(names), size=2))
+        if places[one][0] != places[other][0]:
+            texts = [QUESTION.format(name=name) + MASK for name in (one, other)]
+            answers = {"base": places[one][0], "donor": places[other][0]}
+            found.append(TextPair(texts[0], texts[1], answers, f"pair {len(found) + 1} of recall", "birth place"))
+    note = "Names of a pair are as long as each other; an answer is recognised by the first character of the place."
+    return tuple(found), (note,)
+
+
+def _places(model: object) -> dict[str, str]:
+    """The place of every name that has one on the model's card."""
+    path = Path(model) / CARD if isinstance(model, str | Path) else None
+    if path is None or not path.is_file():
+        known = f"It needs the names that the model has read, which stand in its folder's {CARD}: there is none."
+        raise SpecError(f"The task 'recall' was asked for with {model!s:.80}.", known, TRAINED)
+    todo = "Call 'trisect recall' again for the folder of the experiment: it writes every card."
+    names, places = read_json(path, todo).get("names"), dict[str, str]()
+    for name, row in names.items() if isinstance(names, dict) else ():
+        if not isinstance(row, list) or len(row) != 3:
+            names = None
+        elif isinstance(row[2], str) and row[2]:
+            places[name] = row[2]
+    if not isinstance(names, dict):
+        raise DamagedFileError(f"{path} is no card of a model.", "It holds something else than names.", todo)
+    return places
+
 
 TOGETHER = 64  # texts that are tokenized at once
 SIDES = ("source", "target")

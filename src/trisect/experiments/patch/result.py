@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trisect.core.json_text import Json
+from trisect.core.files import Json
 from trisect.experiments.patch.page import direction, read_sites
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.lab.experiment import Result

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from trisect.core.bounds import RESAMPLES
 from trisect.core.errors import SpecError
-from trisect.core.schema import Option, record
+from trisect.core.schema import RESAMPLES, Option, record
 from trisect.core.site import Site
-from trisect.experiments.patch.named_positions import read_positions
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
-from trisect.text.names import SPLITS
+from trisect.text.corpus import SPLITS
 from trisect.text.readers import HELP
+
+WORDS = ("all", "last", "differ")
+KNOWN = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
+
+
+def read_positions(text: str) -> tuple[int, ...] | str:
+    """One of WORDS, or numbers; raises SpecError for what is neither."""
+    if text in WORDS:
+        return text
+    numbers: set[int] = set()
+    for piece in text.split(","):
+        span = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", piece)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
+        if first < 1 or last < first:
+            raise SpecError(f"positions is {text!r}.", KNOWN, "Give one of these.")
+        numbers |= set(range(first, last + 1))
+    return tuple(sorted(numbers))
+
 
 TASKS = ("bindings", "induction", "recall", "translation")
 PATHS = ("all", "direct")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trisect.core.json_text import Json
+from trisect.core.files import Json
 from trisect.experiments.profile.settings import ProfileFacts
 from trisect.lab.experiment import Result
 
@@ -17,14 +17,14 @@ class Profile(Result[ProfileFacts]):
         `gains` are q, k and v less random maps, with 95 % intervals over heads and p after Holm; `differences` those of
         q, k and v in pairs.
         """
-        from trisect.experiments.profile.numbers import ProfileNumbers
+        from trisect.experiments.profile.page import ProfileNumbers
 
         return ProfileNumbers.of(self.tables["measures"]).layer_rows()
 
     @property
     def heads(self) -> list[dict[str, Json]]:
         """A row for each head's q, k and v and each label: accuracy, bits, z and p against random maps, rank in its layer."""
-        from trisect.experiments.profile.numbers import ProfileNumbers
+        from trisect.experiments.profile.page import ProfileNumbers
 
         return ProfileNumbers.of(self.tables["measures"]).head_rows()
 

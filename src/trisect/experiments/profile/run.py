@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import NamedTuple
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from trisect.claims.heads import judge_heads
-from trisect.core.errors import CorpusError, SpecError
+from trisect.claims.models import ResampledHeads, judge_heads
+from trisect.core.errors import CorpusError, SpecError, need_extra
+from trisect.core.files import digest
 from trisect.core.finding import About
-from trisect.core.subject import Subject
+from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject, Writer
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections
-from trisect.experiments.profile.causal import CausalTwin, erase_labels
-from trisect.experiments.profile.check import mlp_rows
-from trisect.experiments.profile.exchange import exchange, exchange_rows, held_share
-from trisect.experiments.profile.pairs import check_pairs, crossing, no_bitext, read_pairs
+from trisect.experiments.profile.page import COMPONENTS as EXCHANGE_COMPONENTS
+from trisect.experiments.profile.page import COMPONENTS as REPLICATES_COMPONENTS
+from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
+from trisect.experiments.profile.reading import COMPONENTS as RUN_COMPONENTS
 from trisect.experiments.profile.reading import (
-    COMPONENTS,
     LayerWords,
     ReadSide,
     StoredWords,
     WordsRead,
     as_used,
+    check_pairs,
+    crossing,
     head_maps,
+    no_bitext,
+    read_pairs,
     read_words,
     weights_of,
 )
-from trisect.experiments.profile.replicates import profile_replicates
 from trisect.experiments.profile.settings import CROSS, ProfileFacts, ProfileSettings
-from trisect.experiments.profile.stages import EPOCHS, EpochWeights, Stage, epochs_of, places_of, stage_rows
 from trisect.experiments.profile.statistics import (
     LayerScores,
     MeanTest,
@@ -46,16 +51,411 @@ from trisect.experiments.profile.statistics import (
     mean_over_random,
     pair_tests,
 )
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import ROW, Bench, Measured, Replicates
+from trisect.lab.inputs import ModelSource
+from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, held_weights, passes, plan_edits
+from trisect.lab.subject import beside, check_there, read_epochs
+from trisect.lab.word_labels import WordLabels, WordTexts, marked_articles
 from trisect.lm.reading import OwnModel
-from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds
+from trisect.measure.probes import Examples, probe, whiten
+from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
 from trisect.papers import profile
-from trisect.stats.correct import holm
-from trisect.stats.tested import ALPHA, finite
+from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.shares import ratios
+from trisect.stats.tested import ALPHA, Reals, finite, holm, value_row
 from trisect.text.bitext import is_bitext
-from trisect.text.labelled import LabelledTexts, open_labelled
-from trisect.text.pair_classes import check_pair_labels, open_pairs, pair_labeller
-from trisect.text.word_classes import WordLabeller, check_labels, labeller
+from trisect.text.labels import (
+    OTHER,
+    Labelled,
+    LabelledTexts,
+    WordLabeller,
+    check_labels,
+    check_pair_labels,
+    labeller,
+    open_labelled,
+    open_pairs,
+    pair_labeller,
+)
+
+ALL = "all"
+COMPONENTS = ("q", "k", "v")
+EPOCHS = (
+    "Of a study's epochs the weights of q, k and v are kept, not whole models: at each epoch they are applied to what the layers of "
+    "the final model read."
+)
+
+
+class Stage(NamedTuple):
+    """A checkpoint by name, and what probes found in its layers."""
+
+    name: str
+    scores: Sequence[LayerScores]
+
+
+class EpochWeights(NamedTuple):
+    """A study's model at one epoch: the weights of its layers' queries, keys and values."""
+
+    name: str
+    projections: dict[Address, Projections]
+
+
+def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> list[EpochWeights]:
+    """The epochs that are wanted of a model that a study trained; raises SpecError for one that there is not."""
+    if not isinstance(subject, OwnModel) or not wanted:
+        return []
+    if not isinstance(source.model, (str, Path)):
+        known = "Its epochs lie in the folder of its study."
+        raise SpecError("checkpoints of a loaded model were asked for.", known, "Give the study's folder, or a run's.")
+    there = read_epochs(subject, source.model)
+    names = [str(n) for n in range(len(there))]
+    chosen = names if tuple(wanted) == (ALL,) else list(wanted)
+    if wrong := [name for name in chosen if name not in names]:
+        known = f"{subject.name} has epochs 0 to {len(there) - 1}."
+        raise SpecError(f"There is no epoch {wrong[0]!r}.", known, f"Use some of them, or '{ALL}'.")
+    return [EpochWeights(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen]
+
+
+class PlacedRevision(NamedTuple):
+    """A checkpoint of a published model, and where it is opened from."""
+
+    name: str
+    source: ModelSource
+
+
+def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[PlacedRevision, ...]:
+    """Where the revisions of a published model are, of a folder those beside it; raises ModelError for one that is not there.
+
+    None is loaded yet: what is wrong is met before anything is computed.
+    """
+    if not wanted:
+        return ()
+    if not isinstance(source.model, (str, Path)):
+        known = "Its revisions are not known."
+        raise SpecError(
+            "checkpoints of a loaded model were asked for.", known, "Give its name on a hub, or its folder."
+        )
+    found = list[PlacedRevision]()
+    for name in wanted:
+        place, revision = beside(source.model, name)
+        found.append(PlacedRevision(name, replace(source, model=place, revision=revision)))
+        check_there(place, **found[-1].source.fetched())
+    return tuple(found)
+
+
+def stage_rows(stages: Sequence[Stage], labels: Sequence[str]) -> Iterator[NewRow]:
+    """Means over heads less random maps at every checkpoint, `at` its number from 0: layer by layer, and over all layers."""
+    for number, stage in enumerate(stages):
+        for i, label in enumerate(labels):
+            of: NewRow = {"stack": stage.scores[0].address.stack, "group": label, "at": float(number)}
+            for c in COMPONENTS:
+                tests: list[tuple[int | None, Any]] = [(None, mean_over_model(stage.scores, c, i))]
+                tests += [(one.address.layer, mean_over_random(one, c, i)) for one in stage.scores]
+                for layer, test in tests:
+                    low, high = (finite(end) for end in test.ends)
+                    ends = {"value": test.value, "low": low, "high": high, "n": test.n}
+                    yield of | {"component": c, "layer": layer, "measure": "profile_stage_gain"} | ends
+
+
+WORDS = 6_000  # words that are read, evenly over the text
+MAPS = 12  # random maps beside the heads
+
+
+def mlp_rows(
+    address: Address, layer: LayerWords, side: ReadSide, fold: Int[np.ndarray, " N"], seed: int
+) -> Iterator[NewRow]:
+    """Mean accuracies of MLP probes of one layer's heads and of random maps, of the components of one side's words.
+
+    Fold 0 is predicted, fold 1 ends the fit.
+    """
+    chosen = np.unique(np.linspace(0, len(fold) - 1, min(WORDS, len(fold))).astype(np.int64))
+    draw = torch.Generator().manual_seed(seed)
+    taken = _rows(layer.taken[side.components[0]], chosen)
+    mapped: dict[str, Float[Tensor, "S N E"]] = {}
+    for c in side.components:
+        own = _rows(layer.own[c], chosen) if c in layer.own else taken
+        mapped[c] = own @ head_maps(layer, c)
+        name = f"random {mapped[c].shape[2]}"
+        if name not in mapped:
+            mapped[name] = taken @ random_maps(taken.shape[1], mapped[c].shape[2], MAPS, draw)
+    for label in side.labels:
+        found = {name: _accuracy(z, label, chosen, fold, seed) for name, z in mapped.items()}
+        of = {"stack": address.stack, "layer": address.layer, "group": label.name}
+        for c in side.components:
+            random = found[f"random {mapped[c].shape[2]}"]
+            yield of | {"component": c, "measure": "profile_mlp", "value": found[c], "n": len(mapped[c])}
+            yield of | {"component": c, "measure": "profile_mlp_random", "value": random, "n": MAPS}
+
+
+def _accuracy(
+    z: Float[Tensor, "S N E"], label: WordClasses, chosen: Int[np.ndarray, " W"], fold: Int[np.ndarray, " M"], seed: int
+) -> float:
+    """The mean over maps of the accuracy of an MLP probe a map."""
+    y, folds = torch.from_numpy(label.y[chosen]), torch.from_numpy(fold[chosen])
+    parts = [(y >= 0) & (folds == 0), (y >= 0) & (folds == 1), (y >= 0) & (folds > 1)]
+    if int(folds.max()) < 2:  # two folds: the fit is ended by what it is fitted to
+        parts[2] = parts[1]
+    test, held, train = (Examples(z[:, part], y[part]) for part in parts)
+    white = whiten(train.x, held.x, test.x)
+    train, held, test = (Examples(x, part.y) for x, part in zip(white, (train, held, test), strict=True))
+    scores = probe("mlp", train, held, test, len(label.classes), torch.Generator().manual_seed(seed))
+    return float(scores.accuracy.mean())
+
+
+def _rows(stored: StoredWords, chosen: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
+    rows = torch.from_numpy(np.asarray(stored.finish()[chosen], dtype=np.float32))
+    return rows * stored.scale
+
+
+DRAWS = 3  # random subspaces beside each erasure
+FITTED = 10_000  # labelled positions that erasers are fitted to, about
+SPLITS = ("test", "valid", "train")
+
+
+class CausalTwin(NamedTuple):
+    """Rows of erasures, the texts that they were measured on by name and number, and notes."""
+
+    rows: tuple[NewRow, ...]
+    corpus: str
+    texts: int
+    notes: tuple[str, ...]
+
+
+def erase_labels(
+    settings: ProfileSettings,
+    label: WordLabeller,
+    classes: Sequence[WordClasses],
+    addresses: Collection[Address],
+    bench: Bench,
+) -> CausalTwin:
+    """Erase every label from every layer's q, k or v, all heads together, with erasers fitted to the profile's own split.
+
+    Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
+    A position carries the label of its own word. Raises TrisectError.
+    """
+    need_extra("concept_erasure", "erase", "The causal twin of a profile")
+    subject, wanted = bench.subject, settings.causal or 0
+    ways = dict.fromkeys(("layer", settings.per))
+    edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
+    fit = relabelled(open_labelled(settings.corpus, settings.split, settings.reader, bare=True), label, classes)
+    other = relabelled(_other(settings), label, classes)
+    marker = WordLabels(subject, {one.name: {c: i for i, c in enumerate(one.classes)} for one in classes}, False)
+    fitted = min(FITTED, settings.words)
+    with bench.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
+        places = fit_erasers(
+            marker, fit, edits, fitted, settings.batch, DRAWS, settings.seed, lambda n: step(min(n, fitted), 4 * fitted)
+        )
+        sharing, tally, texts = (
+            edited_passes(subject),
+            Tally(),
+            list(islice((one for one in other.texts() if one.spans), wanted)),
+        )
+        for batch in marker.batches(texts, settings.batch):
+            tally.add(batch, *passes(sharing, batch, places))
+            step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
+    table = tally.table(other.name)
+    articles = marked_articles((one.article for one in texts), tally.kept)
+    rows = tuple(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
+    return CausalTwin(rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes))
+
+
+def relabelled(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
+    """The texts with a profile's labels in the place of their own, rare classes as one."""
+    known = {one.name: frozenset(one.classes) for one in classes}
+
+    def made() -> Iterator[Labelled]:
+        for one in texts.texts():
+            names = label(one)
+            yield one._replace(labels={n: tuple(_folded(c, known[n]) for c in of) for n, of in names.items()})
+
+    return replace(texts, columns=label.labels, texts=made)
+
+
+def _folded(name: str | None, known: frozenset[str]) -> str | None:
+    return name if name is None or name in known else OTHER
+
+
+def _other(settings: ProfileSettings) -> LabelledTexts:
+    """The texts of a split that the profile does not read; its own where there is no other."""
+    for split in SPLITS:
+        if split != settings.split:
+            try:
+                return open_labelled(settings.corpus, split, settings.reader, bare=True)
+            except CorpusError:
+                continue
+    return open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+
+
+TEXTS = 48  # that are given another's parts; a claim that resamples them asks for 30
+LOOKED = 600  # texts among which as many of one length are looked for
+
+
+class Exchange(NamedTuple):
+    """Changes of the loss, without their sign, or of the output: N texts, L layers, weights free and held, and q, k, v."""
+
+    addresses: tuple[Address, ...]
+    changes: Float[np.ndarray, "N L 2 3"]
+    notes: tuple[str, ...] = ()
+    mark: str = ""  # of the texts
+
+
+def exchange(
+    subject: Subject, texts: Callable[[], Iterator[Labelled]], layers: Sequence[Address], size: int, seed: int
+) -> Exchange | None:
+    """Put q, k or v of another text of as many tokens in each layer, one at a time; null where no two are as long.
+
+    The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
+    queries and keys have nothing to act by, and what still changes came by the values (science F-2).
+    """
+    found, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
+    chosen = _alike(subject, list(islice(texts(), LOOKED)), size, np.random.default_rng([seed, 7]))
+    with torch.no_grad():
+        for batch in WordTexts(subject).batches(iter(chosen), size):
+            donors = _donors(batch, np.random.default_rng([seed, batch.rows[0][0], 6]))
+            if (given := donors != torch.arange(len(donors))).any():
+                read += [chosen[text].text for (text, _), on in zip(batch.rows, given.tolist(), strict=True) if on]
+                found.append(_changes(subject, passes, batch, layers, donors)[given.numpy()])
+            if sum(map(len, found)) >= TEXTS:
+                break
+    mark = digest(json.dumps(read[:TEXTS]), 8)
+    return Exchange(tuple(layers), np.concatenate(found)[:TEXTS], passes.notes, mark) if found else None
+
+
+def _alike(subject: Subject, given: Sequence[Labelled], size: int, draw: np.random.Generator) -> list[Labelled]:
+    """Texts of which another has as many tokens, those of one length together; about TEXTS, from lengths that are drawn."""
+    of: dict[int, list[int]] = {}
+    for batch in WordTexts(subject).batches(iter(given), size, scored=False):
+        for (text, start), length in zip(batch.rows, batch.source.real.sum(1).tolist(), strict=True):
+            if not start:
+                of.setdefault(length, []).append(text)
+    lengths = sorted(length for length, alike in of.items() if len(alike) > 1)
+    kept: list[list[int]] = []
+    for place in draw.permutation(len(lengths)):
+        if sum(map(len, kept)) < TEXTS:
+            kept.append(of[lengths[place]][:size])
+    return [given[text] for alike in kept for text in alike]
+
+
+def _donors(batch: Batch, draw: np.random.Generator) -> Int[Tensor, " B"]:
+    """For each row the place of another of as many tokens, of another text; its own where there is none."""
+    lengths, donors = batch.source.real.sum(1).tolist(), list(range(len(batch.rows)))
+    for length in set(lengths):
+        alike = [int(i) for i in draw.permutation([i for i, own in enumerate(lengths) if own == length])]
+        for one, other in zip(alike, [*alike[1:], alike[0]], strict=True):
+            if batch.rows[one][0] != batch.rows[other][0]:
+                donors[one] = other
+    return torch.tensor(donors)
+
+
+def _changes(
+    subject: Subject, passes: EditedPasses, batch: Batch, layers: Sequence[Address], donors: Int[Tensor, " B"]
+) -> Float[np.ndarray, "B L 2 3"]:
+    """Passes begin at the layer that is edited, first with all weights free, then with all of them held."""
+    clean = passes.score(batch)
+    changed = np.zeros((len(donors), len(layers), len(KINDS), len(EXCHANGE_COMPONENTS)))
+    for j, kind in enumerate(KINDS):
+        hold = held_weights(subject, batch) if kind == HELD else None
+        if hold is not None:
+            passes.begin(batch, hold)
+        for i, address in enumerate(layers):
+            for c, component in enumerate(EXCHANGE_COMPONENTS):
+                scores = passes.score(batch, {address: _swap(component, donors)}, hold, clean)
+                changed[:, i, j, c] = _change(scores, clean, subject.objective)
+    return changed
+
+
+def _swap(component: str, donors: Int[Tensor, " B"]) -> Writer:
+    """A writer that gives every row the component of its donor."""
+
+    def write(parts: Parts) -> Parts:
+        there: Tensor = getattr(parts, component)
+        return parts._replace(**{component: there[donors.to(there.device)]})
+
+    return write
+
+
+def _change(scores: RowScores, clean: RowScores, objective: str) -> Float[np.ndarray, " B"]:
+    """How far each row moved, per token: its loss, in nats without the sign, or its output, as a share."""
+    moved = scores.total if objective == "output" else (scores.total - clean.total).abs()
+    return (moved / scores.count.clamp_min(1)).double().cpu().numpy()
+
+
+def exchange_rows(found: Exchange, seed: int) -> Iterator[NewRow]:
+    """Mean changes with 95 % intervals over texts: of every layer, and without a layer the mean over layers."""
+    every = np.concatenate([found.changes, found.changes.mean(1, keepdims=True)], 1)
+    n = len(every)
+    flat = every.reshape(n, -1)
+    ends = percentile_interval(drawn_ratios(flat, np.ones(n), seed), n)
+    shape = every.shape[1:]
+    low, high, mean = (one.reshape(shape) for one in (ends.low, ends.high, flat.mean(0)))
+    for i, address in enumerate([*found.addresses, None]):
+        where: NewRow = {"stack": found.addresses[0].stack if address is None else address.stack}
+        where |= {} if address is None else {"layer": address.layer}
+        for j, kind in enumerate(KINDS):
+            for c, component in enumerate(EXCHANGE_COMPONENTS):
+                own = value_row(mean[i, j, c], ends._replace(low=low[i, j, c], high=high[i, j, c]), n)
+                yield where | {"measure": EXCHANGED, "group": kind, "component": component} | own
+
+
+def held_share(found: Exchange, seed: int) -> ResampledHeads | None:
+    """With the weights held, the share of all change that goes by v, texts being resampled; null where nothing changed."""
+    held = found.changes[:, :, 1].sum(1)
+    total = held.sum(1)
+    if not total.sum() > 0:
+        return None
+    draws = drawn_ratios(held[:, 2:], total, seed)[:, 0]
+    return ResampledHeads(float(ratios(held[:, 2:], total)[0]), draws, len(held), "text")
+
+
+_Key = tuple[str | float | int | bool | None, ...]
+
+
+def profile_replicates(
+    scores: Sequence[LayerScores], labels: Sequence[str], moved: Exchange | None, seed: int
+) -> Mapping[_Key, Replicates]:
+    """Means over heads beyond random maps, layer by layer and over the model; what another text's parts change.
+
+    Heads are counted by their place, texts by what they hold.
+    """
+    found = dict(_exchanged(moved, seed)) if moved is not None else {}
+    stack = scores[0].address.stack
+    together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}  # by layer and how many heads there are
+    for at, label in enumerate(labels):
+        for c in REPLICATES_COMPONENTS:
+            gains = [one.heads[c].accuracy[:, at] - one.null(c, at).mean for one in scores]
+            for one, own in zip(scores, gains, strict=True):
+                named = _key(one.address.stack, one.address.layer, c, "profile_gain", label)
+                together.setdefault((one.address.layer, len(own)), []).append((named, own))
+            whole = _key(stack, None, c, "profile_gain", label)
+            together.setdefault((None, *map(len, gains)), []).append((whole, np.concatenate(gains)))
+    for heads, own in together.items():
+        values = np.stack([one for _, one in own], 1)
+        if len(values) < 2:  # one head is no sample of heads
+            continue
+        drawn = drawn_ratios(values, np.ones(len(values)), seed)
+        found |= {
+            named: Replicates(drawn[:, i], len(values), f"heads {heads}", "head") for i, (named, _) in enumerate(own)
+        }
+    return found
+
+
+def _exchanged(moved: Exchange, seed: int) -> Iterator[tuple[_Key, Replicates]]:
+    every = np.concatenate([moved.changes, moved.changes.mean(1, keepdims=True)], 1)
+    n, shape = len(every), every.shape[1:]
+    if n < 2:
+        return
+    drawn = drawn_ratios(every.reshape(n, -1), np.ones(n), seed).reshape(-1, *shape)
+    for i, address in enumerate([*moved.addresses, None]):
+        layer, stack = (None, moved.addresses[0].stack) if address is None else (address.layer, address.stack)
+        for j, kind in enumerate(KINDS):
+            for c, component in enumerate(REPLICATES_COMPONENTS):
+                named = _key(stack, layer, component, EXCHANGED, kind)
+                yield named, Replicates(drawn[:, i, j, c], n, moved.mark, "text")
+
+
+def _key(stack: str, layer: int | None, component: str, measure: str, group: str) -> _Key:
+    given = {"stack": stack, "layer": layer, "component": component, "measure": measure, "group": group}
+    return tuple(given.get(name) for name in ROW)
+
 
 OTHER_WORDS = "cross-attention's queries are of other words than its keys and values, and the claim speaks of the words of one text"
 
@@ -221,7 +621,7 @@ def score_layer(
         wholes |= dict.fromkeys(side.components, taken.whole_scores())
         for found, epoch in zip(earlier, epochs, strict=True):
             found |= _weighed(taken, epoch.projections[address], side.components)
-    heads, nulls = ({c: of[c] for c in COMPONENTS} for of in (heads, nulls))
+    heads, nulls = ({c: of[c] for c in RUN_COMPONENTS} for of in (heads, nulls))
     return LayerScores(address, heads, nulls, wholes, tuple(earlier))
 
 
@@ -259,14 +659,14 @@ def _layer_rows(
 ) -> Iterator[NewRow]:
     """Random maps, the whole input and the most frequent class (of each component where words differ); q, k and v in pairs."""
     named = _named(one.address, labels["q"].name)
-    for component in COMPONENTS:
+    for component in RUN_COMPONENTS:
         null, bits = one.null(component, at), one.nulls[component].bits[:, at]
         of = named | {"component": component, "n": len(null.draws)}
         ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
         yield of | {"measure": "profile_random", "value": null.mean} | ends
         yield of | {"measure": "profile_random_spread", "value": null.spread}
         yield of | {"measure": "profile_random_bits", "value": float(bits.mean())}
-    for component in COMPONENTS if one.apart else COMPONENTS[:1]:
+    for component in RUN_COMPONENTS if one.apart else RUN_COMPONENTS[:1]:
         whole = named | {"n": words[component]} | ({"component": component} if one.apart else {})
         yield whole | {"measure": "profile_input", "value": float(one.wholes[component].accuracy[0, at])}
         yield whole | {"measure": "profile_input_bits", "value": float(one.wholes[component].bits[0, at])}
@@ -289,7 +689,7 @@ def _test_rows(named: NewRow, measure: str, test: MeanTest, p_holm: float) -> It
 
 def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: Mapping[str, int]) -> Iterator[NewRow]:
     """Every head's numbers; p after Holm over all heads of the model and q, k and v."""
-    found = [(one, c, head_tests(one, c, at)) for one in scores for c in COMPONENTS]
+    found = [(one, c, head_tests(one, c, at)) for one in scores for c in RUN_COMPONENTS]
     adjusted = iter(holm(np.concatenate([tests.p_drawn for _, _, tests in found])))
     for one, component, tests in found:
         for head in range(len(tests.p)):
@@ -310,16 +710,16 @@ def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[N
 
     There Holm is over q, k and v alone.
     """
-    found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in COMPONENTS]
+    found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in RUN_COMPONENTS]
     adjusted = holm([test.p for _, _, test in found])
     for (one, component, test), p_holm in zip(found, adjusted, strict=True):
         of, own = _named(one.address, label) | {"component": component}, one.heads[component]
         yield of | {"n": test.n, "measure": "profile_accuracy", "value": float(own.accuracy[:, at].mean())}
         yield of | {"n": test.n, "measure": "profile_bits", "value": float(own.bits[:, at].mean())}
         yield from _test_rows(of, "profile_gain", test, float(p_holm))
-    whole = [mean_over_model(scores, c, at) for c in COMPONENTS]
+    whole = [mean_over_model(scores, c, at) for c in RUN_COMPONENTS]
     of: NewRow = {"stack": scores[0].address.stack, "group": label}
-    for component, test, p_holm in zip(COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
+    for component, test, p_holm in zip(RUN_COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
         yield from _test_rows(of | {"component": component}, "profile_gain", test, float(p_holm))
     yield from _pair_rows(scores, at, of)
 
@@ -360,5 +760,5 @@ def _facts(
         settings.attention,
         sum(len(side.groups) for side in read.sides[1:]),
         tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),
-        tuple(c for c in COMPONENTS if c in as_used(read.layers)),
+        tuple(c for c in RUN_COMPONENTS if c in as_used(read.layers)),
     )

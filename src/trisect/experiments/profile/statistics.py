@@ -10,14 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from trisect.claims.heads import ResampledHeads
+from trisect.claims.models import ResampledHeads
 from trisect.core.trace import Address, crosses
 from trisect.measure.profile import MapScores
 from trisect.stats.bootstrap import drawn_means
-from trisect.stats.correct import holm
 from trisect.stats.null import Null
 from trisect.stats.paired import summary, t_interval, t_test
-from trisect.stats.tested import Interval, Reals
+from trisect.stats.tested import Interval, Reals, holm
 
 PAIRS = (("q", "v"), ("k", "v"), ("q", "k"))
 NO_PLAIN_MAP = "as attention used it no plain map of the layer's input (such as a norm), so that what is kept may not be by the weights"

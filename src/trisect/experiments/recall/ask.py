@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
-from trisect.core.files import as_record, read_json
-from trisect.core.json_text import Json
-from trisect.core.percent import percent
-from trisect.experiments.recall.rows_kept import CardData
+from trisect.core.files import Json, as_record, read_json
+from trisect.core.printable import percent
+from trisect.experiments.recall.rows import CardData
 from trisect.experiments.recall.settings import AskSettings
-from trisect.measure.nearest_names import nearest_by_characters
+from trisect.measure.recall import nearest_by_characters
 from trisect.text.birth_places import QUESTION, name_in
 
 CARD = "recall.json"
@@ -198,7 +197,7 @@ def _read(path: Path) -> dict[str, Json]:
 
 def _open(folder: Path) -> Answering:
     """The model in a folder that has its card."""
-    from trisect.hf.small.answers import Answerer
+    from trisect.hf.small.gpt import Answerer
 
     try:
         return Answerer.open(folder)

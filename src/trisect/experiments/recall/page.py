@@ -2,58 +2,388 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import altair as alt
 import polars as pl
 
 from trisect.core.files import digest
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.recall.page_numbers import (
-    BASELINE,
-    CATEGORIES,
-    MODELS,
-    SCORES,
-    SHORT,
-    STAGES,
-    UNSEEN,
-    RecallCurve,
-    RecallNumbers,
-    cumulative,
-    probabilities,
-    roc,
-    scored,
-)
-from trisect.experiments.recall.page_panels import (
-    OTHERS,
-    PLACES,
-    UNIT,
-    Path,
-    Share,
-    dash,
-    keys,
-    look,
-    loss_panel,
-    path_panel,
-    share_frame,
-    share_panel,
-    share_words,
-    words_for,
-)
+from trisect.core.printable import percent
+from trisect.core.tables import SCHEMAS, frame
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
-from trisect.report import palette
-from trisect.report.blocks import present
-from trisect.report.layers import component_key, layer_panel
-from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.panels import Figure, LegendEntry
-from trisect.report.provenance import notes_section, provenance, verdict_findings
-from trisect.report.sheet import Section, Sheet, Table
+from trisect.report import render
+from trisect.report.charts import (
+    PANEL_WIDTH,
+    CurveLine,
+    Figure,
+    LegendEntry,
+    Level,
+    Measure,
+    Panel,
+    Series,
+    SharedAxis,
+    around,
+    chart_of,
+    curve_panel,
+    lay,
+    marks,
+)
+from trisect.report.format import HasInterval, spoken_subject
+from trisect.report.measures import MeasuredValue, Measures, layer_key, layer_panel
+from trisect.report.render import Mark
+from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.recall.settings import RecallFacts, Reference
+
+
+V = TypeVar("V")
+MODELS = {
+    "plain": "fine-tuned only",
+    "pretrained": "pretrained, then fine-tuned",
+    "left-out": "pretrained without some names, then fine-tuned",
+}
+SHORT = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "names left out"}
+BASELINE = "baseline"
+CATEGORIES = ("pretraining and fine-tuning", "pretraining only", "fine-tuning only", "neither")
+UNSEEN = "neither"
+STAGES = ("pretraining", "fine-tuning")
+SCORES = {
+    "probability": "probability of the answer",
+    "mean_log_probability": "mean log-probability of a character",
+    "entropy": "entropy of the next character (low first)",
+    "margin": "smallest margin over the runner-up",
+}
+
+
+class RecallCurve(NamedTuple):
+    """A loss by epoch of one training: of which model, in which stage, with which seed, on which split."""
+
+    model: str
+    stage: str
+    seed: int
+    split: str
+    name: str
+    epochs: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RecallNumbers:
+    """The tables answers, measures, metrics and claims."""
+
+    answers: pl.DataFrame
+    measures: Measures
+    metrics: pl.DataFrame
+    claims: pl.DataFrame
+
+    @classmethod
+    def of(cls, tables: Mapping[str, pl.DataFrame]) -> RecallNumbers:
+        """Take the tables; a missing one is an empty one, and numbers that are none are left out."""
+        known = {n: tables[n] if n in tables else frame(n, ()) for n in ("answers", "measures", "metrics", "claims")}
+        metrics = known["metrics"].filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+        measures = Measures.of(known["measures"].sort(list(SCHEMAS["measures"]), nulls_last=True))
+        return cls(known["answers"], measures, metrics, known["claims"])
+
+    @property
+    def models(self) -> list[str]:
+        """The models that answered, without pretraining first; those of the measures where answers are not at hand."""
+        measured = set(filter(None, self.measures.distinct("subject"))) - {BASELINE}
+        found = set(self.answers["model"].to_list()) or measured
+        return [*(m for m in MODELS if m in found), *sorted(found - set(MODELS))]
+
+    @property
+    def deep(self) -> str | None:
+        """The model that what it retrieved is asked of: the one with names left out, else the pretrained one."""
+        return next((m for m in ("left-out", "pretrained") if m in self.models), None)
+
+    @property
+    def commonest(self) -> str | None:
+        """The place that the questions of fine-tuning have oftenest; the first of the alphabet where several do."""
+        asked = self.answers.filter(pl.col("split") == "train").drop_nulls("gold")
+        if asked.is_empty():
+            return None
+        one = asked.filter((pl.col("model") == asked["model"][0]) & (pl.col("seed") == asked["seed"][0]))
+        return min(Counter(one["gold"].to_list()).items(), key=lambda pair: (-pair[1], pair[0]))[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Every seed."""
+        return sorted(set(self.answers["seed"].to_list()) or {curve.seed for curve in self.curves()})
+
+    def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
+        """One number of a model."""
+        return next(iter(self.measures.where(measure, subject=model, group=group)), None)
+
+    def of_model(self, model: str, *splits: str) -> pl.DataFrame:
+        """A model's answers on the splits, or on all."""
+        kept = pl.col("model") == model
+        return self.answers.filter(kept & pl.col("split").is_in(splits) if splits else kept)
+
+    def shares(self, model: str, category: str | None = None) -> list[tuple[int, float]]:
+        """Every seed's share of right answers to the valid questions, or to the questions about names of a category."""
+        found = self.of_model(model, "valid") if category is None else self.of_model(model)
+        found = found if category is None else found.filter(pl.col("category") == category)
+        known = found.drop_nulls("correct").group_by("seed").agg(pl.col("correct").mean().alias("share"))
+        return [(seed, share) for seed, share in known.sort("seed").select("seed", "share").iter_rows()]
+
+    def curves(self) -> list[RecallCurve]:
+        """Every loss or accuracy by epoch; a run is spelt MODEL/STAGE/SEED."""
+        found = []
+        for key, rows in self.metrics.sort("run", "split", "name", "epoch").group_by(
+            "run", "split", "name", maintain_order=True
+        ):
+            run, split, name = map(str, key)
+            model, _, rest = run.partition("/")
+            stage, _, seed = rest.partition("/")
+            if stage in STAGES and seed.isdigit():
+                epochs, values = tuple(rows["epoch"].to_list()), tuple(rows["value"].to_list())
+                found.append(RecallCurve(model, stage, int(seed), split, name, epochs, values))
+        rank = list(MODELS)
+        return sorted(found, key=lambda c: (rank.index(c.model) if c.model in rank else len(rank), c.seed))
+
+
+def probabilities(answers: pl.DataFrame) -> list[float]:
+    """The probability of every answer, from the sum of its log-probabilities, lowest first."""
+    return sorted(math.exp(min(0.0, v)) for v in answers["log_probability"].to_list())
+
+
+def thin(values: Sequence[V], most: int = 200) -> list[V]:
+    """At most so many of the values, evenly spaced, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Points (value, share of values up to it) of sorted values, from a share of 0."""
+    shares = [(v, (i + 1) / len(values)) for i, v in enumerate(values)]
+    return [(values[0], 0.0), *thin(shares)]
+
+
+def roc(scores: Sequence[float], correct: Sequence[bool]) -> list[tuple[float, float]]:
+    """Points (share of wrong answers, share of right answers) that score at least so high, the highest first.
+
+    Scores that are equal are taken together. Empty where all are right or all wrong.
+    """
+    right, wrong = sum(correct), len(correct) - sum(correct)
+    if not right or not wrong:
+        return []
+    points, above = [(0.0, 0.0)], [0, 0]
+    ordered = sorted(zip(scores, correct, strict=True), key=lambda pair: -pair[0])
+    for i, (score, is_right) in enumerate(ordered):
+        above[is_right] += 1
+        if i + 1 == len(ordered) or ordered[i + 1][0] != score:
+            points.append((above[0] / wrong, above[1] / right))
+    return thin(points)
+
+
+def scored(answers: pl.DataFrame, score: str) -> tuple[list[float], list[bool]]:
+    """A score of every answer with a gold place, high for sure, and whether the answer is right."""
+    known = answers.drop_nulls("correct")
+    column = known["log_probability" if score == "probability" else score].to_list()
+    return [-v if score == "entropy" else v for v in column], known["correct"].to_list()
+
+
+# Neither colour nor shape of q, k or v, each of which stands for itself alone.
+LOOKS: dict[str, Mark] = {
+    "plain": Mark("#E69F00", "diamond"),
+    "pretrained": Mark("#7B4EA3", "triangle-left"),
+    "left-out": Mark("#56B4E9", "cross"),
+    "pretraining and fine-tuning": Mark("#7B4EA3", "triangle-left"),
+    "pretraining only": Mark("#56B4E9", "cross"),
+    "fine-tuning only": Mark("#E69F00", "diamond"),
+    "neither": Mark("#CC79A7", "triangle-down"),
+    "observed": Mark("#CC79A7", "triangle-down"),
+    "by chance": Mark(render.BASELINE, "circle"),
+}
+DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
+OTHERS = render.SOFT
+UNIT = SharedAxis("share", -0.03, 1.03)
+SQUARE = 190
+PLACES = 3  # of a share that is not in per cent
+COLUMN, SLOT = 74, 17  # pixels of a column with one group, and of each of the slots of one with several
+
+
+class Share(NamedTuple):
+    """A share in one column of a panel, of one group: its number, and every seed's own."""
+
+    column: str
+    group: str
+    number: HasInterval
+    seeds: tuple[float, ...] = ()
+
+
+class Path(NamedTuple):
+    """A line of a panel: its name, its look, and its points; with `marks` every point has a mark, and its interval."""
+
+    name: str
+    look: Mark
+    points: tuple[tuple[float, float], ...]
+    dash: tuple[int, ...] = ()
+    marks: bool = False
+    ends: tuple[tuple[float | None, float | None], ...] = ()
+
+
+def look(name: str) -> Mark:
+    """Colour and shape of a model, a category or a kind of answer."""
+    return LOOKS.get(name, render.OTHER)
+
+
+def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
+    """A key of marks, from what has a look to what it is called."""
+    return tuple(LegendEntry(name, look(of).colour, look(of).shape) for of, name in named.items())
+
+
+def share_frame(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
+    """The axis that holds every share of a figure, from 0 up."""
+    ends = [e for s in shares for e in (s.number.mean, s.number.low, s.number.high) if e is not None]
+    values = [*ends, *(v for s in shares for v in s.seeds), *more]
+    frame = around(values, "share", zero=True)
+    return frame._replace(high=min(frame.high, 1.03), low=frame.low if min(values, default=0.0) < 0 else 0.0)
+
+
+def share_panel(
+    title: str,
+    shares: Sequence[Share],
+    axis: SharedAxis,
+    levels: Mapping[str, float] | None = None,
+    others: Mapping[str, Sequence[float]] | None = None,
+) -> Panel:
+    """Shares in columns, with 95 % intervals and every seed's point beside its mean.
+
+    `levels` are dashed lines, by name; `others` are numbers of others in a column, small and grey. A line break in the
+    name of a column is one.
+    """
+    columns, groups = (list(dict.fromkeys(getattr(s, of) for s in shares)) for of in ("column", "group"))
+    single = len(shares) == len(columns)
+
+    def row(share: Share, value: float | None, slot: str = "") -> dict[str, Any]:
+        return {
+            "column": share.column,
+            "group": share.group,
+            "slot": f"{'' if single else share.group}{slot}",
+            "value": value,
+        }
+
+    rows = [row(s, s.number.mean) | {"low": s.number.low, "high": s.number.high} for s in shares]
+    dots = [row(s, v, " seeds") for s in shares if len(s.seeds) > 1 for v in s.seeds]
+    beside = [{"column": c, "value": v} for c in columns for v in (others or {}).get(c, ())]
+    slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
+    side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
+    x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
+    grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
+    behind = [grey.encode(x, axis.axis("value"))] if beside else []
+    named = levels or {}
+    lines = [Level(name, level) for name, level in named.items()]
+    layers = marks(rows, axis, x, {g: look(g) for g in groups}, slots, lines, dots, behind)
+    wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
+    said = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
+    said = f"{title}: shares. {said}." + "".join(f" {name} {value:.3g}." for name, value in named.items())
+    return Panel(title, lay(title, *layers, width=wide), said, (), {})
+
+
+def path_panel(
+    title: str,
+    paths: Sequence[Path],
+    x_title: str,
+    y_title: str,
+    axis: SharedAxis = UNIT,
+    diagonal: bool = False,
+) -> Panel:
+    """Lines over a share from 0 to 1; `diagonal` draws where both are the same."""
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(domain=[-0.03, 1.03], nice=False, clamp=True),
+        title=x_title,
+        axis=alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], tickCount=40, format="~g"),
+    )
+    y = axis._replace(unit=y_title)
+    colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
+    dash = alt.StrokeDash("dash:N", scale=None)
+    layers: list[alt.Chart] = []
+    if diagonal:
+        ends = [{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]
+        line = chart_of("level0", ends).mark_line(color=render.BASELINE, strokeDash=[5, 3], strokeWidth=1)
+        layers.append(line.encode(x, y.axis("y")))
+    rows, marked, ranged = [], [], []
+    for number, path in enumerate(paths):
+        own = {
+            "line": f"{number}",
+            "name": path.name,
+            "colour": path.look.colour,
+            "dash": list(path.dash),
+            "shape": path.look.shape,
+        }
+        mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(path.points)]
+        rows += mine
+        marked += mine if path.marks else _few(mine, number)
+        pairs = zip(mine, path.ends, strict=True) if path.ends else ()
+        ranged += [row | {"low": e[0], "high": e[1]} for row, e in pairs if e[0] is not None and e[1] is not None]
+    if ranged:
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)
+        layers.append(bars.encode(x, y.axis("low"), alt.Y2("high"), colour))
+    whole = chart_of("main", rows).mark_line(strokeWidth=1.8)
+    layers.append(whole.encode(x, y.axis("y"), colour, dash, alt.Detail("line:N"), alt.Order("order:Q")))
+    layers.append(
+        chart_of("dots", marked).mark_point(size=38, filled=True, opacity=1).encode(x, y.axis("y"), colour, shape)
+    )
+    said = "; ".join(f"{p.name} from {_spot(p.points[0])} to {_spot(p.points[-1])}" for p in paths)
+    alternative = f"{title}: {y_title} over {x_title}. {said}."
+    return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})
+
+
+def loss_panel(title: str, curves: Sequence[RecallCurve], names: Mapping[str, str]) -> Panel:
+    """Losses by epoch of one stage: every seed thin, their mean bold, each model in its look."""
+    measure = Measure("loss", "nats")
+    lines = []
+    for model in dict.fromkeys(c.model for c in curves):
+        series = tuple(
+            Series(measure, model, f"{model} {c.seed}", c.seed, tuple(map(float, c.epochs)), c.values)
+            for c in curves
+            if c.model == model
+        )
+        lines.append(
+            CurveLine(names.get(model, model), look(model).colour, DASHES.get(model, ()), series, look(model).shape)
+        )
+    values = [v for c in curves for v in c.values]
+    return curve_panel(title, lines, around(values, "nats per character", zero=True), meet=True)
+
+
+def words_for(number: HasInterval | None, signed: bool = False, share: bool = False) -> str:
+    """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
+    if number is None:
+        return "–"
+    return spoken_subject(number, signed, share_words if share else lambda value: words.number(value, signed, PLACES))
+
+
+def share_words(value: float) -> str:
+    """A share in per cent, with a true minus sign."""
+    return percent(value, 1)
+
+
+def dash(position: int) -> tuple[int, ...]:
+    """The dashes of a panel's line number `position`, from 0."""
+    return ((), (7, 3), (2, 2), (8, 2, 2, 2))[position % 4]
+
+
+def _few(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """A few points of a long line that carry its mark, other ones for each line."""
+    inner = rows[1:-1]
+    step = max(1, len(inner) // 4)
+    return list(inner[(number * step // 4) :: step])[:4] if inner else []
+
+
+def _spot(point: tuple[float, float]) -> str:
+    return f"({point[0]:.2f}, {point[1]:.2f})"
+
 
 RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have given
 COLUMNS = {
@@ -229,7 +559,7 @@ def _right_figure(
     if beside:
         caption += f" Grey points are others'{f', who learnt from all of the data. {part}' if part else ', on the same questions.'}"
     key = [*keys({m: MODELS.get(m, m) for m in numbers.models})]
-    key += [LegendEntry(name, palette.BASELINE, None, (5, 3)) for name in levels]
+    key += [LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels]
     label = "others, from all of the data" if part else "others, on the same questions"
     key += [LegendEntry(label, OTHERS, "circle")] if beside else []
     return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
@@ -499,7 +829,7 @@ def _survival_figure(measure: str, rows: Measures) -> Figure:
         f"{MODELS.get(model, model)}. n\u00a0=\u00a0{'; '.join(counts)}."
     )
     names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
-    return Figure(*names, caption, tuple(panels), component_key([row.bar for row in rows])[:-1])
+    return Figure(*names, caption, tuple(panels), layer_key([row.bar for row in rows])[:-1])
 
 
 def _examples(numbers: RecallNumbers) -> Section | None:

@@ -2,23 +2,243 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NotRequired, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from typing_extensions import TypedDict
 
 from trisect.claims import judge_sampled
-from trisect.claims.sampled import Drawn
-from trisect.core.tables import REAL, NewRow
-from trisect.experiments.recall import answers as picked
-from trisect.experiments.recall.answers import AnswerBootstrap, NameWeights
-from trisect.measure import nearest_names as near
+from trisect.claims.models import Drawn
+from trisect.core.subject import Parts, Shape, SiteTarget, Writer
+from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.core.trace import Address
 from trisect.measure import recall
+from trisect.measure.intervention import put, zeros
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
-from trisect.stats.bootstrap import CrossedEstimate
+from trisect.stats.bootstrap import DRAWS as ANSWERS_DRAWS
+from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.null import permutation_p
 from trisect.stats.shares import jeffreys
+
+
+class AnswerRow(TypedDict):
+    """One question with the model's answer, as a row of the table `answers`; `gold` and `correct` are null where nobody knows."""
+
+    model: str
+    seed: int
+    name: str
+    split: str
+    category: str
+    question: str
+    gold: str | None
+    answer: str
+    correct: bool | None
+    log_probability: float
+    mean_log_probability: float
+    entropy: float
+    margin: float
+    known_place: bool
+    place_count: int
+    nearest: str | None
+    nearest_place: str | None
+
+
+class NeighbourRow(TypedDict):
+    """The known name that is nearest to one that the model met nowhere, and its place."""
+
+    model: str | None
+    seed: int | None
+    match: str
+    name: str
+    nearest: str | None
+    similarity: float | None
+    place: str | None
+
+
+class Survived(TypedDict):
+    """One replacement and one kind of answer: by question, whether the answer stays the same."""
+
+    group: str
+    how: str
+    stack: str
+    layer: int
+    component: str
+    same: dict[str, bool]
+
+
+class SurvivedRow(Survived):
+    """The same with the model and the seed that it is of."""
+
+    model: str
+    seed: int
+
+
+class AnswersData(TypedDict):
+    """What a model's file of answers holds."""
+
+    answers: list[AnswerRow]
+    nearest: list[NeighbourRow]
+    survival: list[Survived]
+
+
+class ThresholdData(TypedDict):
+    """From which probability on a model answers, so that at most the share `risk` of its answers is wrong."""
+
+    risk: float
+    threshold: float | None
+    coverage: float
+    n: int
+
+
+class CardData(TypedDict):
+    """A model's card; of each name whether it stood in pretraining, in fine-tuning, and its place where that is known."""
+
+    names: dict[str, tuple[bool, bool, str | None]]
+    thresholds: list[ThresholdData]
+    question: NotRequired[str]
+
+
+NEIGHBOURS: dict[str, type[pl.DataType]] = {
+    "model": TEXT,  # null: of every model
+    "seed": WHOLE,  # null: of every seed
+    "match": TEXT,  # last name, representation; n-grams stand in the answers themselves
+    "name": TEXT,
+    "nearest": TEXT,
+    "similarity": REAL,
+    "place": TEXT,
+}
+
+AnswerSeeds: TypeAlias = list[pl.DataFrame]  # one model's answers, a table for each of its seeds
+NameWeights: TypeAlias = Float[np.ndarray, "R N"]  # how often each answer counts in every draw of names
+# a seed's answers and their weights in every draw -> numbers [R] or [R C]
+OfAnswers: TypeAlias = Callable[[pl.DataFrame, NameWeights], Float[np.ndarray, "R ..."]]
+
+
+class AnswerBootstrap:
+    """Numbers of tables of answers in draws of their names, crossed with draws of seeds (stats.CrossedBootstrap)."""
+
+    def __init__(self, seed: int = 0, draws: int = ANSWERS_DRAWS) -> None:
+        self.seed = seed
+        self._crossed = CrossedBootstrap(seed, draws)
+
+    def __call__(self, seeds: Sequence[pl.DataFrame], of: OfAnswers) -> CrossedEstimate:
+        """`of` each seed's answers, on all of them and in every draw of their names."""
+        return self._crossed(_names(seeds), lambda seed, weights: of(seeds[seed], weights))
+
+    def share(self, seeds: Sequence[pl.DataFrame], of: OfAnswers, stream: int = 0) -> CrossedEstimate:
+        """The same for one share of the names; shares that are compared need a `stream` each."""
+        return self._crossed.share(_names(seeds), lambda seed, weights: of(seeds[seed], weights), stream)
+
+
+def _names(seeds: Sequence[pl.DataFrame]) -> list[list[str]]:
+    return [answers["name"].to_list() for answers in seeds]
+
+
+def neighbours(
+    asked: Sequence[str],
+    known: Mapping[str, str],
+    vectors: Mapping[str, Float[np.ndarray, " D"]] | None = None,
+    model: str | None = None,
+    seed: int | None = None,
+) -> pl.DataFrame:
+    """For every name asked about the nearest of the `known` names, with the place that this has, by every kind of match.
+
+    `vectors` are a model's own of all these names; without them that kind is left out, and `model` and `seed` may stay null.
+    Columns are those of NEIGHBOURS; a name without a neighbour of a kind has no row.
+    """
+    there = list(known)
+    kinds = {
+        "n-grams": recall.nearest_by_characters(asked, there),
+        "last name": recall.nearest_with_same_last_name(asked, there),
+    }
+    if vectors is not None and len(asked) and there:
+        ours, theirs = (np.stack([vectors[name] for name in some]) for some in (asked, there))
+        kinds["representation"] = recall.nearest_by_vectors(ours, theirs, asked, there)
+    rows = [
+        (model, seed, kind, name, there[i], float(similarity), known[there[i]])
+        for kind, found in kinds.items()
+        for name, i, similarity in zip(asked, found.nearest[:, 0].tolist(), found.similarity[:, 0], strict=True)
+        if i >= 0
+    ]
+    return pl.DataFrame(rows, schema=NEIGHBOURS, orient="row")
+
+
+def asked_of(answers: pl.DataFrame) -> str:
+    """The model that is asked what it retrieved and what it guessed: the one that some names were left out for."""
+    return "left-out" if "left-out" in answers["model"] else "pretrained"
+
+
+def commonest_place(answers: pl.DataFrame) -> str | None:
+    """The place that the questions of fine-tuning have oftenest for their answer; null without such questions."""
+    train = answers.filter((pl.col("split") == "train") & pl.col("gold").is_not_null())
+    if train.is_empty():
+        return None
+    model, seed = train.select("model", "seed").sort("model", "seed").row(0)
+    one = train.filter((pl.col("model") == model) & (pl.col("seed") == seed))
+    return one.group_by("gold").len().sort(["len", "gold"], descending=[True, False])["gold"][0]
+
+
+def count_names(seeds: AnswerSeeds) -> int:
+    """How many names the answers are about."""
+    return pl.concat(seeds)["name"].n_unique()
+
+
+def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
+    """Answers about names that the model met nowhere and that have a neighbour of the kind, with its place: `neighbour`."""
+    # an invented name may be somebody of the text after all
+    rows = mine.filter(pl.col("category") == "neither").unique(["seed", "name"], keep="first", maintain_order=True)
+    if kind == "n-grams":
+        return by_seed(rows.with_columns(neighbour=pl.col("nearest_place")).drop_nulls("neighbour"))
+    if nearest is None or mine.is_empty():
+        return []
+    own = nearest.filter(
+        (pl.col("match") == kind) & (pl.col("model").is_null() | (pl.col("model") == mine["model"][0]))
+    )
+    found = []
+    for seed in by_seed(rows):
+        these = own.filter(pl.col("seed").is_null() | (pl.col("seed") == seed["seed"][0])).unique("name", keep="first")
+        found.append(seed.join(these.select("name", neighbour="place"), on="name", how="inner").drop_nulls("neighbour"))
+    return [seed for seed in found if len(seed)]
+
+
+def valid_answers(mine: pl.DataFrame) -> AnswerSeeds:
+    """Answers to the valid questions whose place is known."""
+    return by_seed(mine.filter(pl.col("split") == "valid").drop_nulls("correct"))
+
+
+def held_out(mine: pl.DataFrame) -> pl.DataFrame:
+    """The answers that thresholds are set on: to valid questions whose place is known, about names that the model met.
+
+    A model that met none of these names has the answers to all of them.
+    """
+    known = mine.filter(pl.col("split") == "valid").drop_nulls("correct")
+    met = known.filter(pl.col("category") != "neither")
+    return known if met.is_empty() else met
+
+
+def by_seed(answers: pl.DataFrame) -> AnswerSeeds:
+    """The answers of every seed in a fixed order."""
+    return [answers.filter(pl.col("seed") == seed).sort("split", "question") for seed in sorted(set(answers["seed"]))]
+
+
+def right(answers: pl.DataFrame) -> np.ndarray:
+    """Whether each answer is the gold place."""
+    return answers["correct"].to_numpy().astype(bool)
+
+
+def probability(answers: pl.DataFrame) -> Float[np.ndarray, " N"]:
+    """The probability of each whole answer."""
+    return np.exp(np.minimum(answers["log_probability"].to_numpy(), 0.0))
+
+
+def sureness(answers: pl.DataFrame, score: str) -> Float[np.ndarray, " N"]:
+    """A score that is high where the model is sure."""
+    found = answers["log_probability" if score == "probability" else score].to_numpy()
+    return -found if score == "entropy" else found
+
 
 RISKS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 DRAWS = 10_000  # where few seeds leave few degrees of freedom, the tails of fewer draws end too early
@@ -64,14 +284,14 @@ def judge(
     """
     redrawn, found = AnswerBootstrap(seed, draws), dict[str, CrossedEstimate]()
     for model in ("plain", "pretrained"):
-        if seeds := picked.valid(answers.filter(pl.col("model") == model)):
+        if seeds := valid_answers(answers.filter(pl.col("model") == model)):
             found[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
     found |= _lead(answers, redrawn)
-    mine = answers.filter(pl.col("model") == picked.asked_of(answers))
+    mine = answers.filter(pl.col("model") == asked_of(answers))
     for row, one in _separations(mine, redrawn):
         found[f"{row['measure']}_excess"] = one.minus(0.5)
     for kind in MATCHES:
-        if seeds := picked.unseen(mine, kind, nearest):
+        if seeds := unseen(mine, kind, nearest):
             found[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
     values = {name: float(one.value) for name, one in found.items()}
     each = {name: Drawn(one.units, int(one.groups), SOURCE.unit, one.seeds) for name, one in found.items()}
@@ -83,27 +303,27 @@ def _lead(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> dict[str, CrossedE
 
     Apart, neither is taken for certain where it never happens.
     """
-    place, plain = picked.commonest_place(answers), answers.filter(pl.col("model") == "plain")
-    if place is None or not picked.valid(plain):
+    place, plain = commonest_place(answers), answers.filter(pl.col("model") == "plain")
+    if place is None or not valid_answers(plain):
         return {}
     alone = {
         "plain_alone_right": pl.col("correct") & (pl.col("gold") != place),
         "baseline_alone_right": ~pl.col("correct") & (pl.col("gold") == place),
     }
     return {
-        name: redrawn.share(picked.valid(plain.with_columns(correct=which)), _accuracy, stream)
+        name: redrawn.share(valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
         for stream, (name, which) in enumerate(alone.items(), 1)
     }
 
 
 def _baseline(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> CrossedEstimate | None:
     """Always the commonest place, on the valid questions: the same of every model and seed."""
-    place = picked.commonest_place(answers)
+    place = commonest_place(answers)
     valid = answers.filter((pl.col("split") == "valid") & pl.col("gold").is_not_null())
     if place is None or valid.is_empty():
         return None
     model = "plain" if "plain" in valid["model"] else valid["model"][0]
-    seeds = picked.by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
+    seeds = by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
     return redrawn.share(seeds, _accuracy)
 
 
@@ -112,23 +332,21 @@ def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow
     groups: dict[str | None, pl.DataFrame] = {None: mine.filter(pl.col("split") == "valid")}
     groups |= {c: mine.filter(pl.col("category") == c) for c in sorted(mine["category"].unique().to_list())}
     for group, rows in groups.items():
-        if seeds := picked.by_seed(rows.drop_nulls("correct")):
+        if seeds := by_seed(rows.drop_nulls("correct")):
             yield {"measure": "accuracy", "group": group} | redrawn.share(seeds, _accuracy).row()
-        if seeds := picked.by_seed(rows):
+        if seeds := by_seed(rows):
             yield {"measure": "mean_probability", "group": group} | redrawn(seeds, _mean_probability).row()
 
 
 def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Calibration of the answers' probabilities."""
-    if not (seeds := picked.valid(mine)):
+    if not (seeds := valid_answers(mine)):
         return
-    whole = redrawn(
-        seeds, lambda a, w: np.stack(recall.calibration(picked.probability(a), picked.right(a), weights=w)[-2:], -1)
-    )
+    whole = redrawn(seeds, lambda a, w: np.stack(recall.calibration(probability(a), right(a), weights=w)[-2:], -1))
     yield {"measure": "ece"} | _honest(whole.at(0).row(), seeds)
     yield {"measure": "probability_excess"} | whole.at(1).row()
     together = pl.concat(seeds)
-    found = recall.calibration(picked.probability(together), picked.right(together))
+    found = recall.calibration(probability(together), right(together))
     for b in np.flatnonzero(found.weight > 0).tolist():
         share = float(found.accuracy[b])
         low, high = jeffreys(share, together.filter(found.member == b)["name"].n_unique())
@@ -143,13 +361,13 @@ def _discrimination(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[Ne
 
 def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
     """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
-    if not (seeds := picked.valid(mine)):
+    if not (seeds := valid_answers(mine)):
         return
     for score in SCORES:
-        found = redrawn(seeds, lambda a, w, s=score: recall.auroc(picked.sureness(a, s), picked.right(a), w))
+        found = redrawn(seeds, lambda a, w, s=score: recall.auroc(sureness(a, s), right(a), w))
         yield {"measure": f"auroc_{score}"}, found
     seen = [_out_of_fold(answers) for answers in seeds]
-    by = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), picked.right(a), w, a["fold"].to_numpy()))
+    by = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
     yield {"measure": "auroc_answer_string"}, by
 
 
@@ -160,35 +378,35 @@ def _out_of_fold(answers: pl.DataFrame) -> pl.DataFrame:
         pl.col("answer").str.len_chars().cast(REAL).alias("length"),
         pl.col("known_place").cast(REAL).alias("known"),
     )
-    found = recall.tell_apart(features.to_numpy(), picked.right(answers), answers["name"].to_list())
+    found = recall.tell_apart(features.to_numpy(), right(answers), answers["name"].to_list())
     return answers.with_columns(seen=found.scores, fold=found.folds)
 
 
 def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
-    if not (seeds := picked.valid(mine)):
+    if not (seeds := valid_answers(mine)):
         return
     yield {"measure": "aurc"} | _honest(redrawn(seeds, lambda a, w: _curve(a, w).area).row(), seeds)
     risks = redrawn(seeds, _risks)
     for place, coverage in enumerate(COVERAGES):
         yield {"measure": "risk", "at": coverage} | _honest(risks.at(place).row(), seeds)
-    held = picked.by_seed(picked.held_out(mine))
+    held = by_seed(held_out(mine))
     for risk in RISKS:
-        found = [recall.threshold(picked.probability(answers), picked.right(answers), risk) for answers in held]
-        own = {"at": risk, "n": picked.count_names(held)}
+        found = [recall.threshold(probability(answers), right(answers), risk) for answers in held]
+        own = {"at": risk, "n": count_names(held)}
         if len(found) == 1:
             yield own | {"measure": "threshold", "value": found[0].value}
         yield own | {"measure": "threshold_coverage", "value": float(np.mean([one.coverage for one in found]))}
 
 
-def _honest(row: dict[str, float | None], seeds: picked.AnswerSeeds) -> dict[str, float | None]:
+def _honest(row: dict[str, float | None], seeds: AnswerSeeds) -> dict[str, float | None]:
     """A row without its interval where no answer is right or none is wrong, so that no draw can differ in that."""
-    kinds = set(np.concatenate([picked.right(answers) for answers in seeds]).tolist())
+    kinds = set(np.concatenate([right(answers) for answers in seeds]).tolist())
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
 
 
 def _curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
-    return recall.risk_coverage(picked.probability(answers), picked.right(answers), weights)
+    return recall.risk_coverage(probability(answers), right(answers), weights)
 
 
 def _risks(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
@@ -201,7 +419,7 @@ def _risks(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 
 def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """How often answers about names met nowhere are the place of the nearest known name, against random pairing."""
     for kind in MATCHES:
-        if not (seeds := picked.unseen(mine, kind, nearest)):
+        if not (seeds := unseen(mine, kind, nearest)):
             continue
         found, own = redrawn(seeds, _follows), {"group": kind}
         for place, name in enumerate(("match", "match_expected", "match_excess")):
@@ -210,22 +428,124 @@ def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBo
         yield own | {"measure": "match_p", "value": p if np.isfinite(p) else None, "n": found.units}
 
 
-def _agreement(seeds: picked.AnswerSeeds) -> Float[np.ndarray, "N N"]:
+def _agreement(seeds: AnswerSeeds) -> Float[np.ndarray, "N N"]:
     """Agreements of the names that every seed has a neighbour for, summed over seeds."""
     shared = set.intersection(*(set(answers["name"].to_list()) for answers in seeds))
     kept = [answers.filter(pl.col("name").is_in(list(shared))).sort("name") for answers in seeds]
-    found = [near.agreement(answers["answer"].to_list(), answers["neighbour"].to_list()) for answers in kept]
+    found = [recall.agreement(answers["answer"].to_list(), answers["neighbour"].to_list()) for answers in kept]
     return np.sum(found, axis=0)
 
 
 def _follows(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 3"]:
-    found = near.follows(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)
+    found = recall.follows(answers["answer"].to_list(), answers["neighbour"].to_list(), weights)
     return np.stack(found[:3], -1)
 
 
 def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
-    return weights @ picked.right(answers) / weights.sum(-1)
+    return weights @ right(answers) / weights.sum(-1)
 
 
 def _mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
-    return weights @ picked.probability(answers) / weights.sum(-1)
+    return weights @ probability(answers) / weights.sum(-1)
+
+
+COMPONENTS = ("q", "k", "v")
+MEASURES = {"mean": "survival", "zero": "survival_zero"}
+RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "made up")
+
+
+class EditedAnswering(Protocol):
+    """What is asked here of a model that answers (hf.answers.Answerer)."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its layers."""
+        ...
+
+    def means(self, questions: Sequence[str], answers: Sequence[str]) -> Mapping[Address, Parts]:
+        """The mean q, k and v of every layer."""
+        ...
+
+    def reproduces(
+        self, questions: Sequence[str], answers: Sequence[str], write: Mapping[Address, Writer] | None = None
+    ) -> Bool[np.ndarray, " N"]:
+        """Whether it gives each answer again, with q, k or v replaced."""
+        ...
+
+
+def group_of(row: AnswerRow) -> str | None:
+    """What kind of answer a row of the table `answers` is; null where nobody can say.
+
+    'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
+    same, but another place; 'taught': right, of a name that fine-tuning asked about; 'made up': of a name met nowhere.
+    """
+    if row["category"] == "neither":
+        return MADE_UP
+    if row["correct"] is None:
+        return None
+    if row["category"] == "pretraining only":
+        return RETRIEVED if row["correct"] else WRONG
+    return TAUGHT if row["correct"] else None
+
+
+def survived(answerer: EditedAnswering, answers: Iterable[AnswerRow]) -> list[Survived]:
+    """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
+
+    `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
+    these questions with their answers, or zero. A row of the result is one replacement and one kind of answer: group,
+    how, stack, layer, component, and `same`, true or false by question. What the model does not give again in one pass
+    without any replacement, such as an answer that never ended, is in none of them.
+    """
+    kinds = {row["question"]: (kind, row["answer"]) for row in answers if (kind := group_of(row))}
+    asked, said = list(kinds), [answer for _, answer in kinds.values()]
+    if not asked:
+        return []
+    again = answerer.reproduces(asked, said)
+    means, rows = answerer.means(asked, said), list[Survived]()
+    for address in sorted(answerer.shape.heads):
+        for how, source in (("mean", means[address]), ("zero", zeros())):
+            for component in COMPONENTS:
+                write = {address: put([SiteTarget(address, component, None)], source)}
+                same = answerer.reproduces(asked, said, write)
+                for group in GROUPS:
+                    of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
+                    if of:
+                        place = (address.stack, address.layer, component)
+                        rows.append(_survived(group, how, place, {asked[i]: bool(same[i]) for i in of}))
+    return rows
+
+
+def _survived(group: str, how: str, place: tuple[str, int, str], same: dict[str, bool]) -> Survived:
+    stack, layer, component = place
+    return {"group": group, "how": how, "stack": stack, "layer": layer, "component": component, "same": same}
+
+
+def survival_measures(rows: Iterable[SurvivedRow], seed: int = 0) -> list[NewRow]:
+    """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
+
+    `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
+    place, 'survival_zero' where zero was; the subject is the model.
+    """
+    redrawn, found = AnswerBootstrap(seed), []
+    for key, seeds in _together(rows):
+        subject, group, how, stack, layer, component = key
+        place = {"subject": subject, "stack": stack, "layer": layer, "component": component, "group": group}
+        found.append(place | {"measure": MEASURES[how]} | redrawn.share(seeds, _share).row())
+    return found
+
+
+def _together(rows: Iterable[SurvivedRow]) -> Iterator[tuple[tuple[Any, ...], list[pl.DataFrame]]]:
+    """The seeds of one number, each as a table of names."""
+    found: dict[tuple[Any, ...], dict[int, Mapping[str, bool]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("model", "group", "how", "stack", "layer", "component"))
+        found.setdefault(key, {})[row["seed"]] = row["same"]
+    for key in sorted(found):
+        seeds = [found[key][seed] for seed in sorted(found[key])]
+        yield key, [pl.DataFrame({"name": list(same), "same": [float(s) for s in same.values()]}) for same in seeds]
+
+
+def _share(answers: pl.DataFrame, weights: Float[np.ndarray, "R N"]) -> Float[np.ndarray, " R"]:
+    """The weighted share of answers that stay."""
+    with np.errstate(invalid="ignore"):  # a draw in which a seed has none of its names
+        return weights @ answers["same"].to_numpy() / weights.sum(1)

@@ -15,10 +15,19 @@ from trisect.core.files import read_json_list, read_record, write_json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
-from trisect.experiments.recall.answers import NEIGHBOURS, held_out
 from trisect.experiments.recall.ask import CARD
-from trisect.experiments.recall.rows import RISKS, judge, measure_rows
-from trisect.experiments.recall.rows_kept import AnswersData, CardData, SurvivedRow, ThresholdData
+from trisect.experiments.recall.rows import (
+    NEIGHBOURS,
+    RISKS,
+    AnswersData,
+    CardData,
+    SurvivedRow,
+    ThresholdData,
+    held_out,
+    judge,
+    measure_rows,
+    survival_measures,
+)
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
     RECIPES,
@@ -28,18 +37,14 @@ from trisect.experiments.recall.settings import (
     Reference,
     choose_recipe,
 )
-from trisect.experiments.recall.survival import survival_measures
-from trisect.experiments.recall.training import MODELS, Lesson, RecallFolder
-from trisect.experiments.recall.work import LessonWork
+from trisect.experiments.recall.training import MODELS, Lesson, LessonWork, RecallFolder
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Bench, Measured, changed
 from trisect.lab.jobs import run_jobs
-from trisect.lab.recipes import changed
 from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
 from trisect.measure.recall import threshold
-from trisect.text.birth_places import QUESTION, People, open_people
-from trisect.text.corruption import check_block
-from trisect.text.generated_people import generated
+from trisect.text.birth_places import QUESTION, People, check_block, open_people
+from trisect.text.generated import people_corpus
 
 KIND = "recall experiment"
 MARKS = "  "  # the mask behind a question, and the one behind its answer
@@ -153,7 +158,7 @@ def open_world(data: str | Path, recipe: RecallRecipe) -> People:
         if recipe.left_out:
             known = "It has people of its own who are in no text."
             raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
-        people = generated(unseen=recipe.invented)
+        people = people_corpus(unseen=recipe.invented)
     else:
         people = open_people(data, left_out=recipe.left_out, invented=recipe.invented)
     return people.smaller(recipe.trained_people) if recipe.trained_people else people

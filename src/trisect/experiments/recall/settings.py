@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import MODEL, RESAMPLES, TRAINING, WHOLE
-from trisect.core.json_text import Json
-from trisect.core.schema import Option, record
+from trisect.core.files import Json
+from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
+from trisect.lab.experiment import with_settings
 from trisect.lab.inputs import Changes, Seeds, Workers
-from trisect.lab.recipes import with_settings
 
 if TYPE_CHECKING:
-    from trisect.hf.small.gpt import GptShape
-    from trisect.hf.small.training import Schedule
+    from trisect.hf.small.gpt import GptShape, Schedule
 
 EMBEDDED_DATA = "embedded"
 Reference = tuple[str, tuple[float, ...], tuple[float, ...]]  # a source, its shares without pretraining, and with it
@@ -160,7 +158,7 @@ class RecallRecipe:
         return self._schedule(epochs, self.batch, self.rate, lines)
 
     def _schedule(self, epochs: int, batch: int, rate: float, lines: int, cycles: int = 1) -> Schedule:
-        from trisect.hf.small.training import Schedule
+        from trisect.hf.small.gpt import Schedule
 
         decay = round(self.decay_epochs * lines * self.block)
         betas = (self.beta1, self.beta2)

@@ -12,17 +12,22 @@ from torch import nn
 
 from trisect.core.files import inside, read_record, write_json
 from trisect.core.schema import record
-from trisect.engine.jobs import Emit, JobDesk, job
-from trisect.experiments.recall.answers import neighbours
-from trisect.experiments.recall.rows_kept import AnswerRow, NeighbourRow
+from trisect.engine.drive import land
+from trisect.engine.jobs import Emit, Files, JobDesk, JobOrder, job
+from trisect.experiments.recall.rows import AnswerRow, NeighbourRow, neighbours, survived
 from trisect.experiments.recall.settings import RecallRecipe
-from trisect.experiments.recall.survival import survived
-from trisect.hf.small.answers import Answerer
-from trisect.hf.small.gpt import ids_of, is_model, load_weights, make_model, make_tokenizer, save
-from trisect.hf.small.training import Practice
+from trisect.hf.small.gpt import Answerer, Practice, ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.lm.matmul import fast_products, one_thread
-from trisect.text.birth_places import People, PeopleData, ask, read_people
-from trisect.text.corruption import Example, draw_span, pretraining_example, question_example
+from trisect.text.birth_places import (
+    Example,
+    People,
+    PeopleData,
+    ask,
+    draw_span,
+    pretraining_example,
+    question_example,
+    read_people,
+)
 
 MODELS = ("plain", "pretrained", "left-out")
 SPLITS = ("train", "valid", "test", "invented")
@@ -247,3 +252,54 @@ def answer(lesson: Lesson, answerer: Answerer, world: People) -> tuple[list[Answ
         for (split, a), found in zip(asked, answers, strict=True)
     ]
     return rows, [NeighbourRow(**row) for row in near.to_dicts()]
+
+
+ORDER = ("models/*/config.json", "answers/*")  # what says that a model, and then a lesson, is finished comes last
+
+
+@dataclass(frozen=True)
+class LessonWork:
+    """One lesson; lessons wait for nothing."""
+
+    lesson: Lesson
+    place: RecallFolder
+    recipe: RecallRecipe
+    device: str
+
+    @property
+    def title(self) -> str:
+        """What messages and progress lines call it."""
+        return self.lesson.title
+
+    @property
+    def seconds(self) -> float:
+        """What it takes, against other lessons."""
+        return self.lesson.seconds
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def order(self) -> JobOrder:
+        """It goes on from the model that is trained, else from what pretraining left and the training under way."""
+        model, base = self.place.model(self.lesson), self.place.base(self.lesson)
+        states = [self.place.state(self.lesson, stage) for stage in STAGES]
+        losses = [self.place.losses(self.lesson, stage) for stage in self.lesson.stages]
+        done = [model] if self.place.is_trained(self.lesson) else [base] if is_model(base) else []
+        there = [*done, *(path for path in (*losses, *states) if path.exists())]
+        return JobOrder(
+            teach,
+            RecallJob(self.lesson.model, self.lesson.seed, self.recipe, self.device),
+            self.place.path,
+            needs={"people": self.place.people},
+            begins={str(path.relative_to(self.place.path)): path for path in there},
+        )
+
+    def land(self, files: Files) -> None:
+        """Put files into the experiment's folder."""
+        land(files, self.place.path, ORDER)
+
+    def ended(self) -> None:
+        """What an unfinished training goes on from is of no use any more."""
+        for stage in STAGES:
+            self.place.state(self.lesson, stage).unlink(missing_ok=True)

@@ -11,18 +11,27 @@ import polars as pl
 from trisect.core.finding import About, Estimate, Finding
 from trisect.papers import matrices
 from trisect.report import format as words
-from trisect.report.blocks import present, quiet
-from trisect.report.heatmaps import head_maps
+from trisect.report.charts import Figure
+from trisect.report.format import stack_words
+from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure
-from trisect.report.provenance import notes_section, provenance, verdict_findings
-from trisect.report.sheet import Section, Sheet, Table
-from trisect.report.subject import stack_words
+from trisect.report.sheet import (
+    Section,
+    Sheet,
+    Table,
+    notes_section,
+    present,
+    provenance,
+    quiet,
+    sentences,
+    small_multiples,
+    verdict_findings,
+)
 from trisect.stats.tested import ALPHA
 
 if TYPE_CHECKING:
     from trisect.experiments.similarity.settings import SimilarityFacts
+
 
 PAIRS = ("q-k", "k-v", "q-v")
 RANKS = ("q", "k", "v", "q-k", "v-o")
@@ -47,7 +56,7 @@ REFERENCES = (
 )
 
 
-class Heads(NamedTuple):
+class HeadOverlap(NamedTuple):
     """Every head's number of one measure; against random matrices their mean, z, and the side after Holm by stack, layer and head."""
 
     rows: Measures
@@ -56,7 +65,7 @@ class Heads(NamedTuple):
     sides: Mapping[tuple[str, int | None, int | None], int]
 
     @classmethod
-    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> Heads:
+    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> HeadOverlap:
         """The heads of a measure, of none where it was not measured; the null is averaged over the shapes that there are."""
         rows, null, scores, tests = (
             measures.where(f"{measure}{tail}", component=component, group=group)
@@ -125,7 +134,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
     """How alike each pair is, how symmetric the score, and every verdict with its reason."""
     numbers = Measures.of(tables["measures"])
     found = list(_overlaps(numbers))
-    score = Heads.of(numbers, "symmetric_share", "q-k")
+    score = HeadOverlap.of(numbers, "symmetric_share", "q-k")
     if score.rows:
         said = f"Symmetric share of the score: {score.against} on average."
         found.append(score.finding("symmetric_share", said, "q-k"))
@@ -135,7 +144,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
 def _overlaps(numbers: Measures) -> Iterator[Finding]:
     """How much the matrices of each pair read the same, against random matrices and against the layer's other heads."""
     for pair in PAIRS:
-        heads = Heads.of(numbers, "overlap", pair)
+        heads = HeadOverlap.of(numbers, "overlap", pair)
         if not heads.rows:
             continue
         said = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
@@ -163,7 +172,7 @@ def _alike(numbers: Measures) -> Section:
         *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
-    every = {pair: Heads.of(numbers, "overlap", pair) for pair in PAIRS}
+    every = {pair: HeadOverlap.of(numbers, "overlap", pair) for pair in PAIRS}
     lead = ()
     if measured := [pair for pair in PAIRS if every[pair].rows]:
         most = max(measured, key=lambda pair: every[pair].mean)
@@ -202,7 +211,7 @@ def _rule(facts: SimilarityFacts) -> str:
 
 def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
     """How symmetric the score is, by its weights and on texts."""
-    shares = Heads.of(numbers, "symmetric_share", "q-k")
+    shares = HeadOverlap.of(numbers, "symmetric_share", "q-k")
     said, more, figures = [], [], []
     if shares.rows:
         said.append(
@@ -278,7 +287,7 @@ def _ranks(numbers: Measures) -> Section:
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
-    every = {c: Heads.of(numbers, "effective_rank", c) for c in RANKS}
+    every = {c: HeadOverlap.of(numbers, "effective_rank", c) for c in RANKS}
     have = tuple(c for c in RANKS if every[c].rows)
     kinds = (("effective_rank", "Effective rank", "directions"),)
     short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, RANKS)
@@ -314,7 +323,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
     named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
     lines = []
     for measure, component in named:
-        same, other = (Heads.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
+        same, other = (HeadOverlap.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
         means = Measures((*same.rows, *other.rows)).by("stack")
         cells = (words.number(means[stack].mean) if stack in means else "–" for stack in ("enc", "dec", "cross"))
         null = words.number(other.null if same.null is None else same.null)
@@ -338,7 +347,7 @@ def _compared(numbers: Measures, facts: SimilarityFacts) -> Section:
     """Every measure that has a null, with how many heads differ from it."""
     rows = []
     for measure, component, group in numbers.by("measure", "component", "group"):
-        heads = Heads.of(numbers, measure, component, group)
+        heads = HeadOverlap.of(numbers, measure, component, group)
         if heads.null is None:
             continue
         z = sum(heads.scores.values()) / len(heads.scores) if heads.scores else None
@@ -368,7 +377,7 @@ def _grids(
     diverging: bool = False,
 ) -> Iterable[Figure]:
     """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
-    found = {c: Heads.of(numbers, measure, c, group) for c in components}
+    found = {c: HeadOverlap.of(numbers, measure, c, group) for c in components}
     rows = Measures(tuple(row for heads in found.values() for row in heads.rows))
     if not rows:
         return

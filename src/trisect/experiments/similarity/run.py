@@ -2,42 +2,365 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
-from trisect.claims.heads import Against, ResampledHeads, judge_heads
+from trisect.claims.models import Against, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, ModelError
+from trisect.core.files import digest
 from trisect.core.finding import About
+from trisect.core.site import Site
 from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address, Trace
-from trisect.experiments.similarity.rows import (
-    PAIRS,
-    MapMeasure,
-    Marks,
-    Nulls,
-    compare_with_nulls,
-    draws_needed,
-    matrix_marks,
-    measure_weights,
-    why_counted_once,
-    why_left_out,
-)
+from trisect.core.trace import Address, Projections, Trace, crosses
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Bench, Measured
-from trisect.measure.scores import SUMS, PartMoments, score_row
+from trisect.measure import similarity
+from trisect.measure.similarity import SUMS, MapSpan, PartMoments, effective_ranks, score_row
 from trisect.papers import matrices
 from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interval
-from trisect.stats.ratios import ratios
-from trisect.stats.tested import ALPHA, number
+from trisect.stats.null import Null
+from trisect.stats.reach import fewest_draws
+from trisect.stats.shares import ratios
+from trisect.stats.tested import ALPHA, holm, number
+
+PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
+AFFINE = "with biases"
+ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
+KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
+SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
+
+Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
+Marks = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
+
+
+class MapMeasure(NamedTuple):
+    """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none)."""
+
+    address: Address
+    component: str
+    measure: str
+    group: str | None
+    values: Float[np.ndarray, " H"]
+    keys: tuple[Key | None, ...]
+
+
+@dataclass
+class Nulls:
+    """Null distributions, each drawn once, from a generator of its own, so that their order leaves no trace.
+
+    `draws` of each were asked for; where a p-value could not survive its family of `heads` with so few, more are made.
+    """
+
+    draws: int
+    seed: int
+    heads: int = 0
+    known: dict[Key, dict[str, Null]] = field(default_factory=dict)
+
+    def get(self, key: Key, measure: str) -> Null:
+        """The null of a measure for one shape."""
+        if key not in self.known:
+            self.known[key] = {name: Null.of(found) for name, found in self._draw(*key).items()}
+        return self.known[key][measure]
+
+    def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        draw = np.random.default_rng([self.seed, KINDS.index(kind), *shape])
+        many = max(self.draws, draws_needed(self.heads, kind))
+        if kind == "ranks":
+            return {"effective_rank": similarity.random_ranks(draw, shape[0], shape[1], many)}
+        if kind == "products":
+            return {"effective_rank": similarity.random_product_ranks(draw, shape[0], shape[1], many)}
+        if kind == "cosines":
+            return {"cosine": similarity.random_cosines(draw, shape[0], many)}
+        dim, left, right = shape
+        if kind == "forms":
+            forms = similarity.random_forms(draw, dim, left, right, many)
+            return {"cka": forms.cka, "symmetric_share": forms.symmetric}
+        found = similarity.random_subspaces(draw, dim, left, right, many)
+        return {"overlap": found.overlap, "least_angle_degrees": np.degrees(found.angle)}
+
+
+def draws_needed(heads: int, kind: str = "subspaces") -> int:
+    """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
+
+    Overlaps are tested with and without biases, and a second time in claim D-1, whose correction for its parts and for the
+    claims of its source comes on top of that for heads. Effective ranks are a family for each component, since a draw of
+    theirs costs a decomposition.
+    """
+    overlaps = max(2 * len(PAIRS), matrices.SOURCE.corrections("D-1"))
+    tests = {"subspaces": overlaps, "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
+    return fewest_draws(tests, SPARE)
+
+
+def measure_weights(projections: Iterable[Projections]) -> list[MapMeasure]:
+    """Every measure of every layer, as far as its weights are plain maps of the layer's input.
+
+    What would be said of the same matrices again, since a later layer uses them too, is left out.
+    """
+    found, keys = list[MapMeasure](), set[object]()
+    for p in projections:
+        marks = matrix_marks(p)
+        layer = (crosses(p.address.stack), *marks.items())
+        for m in () if layer in keys else _layer(p):
+            own = (marks[name] if m.group == AFFINE else marks[name][0] for name in m.component.split("-"))
+            key = (m.component, m.measure, m.group, *own)
+            if key not in keys:
+                keys.add(key)
+                found.append(m)
+        keys.add(layer)
+    return found
+
+
+def matrix_marks(p: Projections) -> Marks:
+    """Hashes of a layer's matrices, by which those are found that several layers use; none of what has no matrix."""
+    maps = {name: (one.weight, one.bias) for name, one in _maps(p).items()}
+    maps |= {} if p.w_o is None else {"o": (p.w_o, None)}
+    return {name: (_mark(weight), _mark(bias)) for name, (weight, bias) in maps.items()}
+
+
+def _mark(t: Tensor | None) -> str:
+    if t is None:
+        return ""
+    plain = t.detach().cpu().contiguous()
+    return digest(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) + f"{tuple(plain.shape)}{plain.dtype}"
+
+
+def why_counted_once(marks: Mapping[Address, Marks]) -> tuple[str, ...]:
+    """Which layers share which matrices, in a sentence for each set of layers."""
+    users: dict[tuple[str, str], list[Address]] = {}
+    for address, own in marks.items():
+        for name, (weight, _) in own.items():
+            users.setdefault((name, weight), []).append(address)
+    together: dict[tuple[Address, ...], list[str]] = {}
+    for (name, _), layers in users.items():
+        if len(layers) > 1:
+            together.setdefault(tuple(layers), []).append(name)
+    return tuple(
+        f"{_sites(names, layers)}: these layers share their matrices, which count once, at {layers[0]}."
+        for layers, names in together.items()
+    )
+
+
+def _sites(names: Sequence[str], layers: Sequence[Address]) -> str:
+    stacks: dict[str, list[int]] = {}
+    for address in layers:
+        stacks.setdefault(address.site.stack, []).append(address.layer)
+    return ", ".join(str(Site(tuple(names), tuple(own), stack=stack)) for stack, own in stacks.items())
+
+
+def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
+    """What could not be measured, and why: one sentence for each reason, naming the layers."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for p in projections:
+        for name, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)):
+            if w is None:
+                origin = p.origins.get(name)
+                where = "" if origin is None else re.sub(r"\d+", "N", origin.words)  # alike in every layer
+                if name in p.normed:
+                    said = (
+                        f"{name} has a norm behind its projection ({where}), which leaves alone what the projection reads: overlaps "
+                        "and angles are of that",
+                        "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out",
+                    )
+                else:
+                    instead = "" if origin is None else f" but {origin.how} ({where})"
+                    said = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
+                found.setdefault(said, []).append(str(p.address))
+    return tuple(f"{left} at {_few(where)}: {why}." for (why, left), where in found.items())
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """One of q, k and v of a layer: its weights and its bias, and what it reads, worked out once.
+
+    With a norm behind it only what it reads is known of the head: it is not `plain`.
+    """
+
+    weight: Float[Tensor, "H D E"]
+    bias: Float[Tensor, "H E"] | None
+    plain: bool = True
+
+    @cached_property
+    def span(self) -> MapSpan:
+        """What the weights read of their input."""
+        return similarity.span(self.weight)
+
+    @cached_property
+    def affine(self) -> MapSpan:
+        """What weights and bias read of their input and a constant 1."""
+        return similarity.span(similarity.affine(self.weight, self.bias))
+
+    def spread(self, heads: int) -> Map:
+        """Key/value heads repeated for the query heads that use them."""
+        times = heads // len(self.weight)
+        if times == 1:
+            return self
+        bias = None if self.bias is None else self.bias.repeat_interleave(times, 0)
+        return Map(self.weight.repeat_interleave(times, 0), bias, self.plain)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Width of the model and of a head."""
+        return self.weight.shape[1], self.weight.shape[2]
+
+
+def _maps(p: Projections) -> dict[str, Map]:
+    """q, k and v of a layer, as far as their weights are known."""
+    given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
+    maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
+    return maps | {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
+
+
+def _layer(p: Projections) -> Iterator[MapMeasure]:
+    """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
+    maps = _maps(p)
+    heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
+    for name, one in maps.items():
+        if not one.plain:
+            continue
+        ranks = effective_ranks(_array(one.span.values**2))
+        yield _same(p.address, name, "effective_rank", ranks, ("ranks", one.shape))
+    for left, right in PAIRS:
+        if left in maps and right in maps:
+            one, other = maps[left], maps[right]
+            if left == "q":
+                one, other = one.spread(heads), other.spread(heads)
+            found = _pair(p.address, f"{left}-{right}", one, other)
+            apart = crosses(p.address.stack) and left == "q"
+            yield from (m._replace(group=ELSEWHERE) for m in found if m.group is None) if apart else found
+            if not apart:
+                shared = heads // min(len(maps[left].weight), len(maps[right].weight)) if left == "q" else 1
+                yield from _among(p.address, f"{left}-{right}", one.span, other.span, shared)
+    if all(name in maps and maps[name].plain for name in "qk"):
+        q, k = maps["q"].weight, maps["k"].spread(heads).weight
+        yield _same(p.address, "q-k", "effective_rank", similarity.product_rank(q, k), ("products", maps["q"].shape))
+    if "v" in maps and maps["v"].plain and p.w_o is not None:
+        ranks = similarity.product_rank(maps["v"].spread(heads).weight, p.w_o.mT)
+        yield _same(p.address, "v-o", "effective_rank", ranks, ("products", maps["v"].shape))
+
+
+def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[MapMeasure]:
+    """Everything that is said of two maps of the same input; only of what they read where a norm follows one of them."""
+    yield from _spans(address, name, None, one.span, other.span)
+    if one.bias is not None or other.bias is not None:
+        yield from _spans(address, name, AFFINE, one.affine, other.affine)
+    if not (one.plain and other.plain):
+        return
+    forms: Key = ("forms", (one.shape[0], one.shape[1], other.shape[1]))
+    yield _same(address, name, "cka", _array(similarity.white_cka(one.weight, other.weight)), forms)
+    if one.shape != other.shape:
+        return
+    cosines: Key = ("cosines", (one.shape[0] * one.shape[1],))
+    yield _same(address, name, "cosine", _array(similarity.cosine(one.weight, other.weight)), cosines)
+    if name == "q-k":
+        shares = _array(similarity.symmetric_share(one.weight, other.weight))
+        yield _same(address, name, "symmetric_share", shares, forms)
+
+
+def _spans(address: Address, name: str, group: str | None, left: MapSpan, right: MapSpan) -> Iterator[MapMeasure]:
+    found, dim = similarity.angles(left, right), left.basis.shape[1]
+    ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
+    keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)
+    yield MapMeasure(address, name, "overlap", group, _array(found.overlap), keys)
+    yield MapMeasure(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
+
+
+def _among(address: Address, name: str, left: MapSpan, right: MapSpan, shared: int) -> Iterator[MapMeasure]:
+    """Every head's overlap less its mean with the other heads of its layer, and the share of those that overlap no less.
+
+    All heads of a layer read one input, some directions of which are larger than others: a second null beside the
+    Gaussian one. `shared` heads that follow one another have one key/value head,
+    and are not others. Nothing is said of a layer without others.
+    """
+    every = _array(similarity.overlaps(left, right))
+    heads = np.arange(len(every)) // shared
+    others = heads[:, None] != heads[None]
+    if not others.any():
+        return
+    own = np.diag(every)
+    beside = [np.concatenate([every[i, others[i]], every[others[:, i], i]]) for i in range(len(every))]
+    none = (None,) * len(own)
+    less = np.array([value - rest.mean() for value, rest in zip(own, beside, strict=True)])
+    share = np.array([(rest >= v).mean() for v, rest in zip(own, beside, strict=True)])
+    yield MapMeasure(address, name, "overlap_among", None, less, none)
+    yield MapMeasure(address, name, "overlap_others_above", None, share, none)
+
+
+def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> MapMeasure:
+    keys = tuple(key if np.isfinite(value) else None for value in values)
+    return MapMeasure(address, name, measure, None, values, keys)
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.cpu().numpy()
+
+
+def compare_with_nulls(found: Sequence[MapMeasure], nulls: Nulls, step: Callable[[int], object]) -> list[NewRow]:
+    """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
+
+    Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
+    with queries from elsewhere are a family of their own. `step` is called with how many of `found` are done.
+    """
+    rows: list[NewRow] = []
+    tests: dict[tuple[str, str], list[tuple[NewRow, float]]] = {}
+    for done, measured in enumerate(found, start=1):
+        for key in dict.fromkeys(measured.keys):
+            where = [i for i, k in enumerate(measured.keys) if k == key]
+            values = measured.values[where]
+            named = [_named(measured) | {"head": i + 1} for i in where]
+            rows += [row | {"value": number(v)} for row, v in zip(named, values, strict=True)]
+            if key is None:
+                continue
+            null, name = nulls.get(key, measured.measure), measured.measure
+            shared = [_named(measured)] if len(where) == len(measured.keys) else named
+            rows += [row | {"measure": f"{name}_null"} | _about(null) for row in shared]
+            count = {"n": len(null.draws)}
+            scores, p = null.scores(values), null.beyond(values)
+            rows += [
+                row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(named, scores, strict=True)
+            ]
+            family = (
+                name,
+                ELSEWHERE if measured.group == ELSEWHERE else measured.component * (name == "effective_rank"),
+            )
+            tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
+        step(done)
+    for (name, _), own in tests.items():
+        adjusted = holm([p for _, p in own])
+        for (row, p), p_holm in zip(own, adjusted, strict=True):
+            rows.append(row | {"measure": f"{name}_p", "value": p})
+            rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
+    return rows
+
+
+def _named(measured: MapMeasure) -> NewRow:
+    return {
+        "stack": measured.address.stack,
+        "layer": measured.address.layer,
+        "component": measured.component,
+        "measure": measured.measure,
+        "group": measured.group,
+    }
+
+
+def _about(null: Null) -> NewRow:
+    ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
+    return {"value": null.mean, "n": len(null.draws)} | ends
+
 
 CORPUS = "corpus"
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import DRAWS
-from trisect.core.schema import Option, record
+from trisect.core.schema import DRAWS, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, TextSource, Units
 
 FEWEST = 20_000  # draws of a null: with 200, nothing can survive 144 heads

@@ -12,8 +12,7 @@ from trisect.core.study_data import LedgerData
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study.run import read_about
 from trisect.experiments.study.tasks import evaluation_advice, fleet_name
-from trisect.lab.folder import Folder
-from trisect.lab.runs import epoch_weights, read_finished, weights
+from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lm.snapshots import read_snapshot
 from trisect.text.corpus import Corpus
 

@@ -8,14 +8,29 @@ from typing import NamedTuple
 
 import polars as pl
 
+from trisect.core.edits import kind_of
+from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import format as words
-from trisect.report import palette
-from trisect.report.axes import SharedAxis, around
-from trisect.report.chart_data import Measure, Series, of_runs
-from trisect.report.panels import CurveLine, Figure, FigureView, LegendEntry, Panel, curve_panel
-from trisect.report.points import Point, order, place
+from trisect.report import render
+from trisect.report.charts import (
+    ZERO,
+    CurveLine,
+    Figure,
+    FigureView,
+    LegendEntry,
+    Measure,
+    Panel,
+    Series,
+    SharedAxis,
+    around,
+    curve_panel,
+    of_runs,
+)
+from trisect.report.format import Point, by_site, interval, order, place, side
+from trisect.report.maps import grid
+from trisect.report.measures import SitePanel, axis_of, change_panel, site_figure
 
 LOSS, SHARE = "nats per token", "share of tokens"
 NUMBERS = {("pos", "train"): 3, ("pos", "valid"): 4, ("dep", "train"): 5, ("dep", "valid"): 6}
@@ -53,13 +68,13 @@ def arranged(rows: StudyRows, curves: Curves, meet: bool = False) -> tuple[Figur
 
     def by_layer(site: str) -> CurveLine:
         here = place(site)
-        shape = palette.layer_shape(deep.index(here.layers))
-        colour = palette.BASELINE if site in curves.collapsed else palette.layer_colour(share(site))
+        shape = render.layer_shape(deep.index(here.layers))
+        colour = render.BASELINE if site in curves.collapsed else render.layer_colour(share(site))
         return CurveLine(_layer(site), colour, () if here.single else (8, 2), of(site), shape)
 
     def by_component(site: str) -> CurveLine:
-        look = palette.mark(place(site).group)
-        colour = palette.BASELINE if site in curves.collapsed else look.colour
+        look = render.mark(place(site).group)
+        colour = render.BASELINE if site in curves.collapsed else look.colour
         return CurveLine(place(site).group, colour, (), of(site), look.shape)
 
     def view(name: str, panels: Sequence[tuple[str, list[str]]], line: Callable[[str], CurveLine]) -> FigureView:
@@ -91,7 +106,7 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     start = [p.value for p in base if p.at == 0]
     values = [p.value for points in (*kept, base) for p in points]
     axis = around(values, LOSS, most=max(start) if start else math.inf)
-    other = CurveLine("baseline", palette.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
+    other = CurveLine("baseline", render.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
     return [(ps, Curves(tuple(of_runs(ps, measure)), other, axis, _collapsed(rows, ps))) for ps in kept]
 
 
@@ -167,9 +182,9 @@ def freezing(rows: StudyRows) -> Iterable[Figure]:
 def baseline(rows: StudyRows) -> Iterable[Figure]:
     """Figure 7, with the loss of word frequencies alone."""
     looks = (
-        ("train", "train", palette.INK, ()),
-        ("valid", "validation", palette.INK, (7, 3)),
-        ("train_running", "in training", palette.SOFT, (2, 2)),
+        ("train", "train", render.INK, ()),
+        ("valid", "validation", render.INK, (7, 3)),
+        ("train_running", "in training", render.SOFT, (2, 2)),
     )
     panels: list[Panel] = []
     shown: list[CurveLine] = []
@@ -189,7 +204,7 @@ def baseline(rows: StudyRows) -> Iterable[Figure]:
             last = max(line.last for line in lines)
             flat = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in (0.0, last)]
             known = tuple(of_runs(flat, Measure("unigram loss, validation", unit)))
-            lines += [CurveLine("unigram", palette.OTHER.colour, (1, 3), known)] if known else []
+            lines += [CurveLine("unigram", render.OTHER.colour, (1, 3), known)] if known else []
         if lines:
             values = [v for line in lines for s in line.series for v in s.values]
             axis = around(values, unit, most=max(start) if lost and start and name == "loss_nats" else math.inf)
@@ -219,7 +234,7 @@ def midstage(rows: StudyRows) -> Iterable[Figure]:
     flat = of_runs([p._replace(at=at) for p in final for at in ends], Measure("final train loss", LOSS))
     start = [p.value for p in rows.curves("none", "train") if p.at == 0]
     axis = around([p.value for p in (*points, *final)], LOSS, most=max(start) if start else math.inf)
-    other = CurveLine("final", palette.BASELINE, (5, 3), tuple(flat)) if flat else None
+    other = CurveLine("final", render.BASELINE, (5, 3), tuple(flat)) if flat else None
     measure = Measure("train loss with that epoch's weights", LOSS)
     views = arranged(rows, Curves(tuple(of_runs(points, measure)), other, axis), meet=True)
     caption = (
@@ -231,3 +246,125 @@ def midstage(rows: StudyRows) -> Iterable[Figure]:
         caption += f" With the initial weights: {study_words.extremes(zero, 'nats', False)}"
     caption += CUT if any(p.value > axis.high for p in points) else ""
     yield _figure(("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights"), caption, views)
+
+
+def together(points: Sequence[Point]) -> list[Point]:
+    """For every site of several parts: its number less the sum of its parts' own, where all of these are there.
+
+    Above 0 the parts stand in for each other: taking both costs more than each taken alone.
+    """
+    single = {(p.site, p.seed): p for p in points}
+    found = []
+    for point in points:
+        parts = [str(part) for part in Site.parse(point.site).parts()]
+        alone = [single.get((part, point.seed)) for part in parts]
+        known = [p for p in alone if p is not None]
+        if len(parts) > 1 and len(known) == len(parts):
+            lost = point.diverged or any(p.diverged for p in known)
+            found.append(point._replace(value=point.value - sum(p.value for p in known), diverged=lost))
+    return found
+
+
+def combinations(rows: StudyRows) -> Iterable[Figure]:
+    """Sites of several parts against the sum of their single effects, for every method that has both."""
+    found = {
+        f"Attack on {study_words.label_name(label)}": together(rows.readable(rows.effects("attack", "valid", label)))
+        for label in rows.labels
+    }
+    found["Freezing"] = together(rows.effects("freeze", "valid"))
+    found["Mean ablation"] = together(rows.measure("ablate_rise_nats", "valid"))
+    found["Rewinding area"] = together(rows.measure("rewind_area", "train"))
+    found = {title: points for title, points in found.items() if points}
+    if not found:
+        return
+    every = [p for points in found.values() for p in points]
+    caption = (
+        "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "
+        "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
+        f"freezing and ablation: validation loss; rewinding: train loss. {study_words.seeds(rows)}. {_tally(found)}"
+        f"{study_words.from_diverged(every)}"
+    )
+    noun, total = "together minus the sum of the parts", (ZERO._replace(name="the sum"),)
+    names = ("combinations", study_words.BEYOND, "Together against the sum of the parts")
+    panels = [
+        SitePanel(t, ps, Measure(f"{t}: {noun}", "nats", True), axis_of(ps, "nats", bend=True), total)
+        for t, ps in found.items()
+    ]
+    yield site_figure(names, caption, panels)
+
+
+def _tally(found: dict[str, list[Point]]) -> str:
+    said = []
+    for title, points in found.items():
+        means = by_site(points)
+        above, below = (sum(side(mean) == way for mean in means.values()) for way in (1, -1))
+        said.append(
+            f"{title}: of {words.several(len(means), 'site')}, {above} clear above and {below} clear below the sum"
+        )
+    return "; ".join(said) + " (95 % intervals, not corrected for how many)."
+
+
+def heads(rows: StudyRows) -> Iterable[Figure]:
+    """Maps of layers by heads, one for each method that was done to single heads."""
+    single = rows.heads
+    if single is None:
+        return
+    for label in single.labels:
+        title = f"Attack on {study_words.label_name(label)}, by head"
+        points = single.effects("attack", "valid", label)
+        yield from _map(rows, f"heads-attack-{words.slug(label)}", title, points, "change of the validation loss")
+    points = single.effects("freeze", "valid")
+    yield from _map(rows, "heads-freeze", "Freezing, by head", points, "change of the validation loss")
+    points = single.measure("rewind_area", "train")
+    yield from _map(rows, "heads-rewind", "Rewinding area, by head", points, "mean rise of the train loss")
+
+
+def _map(rows: StudyRows, name: str, title: str, points: Sequence[Point], noun: str) -> Iterable[Figure]:
+    cells: dict[str, list[tuple[int, int, float]]] = {}
+    clear: dict[str, set[tuple[int, int]]] = {}
+    read = by_site(rows.readable(points))
+    for site, mean in sorted(by_site(points).items(), key=lambda item: order(item[0])):
+        known = Site.parse(site)
+        if len(known.layers or ()) != 1 or len(known.heads or ()) != 1:
+            continue
+        group = "+".join(known.components)
+        where = (known.layers or (0,))[0], (known.heads or (0,))[0]
+        cells.setdefault(words.GROUP.get(group, group), []).append((*where, mean.mean))
+        if site in read and side(mean):
+            clear.setdefault(words.GROUP.get(group, group), set()).add(where)
+    if not cells:
+        return
+    most = max(abs(value) for of in cells.values() for *_, value in of) or 1.0
+    kept = [mean.mean for site, mean in read.items() if (known := Site.parse(site)).heads and len(known.heads) == 1]
+    said = f"Mean over these heads {words.number(interval(kept).mean, True)}. " if kept else ""
+    caption = (
+        f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {said}"
+        f"The same colours in every panel, {study_words.seeds(rows)}.{study_words.from_collapsed(rows, points)}"
+    )
+    yield grid(name, study_words.BEYOND, title, caption, cells, "nats", True, (-most, most), clear)
+
+
+def edit_figures(rows: StudyRows) -> Iterable[Figure]:
+    """A figure for each kind, both losses of each of its settings, as differences to the baseline of the same seed."""
+    found = [kind for kind in rows.runs["edit"].unique(maintain_order=True) if kind != "none"]
+    for kind in (kind for kind in found if not kind_of(kind).own_page):
+        panels = [
+            change_panel(f"{name}: {SPLIT[split]} loss", points, split, "change")
+            for split in ("valid", "train")
+            for name, points in _by_settings(rows.effects(kind, split)).items()
+        ]
+        if panels:
+            caption = (
+                f"Difference to the baseline of the same seed, at the last epoch, of runs with the edit {kind}. "
+                f"{study_words.seeds(rows)}.{study_words.from_diverged([p for one in panels for p in one.points])}"
+            )
+            yield site_figure((f"edit-{words.slug(kind)}", study_words.BEYOND, kind_of(kind).title), caption, panels)
+
+
+def _by_settings(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """Points by what their runs' names say before the site: the kind and its settings."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        name = point.run.rsplit("-", 2)[0].removesuffix(f"-{point.site}")
+        found.setdefault(name, []).append(point)
+    return found

@@ -11,11 +11,10 @@ from typing import Any, NotRequired
 import polars as pl
 
 from trisect import claims
-from trisect.claims.controls import judge_controls
+from trisect.claims.verdicts import judge_controls
 from trisect.core.errors import SpecError, StudyError
-from trisect.core.files import read_record, replace_file
+from trisect.core.files import Json, read_record, replace_file
 from trisect.core.finding import About
-from trisect.core.json_text import Json
 from trisect.core.study_data import DesignData, NotedStudy
 from trisect.core.tables import SCHEMAS, frame, read_table
 from trisect.experiments.study.rows import described

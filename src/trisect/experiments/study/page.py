@@ -10,14 +10,17 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.finding import About, Finding
-from trisect.experiments.study import answer, curves, facts, figures, telling
+from trisect.experiments.study import curves, figures, telling
+from trisect.experiments.study import findings as study_findings
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.exactness import exactness
 from trisect.experiments.study.findings import found, with_verdicts
 from trisect.experiments.study.rows import StudyRows, described
-from trisect.report import cards, palette
+from trisect.experiments.study.words import exactness
+from trisect.report import cards, render
 from trisect.report import format as words
-from trisect.report.blocks import (
+from trisect.report.charts import Figure
+from trisect.report.format import Mean
+from trisect.report.sheet import (
     Bullets,
     Code,
     Facts,
@@ -25,15 +28,15 @@ from trisect.report.blocks import (
     Picture,
     Requirement,
     Requirements,
+    Section,
+    Sheet,
     Strip,
     Table,
     TextBlock,
     Verdicts,
+    sentences,
+    small_multiples,
 )
-from trisect.report.multiples import sentences, small_multiples
-from trisect.report.panels import Figure
-from trisect.report.points import Mean
-from trisect.report.sheet import Section, Sheet
 
 if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
@@ -58,11 +61,11 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> tu
 
 def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> Sheet:
     """The page as plain data, with these figures."""
-    said, name = facts.study(rows), (rows.about.get("experiment") or {}).get("name", "study")
+    said, name = study_words.study(rows), (rows.about.get("experiment") or {}).get("name", "study")
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     groups = ((group, *GROUPS[group], [one for one in drawn if _group(one.name) == group]) for group in GROUPS)
     sections = (
-        *answer.sections(rows, checks, found(rows)),
+        *study_findings.sections(rows, checks, found(rows)),
         *telling.section(rows),
         _attention(checks),
         _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
@@ -132,7 +135,7 @@ def _answer(rows: StudyRows, figure: Figure | None) -> Section:
 
 def _numbers(rows: StudyRows) -> Table:
     """The picture as a table."""
-    found = facts.numbers(rows)
+    found = study_words.numbers(rows)
     cells = ((site, *(_small(*pair) for pair in cells)) for site, cells in found.rows)
     caption, label = "The same as a table", "Means and intervals by site"
     columns = ("Site", *(_small(*pair, always=True) for pair in found.columns))
@@ -318,7 +321,7 @@ def _group(name: str) -> str:
 def _dark_ramp(rows: StudyRows) -> str:
     """Style rules that give each layer's colour its lighter twin on a dark background."""
     share = curves.depth_share(rows)
-    pairs = {palette.layer_colour(share(s)): palette.layer_colour(share(s), dark=True) for s in rows.edited}
+    pairs = {render.layer_colour(share(s)): render.layer_colour(share(s), dark=True) for s in rows.edited}
     rules = [
         f'  .view [stroke="{a}"] {{ stroke: {b}; }}\n  .view [fill="{a}"] {{ fill: {b}; }}'
         for a, b in sorted(pairs.items())

@@ -2,40 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from trisect.core.bounds import RUNS
-from trisect.core.errors import CorpusError, SpecError
-from trisect.core.extras import need_extra, there
-from trisect.core.json_text import Json
+from trisect.core import machine
+from trisect.core.errors import CorpusError, SpecError, need_extra, there
+from trisect.core.files import Json as plan_Json
+from trisect.core.finding import Json
+from trisect.core.machine import Machine
+from trisect.core.methods import ON_TRAIN, mapped_layers
+from trisect.core.schema import RUNS
 from trisect.core.site import Site
 from trisect.core.spec import Design, Rewind, Run, plain
 from trisect.core.study_data import CorpusData, DesignData, LedgerData
-from trisect.experiments.study.estimate import (
-    disk_bytes,
-    listening_seconds,
-    memory_bytes,
-    rewinding_seconds,
-    training_seconds,
-)
-from trisect.experiments.study.ledger import FLEET, asked_of
+from trisect.experiments.study.ledger import FLEET, asked_of, fleets
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings
-from trisect.experiments.study.spread import Spread, spread_of
 from trisect.experiments.study.tasks import Task, is_done
-from trisect.lab import machine
 from trisect.lab.folder import Folder
-from trisect.lab.live import clock
+from trisect.lab.jobs import clock
 from trisect.lm.fleet import size
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.sources import load_text, whole_place
 from trisect.text.worlds import world_of
+
+PRODUCT = 120e9  # float32 operations a second of one core in the larger products
+# seconds per token and unit of width, score and logit, fitted to two sizes on one 2.6 GHz core
+WIDTH, SCORE, LOGIT = 8e-8, 6e-9, 4e-9
+PROBE = 0.5  # seconds of one probe of 20,000 tokens at width 100, fitted once
+BASE = 400_000_000  # bytes of a process with PyTorch that has trained nothing yet
+ERASED = 30_000  # tokens of one erasure, those it is fitted on with them
+
+
+def products(run: Run, vocabulary: int) -> float:
+    """Operations of one token's products in one forward pass of one run."""
+    m, window = run.model, run.training.window
+    layer = 8 * m.width**2 + 4 * m.width * m.feedforward + 4 * window * m.width
+    return m.layers * layer + 2 * m.width * vocabulary
+
+
+def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
+    """Seconds of one core for one token of one run, forwards and (in training) backwards."""
+    m, window = run.model, run.training.window
+    rest = m.layers * (WIDTH * m.width + SCORE * m.heads * window) + LOGIT * vocabulary
+    whole = 3 * products(run, vocabulary) / PRODUCT + rest
+    if not training:
+        return whole / 3
+    return whole + (run.edit.token_seconds(m.width) if run.edit else 0.0)
+
+
+def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:
+    """Seconds of one core for a whole run over `train` tokens an epoch, evaluated on `evaluated` tokens after each."""
+    epochs = run.training.epochs
+    return epochs * train * token_seconds(run, vocabulary, True) + (epochs + 1) * evaluated * token_seconds(
+        run, vocabulary, False
+    )
+
+
+def rewinding_seconds(baseline: Run, vocabulary: int, evaluated: int, variants: int) -> float:
+    """Seconds of one core for one site's curve: on average 0.6 of the layers are run again."""
+    return 0.6 * variants * evaluated * token_seconds(baseline, vocabulary, False)
+
+
+def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) -> float:
+    """Seconds of one core for a run's probes of one label, or for one erasure with its random controls."""
+    if kind == "erase":
+        draws = experiment.erase.draws if experiment.erase else 0
+        return (2 + draws) * ERASED * token_seconds(run, vocabulary, False)
+    asked = experiment.probe
+    if asked is None:
+        return 0.0
+    # as many folds as FOLDS, of less text each
+    times = 1 if asked.fitted == ON_TRAIN else 2
+    sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
+    probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
+    return PROBE * times * len(asked.kinds) * probed * run.model.width / 100
+
+
+def disk_bytes(runs: list[Run], vocabulary: int) -> int:
+    """Bytes that stay: every run's final weights, and the baselines' in-projections of every epoch."""
+    total = 0
+    for run in runs:
+        total += 4 * size(run.model, vocabulary)
+        if run.edit is None:
+            total += 4 * (run.training.epochs + 1) * run.model.layers * 3 * run.model.width * (run.model.width + 1)
+    return total
+
+
+def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
+    """About how many bytes one worker process holds while it trains `members` runs side by side.
+
+    Of every member the weights, gradients, moments and initial weights; of a step what the backward pass needs.
+    """
+    m, t = experiment.model, experiment.training
+    positions = t.columns * t.window
+    layer = 14 * m.width + 3 * m.feedforward + 3 * m.heads * t.window
+    step = 4 * positions * (m.layers * layer + 3 * vocabulary)
+    return BASE + members * (5 * 4 * size(m, vocabulary) + step)
+
+
+# of one GPU in float32, fitted to the estimate of bench/estimate.py for an H100; no device has measured them
+GPU_OPERATIONS = 26e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
+GPU_STEP = 1.2e-3  # seconds that a step takes however small it is
+GPU_ATTACK = 1.2  # times as long under attack
+
+
+class Spread(NamedTuple):
+    """Jobs with their expected seconds on one core; those of training with their seconds on one GPU as well."""
+
+    fleet: int
+    training: tuple[float, ...]
+    evaluation: tuple[float, ...]
+    on_gpu: tuple[float, ...]
+    cores: int
+    gpus: int | None
+
+    def words(self) -> tuple[str, ...]:
+        """Jobs and times as lines of a plan."""
+        longest, whole = max((*self.training, *self.evaluation), default=0.0), (*self.training, *self.evaluation)
+        jobs = (
+            f"{len(self.training)} of training (up to {self.fleet} runs in one), {len(self.evaluation)} of evaluation"
+        )
+        lines = (
+            f"jobs      {jobs}; the longest roughly {clock(longest)} of one core",
+            f"spread    roughly {clock(makespan(whole, self.cores))} on {self.cores} core{'s' * (self.cores != 1)}",
+        )
+        if self.gpus is None:
+            return lines
+        took, one = makespan(self.on_gpu, self.gpus), max(self.on_gpu, default=0.0)
+        words = f"training roughly {clock(took)} on {self.gpus} (the longest job {clock(one)}): expected, not measured"
+        return (*lines, f"GPUs      {words}")
+
+    def data(self) -> dict[str, Json]:
+        """The same as JSON-ready data."""
+        whole = (*self.training, *self.evaluation)
+        found: dict[str, Json] = {
+            "fleet": self.fleet,
+            "training": len(self.training),
+            "evaluation": len(self.evaluation),
+            "longest_core_seconds": max(whole, default=0.0),
+            "cores": self.cores,
+            "seconds_on_cores": makespan(whole, self.cores),
+        }
+        if self.gpus is not None:
+            found |= {"gpus": self.gpus, "training_seconds_on_gpus": makespan(self.on_gpu, self.gpus)}
+        return found
+
+
+def makespan(jobs: Sequence[float], places: int) -> float:
+    """When the last job ends if each is begun, in order, at the first place that is free."""
+    ends = [0.0] * places
+    for seconds in jobs:
+        heapq.heappush(ends, heapq.heappop(ends) + seconds)
+    return max(ends)
+
+
+def gpu_seconds(fleet: Sequence[Run], corpus: Corpus) -> float:
+    """Expected seconds of one GPU for the steps of one fleet's training."""
+    run, tokens = fleet[0], len(corpus.splits["train"].tokens)
+    positions = run.training.columns * run.training.window
+    step = GPU_STEP + len(fleet) * 3 * products(run, len(corpus.vocabulary)) * positions / GPU_OPERATIONS
+    attacked = any(one.edit is not None and one.edit.column is not None for one in fleet)
+    return run.training.epochs * tokens / positions * step * (GPU_ATTACK if attacked else 1.0)
+
+
+def spread_of(
+    runs: Sequence[Run], trained: Mapping[Run, float], evaluations: Sequence[float], corpus: Corpus, members: int
+) -> Spread:
+    """The jobs of runs that are trained in so many core-seconds each, in fleets of up to `members`, on this machine."""
+    teams = fleets(runs, members)
+    return Spread(
+        members,
+        tuple(sum(trained[run] for run in team) for team in teams),
+        tuple(evaluations),
+        tuple(gpu_seconds(team, corpus) for team in teams),
+        Machine().cores(),
+        None,
+    )
 
 
 class PlanData(TypedDict):
@@ -45,7 +195,7 @@ class PlanData(TypedDict):
     corpus: CorpusData
     parameters: int
     runs: list[str]
-    jobs: dict[str, Json]
+    jobs: dict[str, plan_Json]
     core_seconds: dict[str, float]
     disk_bytes: int
     memory_bytes: int

@@ -13,11 +13,10 @@ from trisect.experiments.study import removal
 from trisect.experiments.study.rows import StudyRows
 from trisect.measure.recall import auroc
 from trisect.papers.roles import READS
-from trisect.report.points import Mean, Point, interval
-from trisect.stats.correct import holm
+from trisect.report.format import Mean, Point, interval
 from trisect.stats.paired import summary, t_test
 from trisect.stats.shares import least_spread
-from trisect.stats.tested import ALPHA
+from trisect.stats.tested import ALPHA, holm
 from trisect.text.planted import Planted, planted_in
 
 MARGIN = 0.02  # nats, as everywhere; of bits and of shares of pairs as well

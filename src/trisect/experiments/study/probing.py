@@ -6,7 +6,8 @@ by heart in part: what says the next word there says little of it elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, assert_never
 
@@ -16,18 +17,176 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import ARTICLES, Fitted, input_site, mapped_layers
+from trisect.core.methods import ARTICLES, ON_TRAIN, Fitted, input_site, mapped_layers
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
-from trisect.experiments.study.folds import Fold, deal
-from trisect.lm.controls import control_labels
+from trisect.lm.adversary import control_labels
 from trisect.lm.feed import Piece, evaluation_pieces
-from trisect.lm.fleet import Block, forward, generator
-from trisect.lm.places import blocks_of, representation, width_of
-from trisect.lm.rewind import draw_rows
+from trisect.lm.fleet import COMPONENT_ROW, Block, blocks_of, forward, generator, representation, width_of
+from trisect.lm.rewind import Curve, Variants, draw_rows, evaluate_variants
 from trisect.measure import probes
-from trisect.measure.probes import Examples
+from trisect.measure.probes import Eraser, Examples, LabelMoments
+from trisect.stats.shares import paired_band
 from trisect.text.corpus import Corpus
+from trisect.text.sources import article_starts
+
+FOLDS = 3
+MOST, FEWEST = 0.6, 0.1  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
+KEPT = 0.95  # of the labelled tokens, at least, where articles of a fold lie apart: rows across two folds are left out
+
+
+class Fold(NamedTuple):
+    """What is fitted on, and what is measured with it; `articles` says of each row measured which one it lies in.
+
+    `number` counts from 1; 0 is the one and only of studies whose probes are fitted on train. `whole` says that folds are
+    whole articles; else folds are made of rows, each of which counts as an article.
+    """
+
+    fit: list[Piece]
+    scored: list[Piece]
+    number: int = 0
+    articles: Int[np.ndarray, " R"] | None = None
+    whole: bool = False
+
+
+def deal(
+    corpus: Corpus,
+    split: str,
+    pieces: Sequence[Piece],
+    label: str,
+    least: int,
+    count: int = FOLDS,
+    apart: bool = True,
+) -> list[Fold]:
+    """Rows of a split as `count` folds, as even in labelled tokens as whole articles that follow one another allow.
+
+    Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
+    FEWEST, articles of a fold may lie `apart`: the longest first, each to the smallest fold; or, where that parts so many short
+    articles that less than KEPT of the tokens stays, the longest article alone and the others in their order. Where that is
+    not even either, or the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
+    Raises CorpusError where a fold would have fewer than `least` labelled tokens.
+    """
+    rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
+    start = np.array([_starts(pieces[p])[r] for p, r in rows])
+    stop = start + np.array([pieces[p].inputs.shape[1] for p, _ in rows])
+    many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
+    part = corpus.splits[split]
+    begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
+    for whole, fold in _dealt(begun, start, stop, many, count, apart):
+        sizes = np.array([many[fold == f].sum() for f in range(count)])
+        even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
+        if sizes.min() >= least and even:
+            article = np.searchsorted(begun, start, side="right") if whole else np.arange(len(rows))
+            return [_fold(pieces, rows, fold, f, article, whole) for f in range(count)]
+    raise CorpusError(
+        f"The label column '{label}' of '{corpus.name}' cannot be probed.",
+        f"Of the {split} tokens that are read {int(many.sum())} carry a label: too few for {count} folds of {least} or more.",
+        "Use another column, or a longer text.",
+    )
+
+
+def _dealt(
+    begun: Int[np.ndarray, " A"],
+    start: Int[np.ndarray, " R"],
+    stop: Int[np.ndarray, " R"],
+    many: Int[np.ndarray, " R"],
+    count: int,
+    apart: bool,
+) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
+    """Ways to deal rows, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
+    first, last = np.searchsorted(begun, start, side="right"), np.searchsorted(begun, stop, side="left")
+    cuts = _cuts(first, start, many, count)
+    if cuts is not None:
+        yield True, _between(begun[np.searchsorted(begun, cuts, side="right") - 1], start, stop)
+    if apart:
+        sizes = np.bincount(first, many, minlength=len(begun) + 1)
+        for own in (_longest_first(sizes, count), _longest_alone(sizes, count)):
+            alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
+            if many[alike].sum() >= KEPT * many.sum():
+                yield True, np.where(alike, own[first], -1)
+    cuts = _cuts(start, start, many, count)
+    if cuts is not None:
+        yield False, _between(cuts, start, stop)
+
+
+def _between(
+    cuts: Int[np.ndarray, " C"], start: Int[np.ndarray, " R"], stop: Int[np.ndarray, " R"]
+) -> Int[np.ndarray, " R"]:
+    """Each row's fold where folds after the first begin at the cuts, -1 for rows that lie across one."""
+    fold = np.searchsorted(cuts, start, side="right")
+    return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
+
+
+def _longest_first(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray, " U"]:
+    """Each unit's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)."""
+    fold, held = np.zeros(len(sizes), dtype=int), np.zeros(count)
+    for unit in np.argsort(-sizes, kind="stable"):
+        fold[unit] = held.argmin()
+        held[fold[unit]] += sizes[unit]
+    return fold
+
+
+def _longest_alone(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray, " U"]:
+    """Each unit's fold: the first holds the longest alone, the others the rest in their order, as even as can be."""
+    fold, longest = np.zeros(len(sizes), dtype=int), int(sizes.argmax())
+    rest = np.delete(np.arange(len(sizes)), longest)
+    cuts = _cuts(rest, rest, sizes[rest], count - 1)
+    if cuts is not None:
+        fold[rest] = 1 + np.searchsorted(cuts, rest, side="right")
+    return fold
+
+
+def _starts(piece: Piece) -> Int[np.ndarray, " B"]:
+    assert piece.starts is not None, "a piece of no split has no place in it"
+    return piece.starts
+
+
+def _cuts(
+    units: Int[np.ndarray, " R"], start: Int[np.ndarray, " R"], many: Int[np.ndarray, " R"], count: int
+) -> Int[np.ndarray, " C"] | None:
+    """Where folds after the first begin: the first rows of units such that folds are as even as can be (least squares).
+
+    `units` says of each row which one it lies in, in their order. Null where there are fewer units than folds.
+    """
+    _, which = np.unique(units, return_inverse=True)
+    sums = np.concatenate([[0], np.cumsum(np.bincount(which, many))])
+    last = len(sums) - 1
+    if last < count:
+        return None
+    # uneven[j]: squares of the best folds of the first j units; begins[f][j]: where the last of them begins
+    uneven, begins = sums**2, []
+    for _ in range(1, count):
+        found = [uneven[:j] + (sums[j] - sums[:j]) ** 2 for j in range(1, last + 1)]
+        chosen = [int(one.argmin()) for one in found]
+        begins.append([0, *chosen])
+        uneven = np.array([np.inf, *(one[i] for one, i in zip(found, chosen, strict=True))])
+    cuts, end = [], last
+    for own in reversed(begins):
+        end = own[end]
+        cuts.append(start[which == end].min())
+    return np.array(cuts[::-1])
+
+
+def _fold(
+    pieces: Sequence[Piece],
+    rows: Sequence[tuple[int, int]],
+    fold: Int[np.ndarray, " R"],
+    own: int,
+    article: Int[np.ndarray, " R"],
+    whole: bool,
+) -> Fold:
+    others = _chosen(pieces, rows, (fold >= 0) & (fold != own))
+    return Fold(others, _chosen(pieces, rows, fold == own), own + 1, article[fold == own], whole)
+
+
+def _chosen(pieces: Sequence[Piece], rows: Sequence[tuple[int, int]], which: np.ndarray) -> list[Piece]:
+    """The pieces with those rows alone, in their order."""
+    kept: dict[int, list[int]] = {}
+    for (p, r), here in zip(rows, which, strict=True):
+        if here:
+            kept.setdefault(p, []).append(r)
+    return [pieces[p].some_rows(mine) for p, mine in kept.items()]
+
 
 # tokens read for fitting on train and for scoring, about; of held-out text TRAIN for both
 TRAIN, VALID = 20_000, 10_000
@@ -269,3 +428,167 @@ def _row(kind: str, name: str, place: Probed, value: float, n: int) -> SiteRow:
     if isinstance(place, Site):
         return SiteRow(str(place), f"{kind}_{name}", None, "valid", value, n)
     return SiteRow(str(input_site(place.layer)), f"{kind}_random_{name}", float(place.draw), "valid", value, n)
+
+
+ERASURE_SPLIT = 20_000  # tokens of validation on which losses are compared, about
+BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind
+
+ModelParameters = dict[str, Tensor]
+
+
+def erase(
+    final: Mapping[str, Tensor],
+    model: Model,
+    corpus: Corpus,
+    training: Training,
+    site: Site,
+    label: str,
+    draws: int,
+    seed: int,
+    tokens: tuple[int, int] = (TRAIN, ERASURE_SPLIT),
+    fitted: Fitted = ARTICLES,
+    shrinkage: bool = True,
+) -> list[SiteRow]:
+    """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, and its controls.
+
+    `final` are a baseline's weights without a member axis. Rows are drawn from validation and dealt into folds as whole
+    articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles,
+    else over rows (see `deal`). With `fitted` 'train' it is fitted to windows spread over train. Components of one
+    layer are erased together, layers one after the other, each as those below leave it. Each of `draws` controls takes out a
+    random subspace of the same rank, in the same whitened space about the same mean.
+    Raises CorpusError without labels enough, SpecError without the extra `erase`.
+    """
+    drawn = tokens if fitted == ON_TRAIN else (tokens[1], 0)  # all that is compared is fitted to as well
+    folds = read_folds(corpus, training, label, seed, drawn, final["decoder.bias"].device, fitted)
+    found = [
+        _erasure_of_fold(final, model, fold, site, label, len(corpus.column(label)), draws, seed, shrinkage)
+        for fold in folds
+    ]
+    rises, low, high, n = _rises([one.curve for one in found], folds)
+    whose, count = (
+        ("train", found[0].fitted) if fitted == ON_TRAIN else ("valid", round(mean_of([one.fitted for one in found])))
+    )
+    rows = [
+        ("erase_rise_nats", None, rises[0], n),
+        ("erase_rise_low_nats", None, low[0], n),
+        ("erase_rise_high_nats", None, high[0], n),
+        *(("erase_random_rise_nats", float(i), rise, n) for i, rise in enumerate(rises[1:], 1)),
+    ]
+    made = [SiteRow(str(site), name, at, "valid", _finite(value), n) for name, at, value, n in rows]
+    made.append(SiteRow(str(site), "erase_rank", None, whose, mean_of([one.rank for one in found]), count))
+    made.append(
+        SiteRow(str(site), "erase_explained", None, whose, _finite(mean_of([one.explained for one in found])), count)
+    )
+    return made + dealt_rows("erase", (site,), folds)
+
+
+class _Erased(NamedTuple):
+    """One fold without the label: its losses, how many directions were removed, of how many tokens, what they explained."""
+
+    curve: Curve
+    rank: float
+    fitted: int
+    explained: float
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """A number's mean over folds."""
+    return float(np.mean(values))
+
+
+def _erasure_of_fold(
+    final: Mapping[str, Tensor],
+    model: Model,
+    fold: Fold,
+    site: Site,
+    label: str,
+    classes: int,
+    draws: int,
+    seed: int,
+    shrinkage: bool,
+) -> _Erased:
+    """Fit the erasers to a fold's others, and find the losses in it with the label and with random subspaces removed."""
+    leace, randoms = dict(final), [dict(final) for _ in range(draws)]
+    key = (fold.number,) if fold.number else ()
+    draw, rank, count, explained = generator("erase", str(site), label, seed, *key), 0, 0, []
+    for layer in sorted(site.layers or ()):
+        here = Site(site.components, (layer,), site.heads)
+        moments = fit(leace, model, fold.fit, here, label, classes, shrinkage)
+        eraser = moments.leace()
+        rank, count = rank + eraser.rank, moments.count
+        explained.append(moments.explained())
+        apply(leace, here, eraser, model)
+        for changed in randoms:
+            apply(changed, here, moments.random(eraser.rank, draw), model)
+    curve = _losses(final, model, fold.scored, site, [leace, *randoms])
+    return _Erased(curve, float(rank), count, float(np.mean(explained)))
+
+
+@torch.no_grad()
+def fit(
+    parameters: ModelParameters,
+    model: Model,
+    pieces: list[Piece],
+    site: Site,
+    label: str,
+    classes: int,
+    shrinkage: bool = True,
+) -> LabelMoments:
+    """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
+    whole = {n: v[None] for n, v in parameters.items()}
+    device = parameters["decoder.bias"].device
+    moments = LabelMoments(len(_erasure_rows(site, model)), classes, device, shrinkage=shrinkage)
+    for piece in pieces:
+        known = piece.labels[label] >= 0
+        kept = forward(whole, piece.inputs, model, blocks=blocks_of([site], model)).kept
+        moments.add(representation(kept, 0, site, model).T[known], piece.labels[label][known])
+    return moments
+
+
+def _erasure_rows(site: Site, model: Model) -> Tensor:
+    """The rows of the in-projection that make the representation at a site of one layer, in its order."""
+    starts = [COMPONENT_ROW[component] * model.width for component in site.components]
+    return torch.cat([torch.arange(start, start + model.width) for start in starts])
+
+
+def apply(parameters: ModelParameters, site: Site, eraser: Eraser, model: Model) -> None:
+    """Put the erasure into a layer's in-projection."""
+    rows, names = (
+        _erasure_rows(site, model),
+        [f"layers.{(site.layers or (1,))[0]}.in.{kind}" for kind in ("weight", "bias")],
+    )
+    made = eraser.through(*(parameters[name][rows] for name in names))
+    for name, values in zip(names, made, strict=True):
+        parameters[name] = parameters[name].index_copy(0, rows.to(values.device), values)
+
+
+def loss_rises(
+    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Each changed model's rise of the loss and the ends of its 95 % interval over rows; and the number of tokens."""
+    return _rises([_losses(final, model, pieces, site, changed)], [])
+
+
+def _losses(
+    final: Mapping[str, Tensor], model: Model, pieces: list[Piece], site: Site, changed: list[ModelParameters]
+) -> Curve:
+    """Of each changed model, and last of the model as it is."""
+    variants = Variants([*changed, final], torch.eye(len(changed) + 1, dtype=torch.float64))
+    return evaluate_variants({n: v[None] for n, v in final.items()}, model, pieces, site, variants)
+
+
+def _rises(curves: Sequence[Curve], folds: Sequence[Fold]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Rises over the last variant, all folds together, with intervals over the folds' articles, else over rows."""
+    nats = np.concatenate([curve.row_nats for curve in curves], 1)
+    tokens = np.concatenate([curve.row_tokens for curve in curves])
+    if folds and all(fold.articles is not None for fold in folds):
+        own = np.concatenate([fold.articles for fold in folds if fold.articles is not None])
+        member = (np.unique(own)[:, None] == own).astype(float)
+        nats, tokens = nats @ member.T, (member @ tokens).astype(int)
+    band, n = paired_band(nats, tokens, BOUNDLESS), int(tokens.sum())
+    losses = nats.sum(1) / n
+    return losses[:-1] - losses[-1], band.low[:-1], band.high[:-1], n
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

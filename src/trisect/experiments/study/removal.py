@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from statistics import fmean
+from typing import NamedTuple
 
 import altair as alt
 import polars as pl
 
-from trisect.core.finding import Finding
+from trisect.core.finding import Estimate, Finding
+from trisect.core.methods import input_site, reads_head
+from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
+from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import StudyRows
+from trisect.papers.tying import SOURCE
 from trisect.report import format as words
-from trisect.report import palette
-from trisect.report.chart_data import Measure, Stroke, mean_of, of_runs
-from trisect.report.panels import WIDTH, Figure, Level, Panel, heat
-from trisect.report.parts import SitePanel, axis_of, change_panel, site_figure
-from trisect.report.points import Point, interval, order
+from trisect.report import render
+from trisect.report.charts import (
+    HEIGHT,
+    PANEL_WIDTH,
+    ZERO,
+    Figure,
+    LegendEntry,
+    Level,
+    Measure,
+    Panel,
+    SharedAxis,
+    Stroke,
+    around,
+    chart_of,
+    heat,
+    lay,
+    mean_of,
+    of_runs,
+)
+from trisect.report.format import Mean, Point, interval, order, paired, place
+from trisect.report.measures import SitePanel, axis_of, change_panel, cut, site_figure, with_means
 
 PROBES = {"linear": "linear probe", "mlp": "probe with a hidden layer"}
 NOUNS = {"bits": "V-information", "accuracy": "Accuracy"}
@@ -32,7 +54,7 @@ GUESSING = Level("guessing", 0.0)
 SAME = 1e-6  # nats: rounding of a mean over thousands of tokens
 
 
-def figures(rows: StudyRows) -> Iterable[Figure]:
+def removal_figures(rows: StudyRows) -> Iterable[Figure]:
     """For each label: probes at the attacked sites, where the information went, and erasure."""
     for label in probed_labels(rows):
         for kind, name in product(PROBES, NOUNS):
@@ -120,7 +142,7 @@ def _elsewhere(rows: StudyRows, label: str) -> Iterable[Figure]:
     ramp = (-most, most, "bits")
     title = f"Where {study_words.label_name(label)} went"
     name = f"removed-{words.slug(label)}-elsewhere"
-    yield Figure(name, study_words.BEYOND, title, caption, tuple(panels), (), ramp, stops=palette.DIVERGING)
+    yield Figure(name, study_words.BEYOND, title, caption, tuple(panels), (), ramp, stops=render.DIVERGING)
 
 
 def _changes(rows: StudyRows, label: str, measure: str) -> dict[tuple[str, str], list[float]]:
@@ -148,8 +170,8 @@ def _matrix(title: str, changes: Mapping[tuple[str, str], Sequence[float]], most
     y = alt.Y(
         "attacked:O", sort=down, scale=alt.Scale(domain=down, paddingInner=0.06), title="attacked", axis=down_axis
     )
-    size = (max(WIDTH / 2, CELL * len(across)), max(40.0, CELL * len(down)))
-    chart = heat(title, rows, x, (y,), (-most, most), "bits", size, palette.DIVERGING)
+    size = (max(PANEL_WIDTH / 2, CELL * len(across)), max(40.0, CELL * len(down)))
+    chart = heat(title, rows, x, (y,), (-most, most), "bits", size, render.DIVERGING)
     measure = Measure("change of bits", "bits", True)
     runs = {
         key: of_runs(
@@ -226,7 +248,7 @@ def _erasure(rows: StudyRows, label: str) -> Iterable[Figure]:
     yield site_figure((f"erasure-{words.slug(label)}", study_words.BEYOND, title), caption, panels)
 
 
-def findings(rows: StudyRows) -> Iterator[Finding]:
+def removal_findings(rows: StudyRows) -> Iterator[Finding]:
     """For each label what a linear probe no longer finds where it was attacked, and what erasing it costs."""
     for label in rows.labels:
         noun, site = study_words.label_name(label), "that a linear probe loses at the"
@@ -244,3 +266,412 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             said = f"rise of the validation loss by erasing {noun} linearly, beyond random subspaces of equal rank,"
             what = "rise of the validation loss by LEACE, minus that by random subspaces"
             yield study_words.finding(rows, "erasure", "Erasure", said, rise, "nats", what, label, ranks=True)
+
+
+OWN, OTHERS, MAPS = "Heads of the attacked site", "Other heads of the layer", "Random maps"
+
+
+class BitsLost(NamedTuple):
+    """Bits that attacks took, at the attacked sites: from their own heads, from their layer's others, and from random maps."""
+
+    own: list[Point]
+    others: list[Point]
+    maps: list[Point]
+
+    @property
+    def named(self) -> dict[str, list[Point]]:
+        """Those of which there are any, by what lost them."""
+        return {name: points for name, points in zip((OWN, OTHERS, MAPS), self, strict=True) if points}
+
+
+def held(rows: StudyRows, label: str, kind: str = "linear", subjects: Sequence[str] | None = None) -> list[Point]:
+    """Bits that probes find in single heads, their mean over each component and layer, as that component's site."""
+    return _means(rows.measure(f"probe_{kind}_bits", "valid", label, subjects), _component)
+
+
+def held_by_maps(
+    rows: StudyRows, label: str, kind: str = "linear", subjects: Sequence[str] | None = None
+) -> list[Point]:
+    """Bits that probes find in random maps of a layer's input, their mean over draws, at q, k and v of the layer."""
+    return _means(rows.measure(f"probe_{kind}_random_bits", "valid", label, subjects), lambda site: site)
+
+
+def lost(rows: StudyRows, label: str, kind: str = "linear", variant: str = "plain") -> BitsLost:
+    """What each attack takes: the bits of the same seed's baseline less those of the attacked model."""
+    before = {(p.seed, p.site): p.value for p in _each(rows, label, kind, baselines(rows))}
+    attacked = rows.runs.filter(rows.chosen("attack", label, variant=variant)).select("run", "site", "seed").rows()
+    runs = [run for run, _, _ in attacked]
+    taken: dict[str, dict[str, float]] = {}
+    for p in _each(rows, label, kind, runs):
+        if (p.seed, p.site) in before:
+            taken.setdefault(p.run, {})[p.site] = before[p.seed, p.site] - p.value
+    found = BitsLost([], [], [])
+    for run, name, seed in attacked:
+        site, of = Site.parse(name), taken.get(run, {})
+        if not set(site.components) <= set("qkv"):
+            continue
+        for points, those in zip(found, _compared(site, of), strict=True):
+            if those:
+                points.append(Point(name, seed, fmean(of[one] for one in those), None, False, run))
+    return found
+
+
+def _each(rows: StudyRows, label: str, kind: str, subjects: Sequence[str]) -> list[Point]:
+    """Bits of every single head, and of random maps their mean."""
+    heads = [p for p in rows.measure(f"probe_{kind}_bits", "valid", label, subjects) if _component(p.site)]
+    return [*heads, *held_by_maps(rows, label, kind, subjects)]
+
+
+def head_figures(rows: StudyRows) -> Iterable[Figure]:
+    """For each label and kind of probe: heads and random maps before the attacks, and what they lose to them."""
+    for label in probed_labels(rows):
+        for kind, noun in PROBES.items():
+            heads = held(rows, label, kind, baselines(rows))
+            if not heads:
+                continue
+            maps = held_by_maps(rows, label, kind, baselines(rows))
+            yield _before(rows, label, kind, noun, heads, maps)
+            taken = {variant: lost(rows, label, kind, variant) for variant in AFTER}
+            if taken := {variant: found for variant, found in taken.items() if found.own}:
+                yield _after(rows, label, kind, noun, taken)
+
+
+def _before(rows: StudyRows, label: str, kind: str, noun: str, heads: Sequence[Point], maps: Sequence[Point]) -> Figure:
+    shown = {"Heads": heads} | ({MAPS: maps} if maps else {})
+    caption = f"{_bits(rows, label, noun)}, in one head of the baseline: mean over the heads of a component and layer. {_beside(maps)}"
+    caption += f"{study_words.seeds(rows)}. Of heads: {study_words.extremes(heads, 'bits')}"
+    title = f"What single heads hold of {study_words.label_name(label)}, by a {noun}"
+    return _figure((_name(label, kind, "heads"), study_words.BEYOND, title), caption, shown, "bits", ())
+
+
+def _after(rows: StudyRows, label: str, kind: str, noun: str, taken: Mapping[str, BitsLost]) -> Figure:
+    shown = {
+        name if variant == "plain" else f"{name}: {AFTER[variant].lower()}": points
+        for variant, found in taken.items()
+        for name, points in found.named.items()
+    }
+    every = [p for points in shown.values() for p in points]
+    caption = (
+        f"{_bits(rows, label, noun)}, in one head: what an attack takes from the heads of its own site, from other heads of q, k and v of "
+        f"its layer, which read the same, and from random maps of it. {study_words.seeds(rows)}."
+    )
+    for variant, found in taken.items():
+        beside = ((OTHERS.lower(), found.others), (MAPS.lower(), found.maps))
+        own = rows.readable(found.own)
+        said = [f"less those of {name} {gap}" for name, points in beside if (gap := _gap(own, points))]
+        if said:
+            caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(said)}."
+    caption += study_words.from_collapsed(rows, every)
+    title = f"What single heads lose of {study_words.label_name(label)}, by a {noun}"
+    return _figure(
+        (_name(label, kind, "heads-lost"), study_words.BEYOND, title), caption, shown, "bits removed", (ZERO,)
+    )
+
+
+def _figure(
+    names: tuple[str, str, str], caption: str, shown: Mapping[str, Sequence[Point]], unit: str, levels: Sequence[Level]
+) -> Figure:
+    """One panel each, on the same axis."""
+    axis = around([p.value for points in shown.values() for p in with_means(points)], unit, zero=bool(levels))
+    panels = [SitePanel(n, ps, Measure(n, "bits", bool(levels)), axis, levels) for n, ps in shown.items()]
+    return site_figure(names, caption, panels)
+
+
+def _bits(rows: StudyRows, label: str, noun: str) -> str:
+    said = f"V-information of {study_words.label_name(label)} of the next word, by a fresh {noun} on held-out tokens"
+    return f"{said}, {study_words.fitted(rows, 'probe', label)}"
+
+
+def _beside(maps: Sequence[Point]) -> str:
+    if not maps:
+        return "Without random maps of the same input (random_maps of a probe) it is not known what any map of a head's width holds. "
+    return "Random maps of the layer's input, as wide as a head, show what any map of that width holds. "
+
+
+def _gap(own: Sequence[Point], others: Sequence[Point]) -> str:
+    """The mean over sites of the difference, with its interval over seeds."""
+    beside = {(p.run, p.site): p.value for p in others}
+    gaps: dict[int, list[float]] = {}
+    for p in own:
+        if (p.run, p.site) in beside:
+            gaps.setdefault(p.seed, []).append(p.value - beside[p.run, p.site])
+    return words.spoken(interval([fmean(values) for values in gaps.values()]), "bits") if gaps else ""
+
+
+def _name(label: str, kind: str, what: str) -> str:
+    return f"removed-{words.slug(label)}-{kind}-{what}"
+
+
+def _component(name: str) -> str | None:
+    """The whole component of a single head's site; null for other sites."""
+    site = Site.parse(name)
+    single = len(site.components) == len(site.layers or ()) == len(site.heads or ()) == 1
+    return str(Site(site.components, site.layers)) if reads_head(site) and single else None
+
+
+def _compared(site: Site, known: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+    """Of the known sites the attacked heads, all other heads of the attacked layers, and the layers' random maps."""
+    maps = {str(input_site(n)) for n in site.layers or ()}
+    own, others = list[str](), list[str]()
+    for name in known:
+        one = Site.parse(name)
+        if name in maps or not set(one.layers or ()) <= set(site.layers or ()):
+            continue
+        mine = set(one.components) <= set(site.components) and set(one.heads or ()) <= set(
+            site.heads or one.heads or ()
+        )
+        (own if mine else others).append(name)
+    return own, others, [name for name in known if name in maps]
+
+
+def _means(points: Iterable[Point], whose: Callable[[str], str | None]) -> list[Point]:
+    """The points' means by run and by the site that `whose` makes of theirs."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        if site := whose(point.site):
+            found.setdefault((point.run, site), []).append(point)
+    return [of[0]._replace(site=site, value=fmean(p.value for p in of), at=None) for (_, site), of in found.items()]
+
+
+EDITS = ("tie", "identity", "narrow")
+DASHED = (5, 3)
+WHAT = {
+    "tie": "matrices that are one from the first step",
+    "identity": "the identity in the place of a matrix",
+    "narrow": "separate matrices in narrower heads (grey) that have as nearly as many parameters",
+}
+
+
+class Fewer(NamedTuple):
+    """Models of one kind with fewer parameters: the edit, where, how many, and each seed's change against its baseline."""
+
+    edit: str
+    site: str
+    parameters: int
+    loss: tuple[Point, ...]
+    train: tuple[Point, ...]
+    accuracy: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        """Such as `Q=K`, `V is the identity`, `narrower heads`."""
+        return named(self.edit, self.site)
+
+
+def named(edit: str, site: str) -> str:
+    """An edit of matrices in words."""
+    parts = place(site).group.upper().split("+")
+    return {"tie": "=".join(parts), "identity": f"{parts[0]} the identity", "narrow": "narrower heads"}[edit]
+
+
+def fewer(rows: StudyRows) -> list[Fewer]:
+    """Every kind of model with fewer parameters that the study has, by layers, then as it stands in EDITS."""
+    runs = rows.runs.filter(pl.col("edit").is_in(EDITS) & pl.col("parameters").is_not_null())
+    ids: dict[tuple[str, str, int], set[str]] = {}
+    for run, edit, site, parameters in runs.select("run", "edit", "site", "parameters").iter_rows():
+        ids.setdefault((edit, site, parameters), set()).add(run)
+    effects = {
+        (edit, split, name): rows.effects(edit, split, name=name)
+        for edit in EDITS
+        for split, name in (("valid", "loss_nats"), ("train", "loss_nats"), ("valid", "accuracy"))
+    }
+
+    def mine(key: tuple[str, str, int], split: str, name: str = "loss_nats") -> tuple[Point, ...]:
+        return tuple(p for p in effects[key[0], split, name] if p.run in ids[key])
+
+    found = [Fewer(*key, mine(key, "valid"), mine(key, "train"), mine(key, "valid", "accuracy")) for key in ids]
+    rank = {edit: i for i, edit in enumerate(EDITS)}
+
+    def key(one: Fewer) -> tuple[object, ...]:
+        return place(one.site).single, _layers(one.site), rank[one.edit], -one.parameters, one.site
+
+    return sorted((f for f in found if f.loss), key=key)
+
+
+def _layers(site: str) -> str:
+    return place(site).layers
+
+
+def parameters(rows: StudyRows) -> int | None:
+    """How many parameters the baseline has."""
+    found = rows.runs.filter(pl.col("edit") == "none")["parameters"].drop_nulls()
+    return None if found.is_empty() else int(found[0])
+
+
+def narrow_for(one: Fewer, found: Sequence[Fewer]) -> Fewer | None:
+    """The narrower heads at the same layers that have as nearly as many parameters."""
+    known = [f for f in found if f.edit == "narrow" and _layers(f.site) == _layers(one.site)]
+    return min(known, key=lambda f: abs(f.parameters - one.parameters), default=None)
+
+
+def less(one: Sequence[Point], other: Sequence[Point]) -> Mean | None:
+    """The difference of two changes, paired by seed; null without a common seed."""
+    values = {p.seed: p.value for p in other}
+    both = [p.value - values[p.seed] for p in one if p.seed in values]
+    return interval(both) if both else None
+
+
+def tying_figures(rows: StudyRows) -> Iterable[Figure]:
+    """Changes against parameters where several layers are tied, and by layer where single ones are."""
+    found = fewer(rows)
+    whole = [f for f in found if not place(f.site).single]
+    if whole:
+        yield _against(rows, whole)
+    yield from _by_layer(rows, [f for f in found if place(f.site).single and f.edit == "tie"])
+
+
+def _against(rows: StudyRows, found: Sequence[Fewer]) -> Figure:
+    full = parameters(rows)
+    shown: list[tuple[SharedAxis, Sequence[Point]]] = []
+    panels = []
+    for title, unit, of in (
+        ("Validation loss", "nats, valid", [f.loss for f in found]),
+        ("Accuracy", "share, valid", [f.accuracy for f in found]),
+        ("Train loss", "nats, train", [f.train for f in found]),
+    ):
+        kept = [(f, points) for f, points in zip(found, of, strict=True) if points]
+        if kept:
+            axis = around([p.value for _, points in kept for p in with_means(points)], unit, zero=True)
+            panels.append(_panel(title, kept, axis, full))
+            shown += [(axis, points) for _, points in kept]
+    count = "" if full is None else f" The baseline has {words.count(full)}."
+    caption = (
+        "Difference to the baseline of the same seed against the parameters of the whole model: "
+        f"{words.listed([WHAT[edit] for edit in EDITS if any(f.edit == edit for f in found)])}. "
+        f"Here {_where(found)}.{count} Marks are means over seeds, bars 95 % intervals. {study_words.seeds(rows)}."
+        f"{study_words.from_diverged([p for _, points in shown for p in points])}{cut(shown)}"
+    )
+    return Figure("tying", study_words.BEYOND, "Three matrices or fewer", caption, tuple(panels), _key(found))
+
+
+def _where(found: Iterable[Fewer]) -> str:
+    return f"at layers {words.listed(list(dict.fromkeys(_layers(f.site) for f in found)))}"
+
+
+def _look(one: Fewer) -> tuple[str, str]:
+    """Shape and colour of a mark."""
+    if one.edit == "narrow":
+        return "circle", render.BASELINE
+    mark = render.mark(place(one.site).group)
+    return mark.shape, mark.colour
+
+
+def _key(found: Sequence[Fewer]) -> tuple[LegendEntry, ...]:
+    looks = {f.name: _look(f) for f in found}
+    return (
+        *(LegendEntry(name, colour, shape) for name, (shape, colour) in looks.items()),
+        LegendEntry(ZERO.name, render.BASELINE, None, DASHED),
+    )
+
+
+def _panel(title: str, found: Sequence[tuple[Fewer, Sequence[Point]]], axis: SharedAxis, full: int | None) -> Panel:
+    measure = Measure(f"change of {title.lower()}", axis.unit.partition(",")[0], True)
+    data, seeds, bars = [], [], []
+    strokes: dict[str, list[Stroke]] = {"seeds": [], "bars": [], "main": []}
+    series = []
+    for one, points in found:
+        shape, colour = _look(one)
+        row = {"parameters": one.parameters / 1000, "shape": shape, "colour": colour, "name": one.name}
+        runs = [
+            run._replace(site=f"{one.name} ({words.count(one.parameters)} parameters)")
+            for run in of_runs(points, measure)
+        ]
+        whole = mean_of(runs)
+        mean = interval([p.value for p in points])
+        data.append(row | {"value": mean.mean})
+        strokes["main"].append(Stroke(one.name, whole))
+        if mean.low is not None:
+            bars.append(row | {"low": mean.low, "high": mean.high})
+            strokes["bars"].append(Stroke(one.name))
+        if len(runs) > 1:
+            seeds += [row | {"value": run.values[0]} for run in runs]
+            strokes["seeds"] += [Stroke(one.name, run) for run in runs]
+        series += [*runs, whole]
+    reach = [row["parameters"] for row in data] + ([full / 1000] if full else [])
+    air = 0.08 * (max(reach) - min(reach)) or 1.0
+    scale = alt.Scale(domain=[min(reach) - air, max(reach) + air], nice=False, zero=False)
+    x = alt.X("parameters:Q", scale=scale, title="thousand parameters", axis=alt.Axis(tickCount=4))
+    colour_, shape_ = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
+    line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=list(DASHED))
+    layers = [line.encode(axis.axis("level"))]
+    if seeds:
+        dots = chart_of("seeds", seeds).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
+        layers.append(dots.encode(x, axis.axis("value"), colour_, shape_))
+    if bars:
+        ranged = chart_of("bars", bars).mark_rule(strokeWidth=1.6)
+        layers.append(ranged.encode(x, axis.axis("low"), alt.Y2("high"), colour_))
+    heads = chart_of("main", data).mark_point(size=60, filled=True, opacity=1)
+    layers.append(heads.encode(x, axis.axis("value"), colour_, shape_))
+    said = "; ".join(f"{row['name']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
+    drawn = {"level0": (Stroke(ZERO.name),)} | {name: tuple(of) for name, of in strokes.items() if of}
+    chart = lay(title, *layers, width=PANEL_WIDTH, height=HEIGHT)
+    return Panel(title, chart, f"{title}: change against parameters, in {axis.unit}. {said}.", tuple(series), drawn)
+
+
+def _by_layer(rows: StudyRows, found: Sequence[Fewer]) -> Iterable[Figure]:
+    panels = []
+    for split, of in (("valid", [f.loss for f in found]), ("train", [f.train for f in found])):
+        if points := [p for one in of for p in one]:
+            title = f"{SPLIT[split].capitalize()} loss"
+            noun, axis = (
+                Measure(f"change of {title.lower()}", "nats", True),
+                axis_of(points, f"nats, {split}", bend=True),
+            )
+            panels.append(SitePanel(title, points, noun, axis))
+    if panels:
+        caption = "Difference to the baseline of the same seed when matrices of one layer are one from the first step."
+        names = ("tying-layers", study_words.BEYOND, "Fewer matrices in one layer")
+        yield site_figure(names, f"{caption} {study_words.seeds(rows)}.", panels)
+
+
+def tying_findings(rows: StudyRows) -> Iterator[Finding]:
+    """What fewer matrices cost, by component and by model; nothing without them."""
+    found = fewer(rows)
+    if shared := {c: interval(list(values.values())) for c, values in _by_seed(rows).items()}:
+        said = words.listed([f"{c} {words.spoken(mean, 'nats')}" for c, mean in shared.items()])
+        what = f"{study_words.VALID} when it shares its matrix with one other, mean of two ties"
+        values = tuple(Estimate(c, *mean) for c, mean in shared.items())
+        compared = paired(_by_seed(rows), study_words.MARGIN)
+        order_ = "" if compared is None else compared.words()
+        yield Finding(
+            "tying",
+            f"{what}: {said}{'; ' * bool(order_)}{order_}.",
+            "nats",
+            values,
+            order_,
+            SOURCE.key,
+            title="Tying",
+            what=what,
+            per="seed",
+            compared=compared,
+        )
+    whole = [f for f in found if not place(f.site).single]
+    if costs := [_cost(one, found, parameters(rows)) for one in whole if one.edit != "narrow"]:
+        said = "; ".join(text for text, _ in costs)
+        what = f"{study_words.VALID} against three separate matrices, {_where(whole)}"
+        values = tuple(value for _, of in costs for value in of)
+        yield Finding(
+            "matrices", f"{what}: {said}.", "nats", values, "", SOURCE.key, title="Tying", what=what, per="seed"
+        )
+
+
+def _by_seed(rows: StudyRows) -> dict[str, dict[int, float]]:
+    """By component and seed the mean over the pairs tied in every layer that hold it."""
+    pairs: dict[str, dict[int, list[float]]] = {c: {} for c in ("q", "k", "v")}
+    for point in rows.effects("tie", "valid"):
+        parts = place(point.site).group.split("+")
+        for component in parts if len(parts) == 2 and not place(point.site).single else ():
+            pairs[component].setdefault(point.seed, []).append(point.value)
+    return {c: {s: sum(x) / len(x) for s, x in by_seed.items()} for c, by_seed in pairs.items() if by_seed}
+
+
+def _cost(one: Fewer, found: Sequence[Fewer], full: int | None) -> tuple[str, list[Estimate]]:
+    """What one model loses against the baseline and against narrower heads: in words, and as numbers."""
+    share = "" if not full else f" with {100 * (full - one.parameters) / full:.1f} % fewer parameters"
+    mean = interval([p.value for p in one.loss])
+    text, values = f"{one.name}{share} {words.spoken(mean, 'nats')}", [Estimate(one.name, *mean)]
+    beside = narrow_for(one, found)
+    if against := less(one.loss, beside.loss) if beside else None:
+        text += f", against narrower heads {words.spoken(against, 'nats')}"
+        values.append(Estimate(f"{one.name} minus narrower heads", *against))
+    return text, values

@@ -7,14 +7,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+from markupsafe import Markup
+
+from trisect.claims import preconditions
 from trisect.core.errors import TrisectError
+from trisect.core.files import Json
 from trisect.core.finding import About, Finding
-from trisect.core.json_text import Json
+from trisect.core.study_data import StudyAbout
+from trisect.experiments.study import words as study_words
+from trisect.experiments.study.rows import StudyRows, described
 from trisect.lab.experiment import Result
+from trisect.report import cards, notebook
+from trisect.report import format as words
+from trisect.report.notebook import ROW, _framed
 
 if TYPE_CHECKING:
     import altair as alt
-    import polars as pl
 
     from trisect.experiments.study.settings import StudyFacts
     from trisect.report.notebook import StudyVerdicts
@@ -45,7 +54,7 @@ class Study(Result["StudyFacts"]):
     @cached_property
     def tables(self) -> Mapping[str, pl.DataFrame]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Polars frames: runs, metrics, sites, claims. Raises DamagedFileError where one cannot be read."""
-        from trisect.experiments.study.collect import read_tables
+        from trisect.experiments.study.run import read_tables
         from trisect.lab.folder import Folder
 
         return read_tables(Folder(self.folder))
@@ -69,8 +78,6 @@ class Study(Result["StudyFacts"]):
     def figures(self) -> Mapping[str, alt.ConcatChart]:
         """The report's figures as Altair charts; a notebook shows them as SVG, without a network."""
         from trisect.experiments.study import figures
-        from trisect.experiments.study.rows import described
-        from trisect.report import notebook
 
         drawn = figures.draw(dict(self.tables), described(self.about))
         return {name: notebook.chart(chart) for name, chart in drawn.items()}
@@ -78,7 +85,6 @@ class Study(Result["StudyFacts"]):
     @cached_property
     def verdicts(self) -> StudyVerdicts:
         """What the study says of each claim, by its name: study.verdicts["A-1"]; in a notebook a card each."""
-        from trisect.report import notebook
 
         return notebook.verdicts(self.tables["claims"])
 
@@ -91,11 +97,35 @@ class Study(Result["StudyFacts"]):
         return found
 
     def _repr_html_(self) -> str:
-        from trisect.experiments.study import notebook as study_notebook
-        from trisect.experiments.study.rows import described
-        from trisect.report import notebook
 
         try:
-            return study_notebook.study(self.tables, described(self.about), self.report)
+            return study(self.tables, described(self.about), self.report)
         except TrisectError as error:
             return notebook.trouble(error)
+
+
+def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -> str:
+    """A study in short: experiment, text, model, runs, the checks before any verdict, verdicts, and where its page is."""
+    rows = StudyRows.of(tables, about)
+    said, name = study_words.study(rows), (about.get("experiment") or {}).get("name", "study")
+    checks = [
+        Markup("{}: {} ({}){}").format(
+            "holds" if c.ok else "does not hold", c.name, _measured(c.effect), Markup("<br>")
+        )
+        for c in preconditions({key: tables[key] for key in ("runs", "metrics", "sites")})
+    ]
+    lines = {
+        "Text": said["corpus"],
+        "Model": said["model"],
+        "Seeds": said["seeds"],
+        "Runs": said["runs"],
+        "Before any verdict": Markup("").join(checks),
+        "Verdicts": words.tally(cards.tally(cards.cards(rows.claims))),
+        "Report": Markup("<code>{}</code>").format(report),
+    }
+    body = Markup("").join(ROW.format(name=key, said=value) for key, value in lines.items())
+    return _framed(Markup("<p><b>Study {}</b></p><table>{}</table>").format(name, body))
+
+
+def _measured(effect: float | None) -> str:
+    return "not measured" if effect is None else f"{words.number(effect, True)} nats"

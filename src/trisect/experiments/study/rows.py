@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trisect.claims.evidence import later
-from trisect.claims.floors import LEARNED_NATS
+from trisect.claims.evidence import LEARNED_NATS, later
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
-from trisect.report.points import Point, order, place
+from trisect.report.format import Point, order, place
 
 if TYPE_CHECKING:
     from trisect.core.finding import About

@@ -2,36 +2,315 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from trisect.core.errors import CorpusError, DamagedFileError, StudyError
+import numpy as np
+import polars as pl
+
+from trisect import claims
+from trisect.claims.verdicts import judge_controls
+from trisect.core.edits import read_edit
+from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
-from trisect.core.study_data import LedgerData, NotedStudy
+from trisect.core.spec import Design, read_run
+from trisect.core.study_data import BaseData, FinishedRun, HowData, LedgerData, NotedStudy, RewindData, StudyAbout
+from trisect.core.tables import STUDY_TABLES, frame, read_table
 from trisect.engine.devices import choose_device
-from trisect.experiments.study.collect import collect
+from trisect.engine.drive import land
+from trisect.engine.jobs import Files, JobOrder
 from trisect.experiments.study.join import JoinedStudy
-from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, precision_of, repeating, size_of
-from trisect.experiments.study.numerics import TrainedSoFar, check_precision, check_step
+from trisect.experiments.study.ledger import (
+    FLEET,
+    extended_ledger,
+    join_ledger,
+    precision_of,
+    repeating,
+    size_of,
+    step_of,
+)
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
-from trisect.experiments.study.rows import described
+from trisect.experiments.study.planted import planted_rows
+from trisect.experiments.study.rows import StudyRows, described
 from trisect.experiments.study.settings import StudyFacts, StudySettings
-from trisect.experiments.study.tasks import Task, fleet_name, is_done, left_by
-from trisect.experiments.study.work import StudyWork
+from trisect.experiments.study.tasks import (
+    CurveData,
+    EvaluationData,
+    StudyJob,
+    Task,
+    evaluation_advice,
+    execute,
+    fleet_name,
+    is_done,
+    left_by,
+)
 from trisect.lab.driver import conclude
 from trisect.lab.experiment import Bench, Experiment, Measured, Result
-from trisect.lab.folder import Folder
+from trisect.lab.folder import Folder, read_finished
 from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import STATEMENT, is_study
 from trisect.lab.versions import versions
+from trisect.lm.matmul import STEP, agree
+from trisect.measure.criticality import criticality, mean_difference
 from trisect.text.corpus import Corpus
+
+CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the last two where the rows were a sample
+
+
+def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
+    """Every table, made from what the study has finished."""
+    ledger = folder.read_ledger()
+    done = {run: read_finished(folder, run) for run in ledger["runs"] if folder.run(run).exists()}
+    corpus = about.get("corpus", {}).get("name", "")
+    tables = {
+        "runs": frame("runs", [_run_row(run, body, corpus) for run, body in done.items()]),
+        "metrics": frame("metrics", [row for run, body in done.items() for row in _metric_rows(run, body)]),
+        "sites": frame(
+            "sites",
+            [row for run in done for row in _site_rows(folder, run, ledger)],
+        ),
+    }
+    if scored := planted_rows(StudyRows.of(tables, about)):
+        tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
+    tables["claims"] = claims.judge(tables, about)
+    earlier = claims.revision_of(tables["runs"]) < claims.REVISION
+    tables["claims_revised"] = claims.judge(tables, about, claims.REVISION) if earlier else frame("claims_revised", ())
+    tables["controls"] = judge_controls(tables, about)
+    return tables
+
+
+def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
+    """The tables of a study as they lie on disk."""
+    return {name: read_table(folder.tables, name) for name in STUDY_TABLES}
+
+
+def _run_row(run: str, body: FinishedRun, corpus: str) -> dict[str, Any]:
+    spec = body["spec"]
+    edit = None if spec["edit"] is None else read_edit(spec["edit"])
+    return (
+        {
+            "run": run,
+            "edit": edit.kind if edit else "none",
+            "site": str(edit.site) if edit else None,
+            **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
+            "seed": spec["seed"],
+            "epochs": read_run(spec).training.epochs,
+            "corpus": f"{corpus}:{spec['corpus']}",
+            "versions": json.dumps(body["versions"], sort_keys=True),
+        }
+        | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash")}
+        | {"revision": body.get("revision", 1)}
+    )
+
+
+def _metric_rows(run: str, body: FinishedRun) -> list[dict[str, Any]]:
+    return [{"run": run, "epoch": e, "split": s, "name": n, "value": v} for e, s, n, v in body["metrics"]]
+
+
+def _site_rows(folder: Folder, run: str, ledger: LedgerData) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.evaluations(run).glob("*.json")):
+        kind, _, site = path.stem.partition("-")
+        body = read_record(path, evaluation_advice(path), EvaluationData)
+        kind, site = body.get("kind", kind), body.get("site", site)  # in the file's name alone where it is older
+        if body.get("diverged"):
+            continue
+        rows += [{"subject": run} | row for row in body.get("rows", ())]
+        for split, curve in (("train", body.get("train")), ("valid", body.get("valid"))):
+            if curve is None:
+                continue
+            shared = {"subject": run, "split": split, "n": curve["n"]}
+            if kind == "cut":
+                rows.append(shared | {"site": site, "measure": "self_only_loss_nats", "value": curve["loss_nats"][0]})
+                rows.append(
+                    shared | {"site": None, "measure": "unigram_loss_nats", "value": body.get("unigram", {}).get(split)}
+                )
+                continue
+            shared |= {"site": site}
+            for name in [n for n in CURVES if n in curve]:
+                rows += [
+                    shared | {"measure": f"{kind}_{name}", "at": a, "value": v}
+                    for a, v in zip(curve["at"], curve[name], strict=True)
+                ]
+            rows += [shared | {"measure": m, "value": v} for m, v in _summary(kind, curve, ledger)]
+            rows += [shared | {"measure": f"{kind}_{m}", "value": curve.get(m)} for m in ("area_low", "area_high")]
+            if kind == "rewind":
+                check = {m: curve.get(m, body.get(m)) for m in ("check_nats", "evaluations", "nodes")}
+                rows += [shared | {"measure": f"rewind_{m}", "value": v} for m, v in check.items()]
+    return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]  # missing stays missing
+
+
+def _summary(kind: str, curve: CurveData, ledger: LedgerData) -> list[tuple[str, float]]:
+    losses = np.array(curve["loss_nats"], dtype=float)
+    if kind == "midstage":
+        return [("midstage_area", mean_difference(losses, losses[-1]))]
+    found = criticality(np.array(curve["at"]), losses, cast("RewindData", ledger["base"]["rewind"])["epsilon"])
+    return [("criticality", found.score), ("criticality_first", found.first), ("rewind_area", found.area)]
+
+
+def check_precision(experiments: Sequence[Design], precision: str) -> None:
+    """Raise SpecError for narrow products in `quick`; warn where effects are asked for that they may hide."""
+    if precision == "float32":
+        return
+    if any(experiment.name == "quick" for experiment in experiments):
+        raise SpecError(
+            f"The precision {precision!r} was asked for in 'quick'.",
+            "At its size large products are a small part of a step, and its effects are small beside what rounding moves.",
+            "Leave --precision out.",
+        )
+    if any(experiment.freeze or experiment.rewind or experiment.tie for experiment in experiments):
+        warnings.warn(
+            f"{precision} products moved effects of freezing by more than their spread over seeds where that was measured "
+            "(docs/explanation/precision.md): compare effects of hundredths of a nat in float32.",
+            stacklevel=2,
+        )
+
+
+def check_step(folder: Folder, ledger: LedgerData, tasks: Sequence[Task]) -> None:
+    """Raise StudyError where runs are left to train in a study that an earlier revision of the step began."""
+    left = sum(len(task.runs) for task in tasks if task.kind == "train")
+    if left and (began := step_of(ledger)) != STEP:
+        raise StudyError(
+            f"{folder.path} belongs to a study that revision {began} of the training step began.",
+            f"{left} of its runs are not trained yet, this version trains with revision {STEP}, whose last bits differ, and "
+            "the runs of a study are compared with one another.",
+            "Go on with the version of trisect that began it, or choose another folder with --out; what is finished can "
+            "be reported and evaluated.",
+        )
+
+
+class TrainedSoFar:
+    """What trained the runs of a study so far."""
+
+    def __init__(self, folder: Folder, ledger: LedgerData) -> None:
+        self.folder, self.found = folder, set[str]()
+        self.add([run for run in ledger["runs"] if folder.run(run).exists()])
+
+    @property
+    def expected(self) -> str | None:
+        """What must train the others, the note that says most; null where nothing is noted yet."""
+        return max(self.found, key=lambda said: (len(said), said), default=None)
+
+    def add(self, runs: Sequence[str]) -> None:
+        """Note what trained these; raises StudyError where the study has two then."""
+        self.found |= {said for run in runs if (said := read_finished(self.folder, run).get("numerics"))}
+        if not all(agree(*two) for two in itertools.combinations(sorted(self.found), 2)):
+            raise StudyError(
+                f"Runs of {self.folder.path} were trained in two ways.",
+                f"They are: {'; '.join(sorted(self.found))}. The runs of a study are compared with one another.",
+                "Delete the folders of those runs that are to be trained again, and use machines of one kind.",
+            )
+
+
+# after a baseline's epochs come a checkpoint, and what says that a run is finished
+ORDER = ("fleets/*", "runs/*/run.json")
+
+
+@dataclass(frozen=True, eq=False)
+class StudyWork:
+    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `trained` is what
+    trained the others, null where none is left to train.
+    """
+
+    task: Task
+    folder: Folder
+    ledger: LedgerData
+    device: str
+    precision: str
+    untrained: set[str]
+    trained: TrainedSoFar | None
+
+    @property
+    def title(self) -> str:
+        """What messages and progress lines call it."""
+        return self.task.title
+
+    @property
+    def seconds(self) -> float:
+        """Its expected cost on one core."""
+        return self.task.seconds
+
+    def ready(self) -> bool:
+        """An evaluation waits until its run is trained."""
+        return self.task.kind == "train" or self.task.runs[0] not in self.untrained
+
+    def order(self) -> JobOrder:
+        """Training goes on from the fleet's checkpoint; an evaluation reads what a finished run left."""
+        train = self.task.kind == "train"
+        paths = self._checkpoint() if train else [self.folder.run(self.task.runs[0]).parent]
+        return JobOrder(
+            execute,
+            self._asked(),
+            self.folder.path,
+            needs={"corpus": self.folder.corpus},
+            begins={self._name(path): path for path in paths},
+        )
+
+    def _name(self, path: Path) -> str:
+        """What jobs call a file or a folder of the study."""
+        return path.relative_to(self.folder.path).as_posix()
+
+    def _asked(self) -> StudyJob:
+        task, base, rewinding = self.task, self.ledger["base"], self.ledger["experiment"].get("rewind")
+        return StudyJob(
+            task.kind,
+            task.runs,
+            task.site,
+            task.label,
+            {run: self.ledger["runs"][run] for run in task.runs},
+            tuple(rewinding.get("sites", ())) if rewinding else (),
+            _how(base, task.kind),
+            self.device,
+            self.precision,
+            self.trained.expected if self.trained else None,
+        )
+
+    def _checkpoint(self) -> list[Path]:
+        """The fleet's checkpoint where there is one; one that was there before its baseline's folder was deleted goes."""
+        checkpoint = self.folder.checkpoint(fleet_name(self.task.runs))
+        baselines = [run for run in self.task.runs if self.ledger["runs"][run]["edit"] is None]
+        if any(not (self.folder.epochs(run) / "0000.safetensors").exists() for run in baselines):
+            checkpoint.unlink(missing_ok=True)
+        return [checkpoint] if checkpoint.exists() else []
+
+    def land(self, files: Files) -> None:
+        """Put files into the study's folder; evaluations of a run that is trained again belonged to its old weights.
+
+        An evaluation may send home its run's files as well, where the disk gives them other numbers: they are the same.
+        """
+        for run in self.task.runs if self.task.kind == "train" else ():
+            if self._name(self.folder.run(run)) in files:
+                shutil.rmtree(self.folder.evaluations(run), ignore_errors=True)
+        land(files, self.folder.path, ORDER)
+
+    def ended(self) -> None:
+        """A fleet's checkpoint is of no use any more, and its runs can be evaluated."""
+        if self.task.kind == "train":
+            self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
+            self.untrained.difference_update(self.task.runs)
+            if self.trained:
+                self.trained.add(self.task.runs)
+
+
+def _how(base: BaseData, kind: str) -> HowData | None:
+    """What the ledger says of evaluations of a kind."""
+    match kind:
+        case "rewind" | "midstage":
+            return base.get("rewind")
+        case "probe" | "erase" | "interchange":
+            return base.get(kind)
+        case _:
+            return None
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import FLEET, WHOLE
 from trisect.core.machine import Machine
 from trisect.core.methods import METHODS
-from trisect.core.schema import Option, record
+from trisect.core.schema import FLEET, WHOLE, Option, record
 from trisect.core.site import Site
 from trisect.core.spec import Design
 from trisect.core.study_data import CorpusData, DesignData

@@ -3,41 +3,282 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NotRequired, cast
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from trisect.claims import REVISION, claims_hash
-from trisect.core.files import digest, write_json
-from trisect.core.json_text import Json
+from trisect.core.files import Json, digest, write_json
+from trisect.core.machine import processor
 from trisect.core.methods import ON_TRAIN
-from trisect.core.processor import processor
 from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.core.spec import Run, plain, read_run
+from trisect.core.spec import Model, Run, plain, read_run
 from trisect.core.study_data import EraseData, HowData, InterchangeData, ProbeData, RewindData, RunData
 from trisect.engine.devices import check_narrow
 from trisect.engine.jobs import JobDesk, job
-from trisect.experiments.study.ablating import ablate
-from trisect.experiments.study.erasing import erase
-from trisect.experiments.study.evaluation import EvaluationData
-from trisect.experiments.study.interchanging import change_one, interchange
-from trisect.experiments.study.probing import probe
-from trisect.experiments.study.rewinding import curve_data, rewind
-from trisect.lab.folder import Folder
-from trisect.lab.runs import FORMAT, epoch_weights, read_finished, weights
+from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
+from trisect.lab.folder import FORMAT, Folder, epoch_weights, read_finished, weights
 from trisect.lab.versions import versions
 from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
+from trisect.lm.fleet import COMPONENT_ROW, forward, weights_of
 from trisect.lm.matmul import check_numerics, fast_products, numerics, one_thread
-from trisect.lm.rewind import parts_of, self_only_loss
+from trisect.lm.rewind import blend, draw_rows, evaluate_variants, parts_of, self_only_loss, stages
 from trisect.lm.snapshots import write_snapshot
 from trisect.lm.train import Progress, RunFiles, train_fleet
+from trisect.measure.criticality import adaptive_curves, exact_curves
+from trisect.measure.patching import BASE, shares
+from trisect.stats.shares import paired_band
+from trisect.stats.tested import finite
 from trisect.text.corpus import Corpus, unigram_loss
-from trisect.text.worlds import world_of
+from trisect.text.worlds import DonorPairs, world_of
+
+
+def ablate(
+    final: Mapping[str, Tensor], model: Model, site: Site, pieces: Mapping[str, Sequence[Piece]]
+) -> list[SiteRow]:
+    """Rise of the loss on train and validation, with 95 % intervals over rows, at a resolved site of q, k or v.
+
+    `final` are a baseline's weights without a member axis, `pieces` what is evaluated, by split. Means are over the tokens
+    of the train pieces, of the unedited model; at a site of several layers all are replaced at once.
+    """
+    changed = mean_ablated(final, model, site, pieces["train"])
+    found = []
+    for split, own in pieces.items():
+        rises, low, high, n = loss_rises(final, model, list(own), site, [changed])
+        named = (("", rises[0]), ("low_", low[0]), ("high_", high[0]))
+        found += [SiteRow(str(site), f"ablate_rise_{end}nats", None, split, finite(value), n) for end, value in named]
+    return found
+
+
+@torch.no_grad()
+def mean_ablated(final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+    """The weights under which a resolved site of q, k or v is its mean over the pieces at every token."""
+    changed, means = dict(final), _means(final, model, site, pieces)
+    for n, mean in means.items():
+        for name, part in weights_of(site, model, n):
+            whole = f"layers.{n}.{name}"
+            if changed[whole] is final[whole]:
+                changed[whole] = final[whole].clone()
+            changed[whole][part] = mean.to(final[whole])[part] if name == "in.bias" else 0.0
+    return changed
+
+
+def _means(
+    final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]
+) -> dict[int, Float[Tensor, " W"]]:
+    """The mean of q, k and v side by side, by layer."""
+    whole = {name: values[None] for name, values in final.items()}
+    sums: dict[int, Tensor] = {}
+    for piece in pieces:
+        kept = forward(whole, piece.inputs, model, blocks=[("qkv", n) for n in site.layers or ()]).kept
+        for (_, n), x in kept.items():
+            here = x[0].flatten(0, 1).double().sum(0)
+            sums[n] = sums[n] + here if n in sums else here
+    count = sum(piece.inputs.numel() for piece in pieces)
+    return {n: total / count for n, total in sums.items()}
+
+
+TOGETHER = 500  # documents read at once
+
+
+@torch.no_grad()
+def interchange(
+    final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
+) -> list[SiteRow]:
+    """Shares of pairs that answer by the site's own prediction, by each other component's, or as without, at a resolved
+    site of one of q, k and v.
+
+    `final` are a baseline's weights without a member axis. The site's representation of the donor stands in the base's
+    place at every token. Pairs with words that the vocabulary lacks are left out.
+    """
+    whole = {name: values[None] for name, values in final.items()}
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    base, donor, kept = _known(pairs, ids)
+    predictions = {name: _numbers(words, ids)[kept] for name, words in _answers_by(pairs).items()}
+    answers = np.concatenate([logits.argmax(1).numpy() for logits in _patched_logits(whole, model, site, base, donor)])
+    found = shares(answers, predictions, site.components[0])
+    others = {f"interchange_as_{name}": share for name, share in found.others.items()}
+    named = {"interchange_own": found.own, "interchange_unchanged": found.unchanged, **others}
+    rows = [SiteRow(str(site), name, None, "valid", share.value, share.n) for name, share in named.items()]
+    total = sum(share.hits for share in found.others.values()) / found.n if found.n else None
+    return [*rows, SiteRow(str(site), "interchange_others", None, "valid", total, found.n)]
+
+
+def _answers_by(pairs: DonorPairs) -> dict[str, tuple[str, ...]]:
+    return {BASE: pairs.unchanged, **pairs.predicted}
+
+
+@torch.no_grad()
+def change_one(
+    final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
+) -> SiteRow:
+    """Rise of the loss of the base's answer, in nats, where the donor differs in one attribute alone, at a resolved site."""
+    whole = {name: values[None] for name, values in final.items()}
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    base, donor, kept = _known(pairs, ids)
+    gold = torch.from_numpy(_numbers(pairs.unchanged, ids)[kept])
+
+    def loss(other: np.ndarray) -> float:
+        logits = torch.cat(list(_patched_logits(whole, model, site, base, other)))
+        return float(F.cross_entropy(logits.double(), gold))
+
+    rise = loss(donor) - loss(base) if len(gold) else None
+    return SiteRow(str(site), "interchange_rise_nats", None, "valid", rise, len(gold))
+
+
+def _known(pairs: DonorPairs, ids: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Base and donor as numbers [N T] where all words are known, and which pairs these are."""
+    base, donor = (_numbers(texts, ids) for texts in (pairs.base, pairs.donor))
+    kept = np.concatenate([base, donor], 1).min(1) >= 0
+    return base[kept], donor[kept], kept
+
+
+def _patched_logits(
+    final: Mapping[str, Tensor], model: Model, site: Site, base: np.ndarray, donor: np.ndarray
+) -> Iterator[Tensor]:
+    """What each patched document says of the next word, some documents at a time."""
+    device = final["decoder.bias"].device
+    for start in range(0, max(1, len(base)), TOGETHER):
+        few = [torch.from_numpy(ids[start : start + TOGETHER]).to(device) for ids in (base, donor)]
+        hidden = forward(final, few[0], model, put=_patched(final, model, site, *few)).hidden[0, :, -1]
+        yield (hidden @ final["decoder.weight"][0].T + final["decoder.bias"][0]).cpu()
+
+
+def _patched(final: Mapping[str, Tensor], model: Model, site: Site, base: Tensor, donor: Tensor) -> dict[int, Tensor]:
+    """q, k and v side by side of the site's only layer: the base's, with the donor's at the site."""
+    (layer,) = site.layers or (1,)
+    own, other = (forward(final, ids, model, keep=(layer,)).qkv[layer] for ids in (base, donor))
+    start = COMPONENT_ROW[site.components[0]] * model.width
+    mixed = own.clone()
+    mixed[..., start : start + model.width] = other[..., start : start + model.width]
+    return {layer: mixed}
+
+
+def _numbers(words: Sequence[str] | Sequence[Sequence[str]], ids: Mapping[str, int]) -> np.ndarray:
+    """Words as numbers, -1 for those that are unknown."""
+    shape = np.array(words)
+    return np.array([ids.get(word, -1) for word in shape.ravel().tolist()], int).reshape(shape.shape)
+
+
+class CurveData(TypedDict):
+    """Loss and accuracy of one split over n tokens at every place of a curve; what is not finite is missing."""
+
+    at: list[float]
+    loss_nats: list[float | None]
+    accuracy: list[float | None]
+    n: int
+    check_nats: NotRequired[float]
+    rise_low_nats: NotRequired[list[float | None]]
+    rise_high_nats: NotRequired[list[float | None]]
+    area_low: NotRequired[float | None]
+    area_high: NotRequired[float | None]
+    evaluations: NotRequired[int]  # of each split in files from before the two were evaluated together
+    nodes: NotRequired[int]
+
+
+class EvaluationData(TypedDict, total=False):
+    """One evaluation: `rows` where it has them, else a curve for each split. Files from before hold no kind and no site."""
+
+    kind: str
+    site: str
+    label: str
+    wall_seconds: float
+    diverged: bool
+    rows: list[dict[str, Json]]
+    train: CurveData
+    valid: CurveData
+    unigram: dict[str, float]
+    check_nats: float
+    evaluations: int
+    nodes: int
+
+
+Parameters = Mapping[str, Tensor]
+Pieces = Mapping[str, Sequence[Piece]]
+CurveSums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed loss along the curve, in nats
+
+
+def rewind(
+    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: RewindData
+) -> EvaluationData:
+    """What an evaluation's file holds: towards the first of the stored epochs (convex), or through all of them.
+
+    `final` and `epochs` have no member axis; `pieces` are all that is evaluated, by split; `how` is the ledger's.
+    """
+    sample, drawn = how.get("sample_tokens"), pieces
+    if sample is not None:
+        drawn = {split: draw_rows(part, sample, how.get("sample_seed", 0), split) for split, part in pieces.items()}
+    body: EvaluationData = {}
+    if convex:
+        curves, sums = _convex(run, site, final, epochs[0], drawn, how, body)
+    else:
+        curves, sums = _midstage(run, site, final, epochs, drawn)
+    if sample is not None:
+        for split, part in drawn.items():
+            tokens = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs])
+            band = paired_band(sums[split], tokens, sum(len(p.inputs) for p in pieces[split]))
+            ends = numbers(np.array([band.area_low, band.area_high]))
+            curve = curves[split]
+            curve["rise_low_nats"], curve["rise_high_nats"] = numbers(band.low), numbers(band.high)
+            curve["area_low"], curve["area_high"] = ends
+    body["train"], body["valid"] = curves["train"], curves["valid"]
+    return body
+
+
+def _midstage(
+    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], pieces: Pieces
+) -> tuple[dict[str, CurveData], CurveSums]:
+    whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
+    found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in pieces.items()}
+    body = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
+    return body, {s: c.row_nats for s, c in found.items()}
+
+
+def _convex(
+    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: RewindData, body: EvaluationData
+) -> tuple[dict[str, CurveData], CurveSums]:
+    """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes, which `body` counts."""
+    whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how["points"]) / (how["points"] - 1)
+    rows: dict[float, list[np.ndarray]] = {}
+
+    def evaluate(alphas: list[float]) -> np.ndarray:
+        variants = blend(first, final, alphas)
+        found = [evaluate_variants(whole, run.model, p, site, variants) for p in pieces.values()]
+        rows.update({a: [c.row_nats[i] for c in found] for i, a in enumerate(alphas)})
+        return np.stack([c.loss_nats for c in found] + [c.accuracy for c in found])
+
+    curves = (
+        exact_curves(evaluate, grid, len(pieces))
+        if how["mode"] == "exact"
+        else adaptive_curves(evaluate, grid, len(pieces), how["epsilon"])
+    )
+    body["evaluations"], body["nodes"] = curves.evaluations, curves.nodes
+    found: dict[str, CurveData] = {}
+    for i, (split, part) in enumerate(pieces.items()):
+        n = sum(p.tokens for p in part)
+        found[split] = curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
+        found[split]["check_nats"] = float(curves.checks[i])
+    return found, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}
+
+
+def curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> CurveData:
+    """One split's curve, over n tokens."""
+    return {"at": at, "loss_nats": numbers(losses), "accuracy": numbers(accuracies), "n": n}
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    """Finite ones as they are, the others missing."""
+    return [float(v) if np.isfinite(v) else None for v in values]
 
 
 @dataclass(frozen=True)

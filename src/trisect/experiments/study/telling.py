@@ -8,17 +8,17 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import Estimate, Finding
-from trisect.core.percent import percent
+from trisect.core.printable import percent
 from trisect.experiments.study.planted import MARGIN, Case, CaseEffect, MethodScore, scores, truth_of
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.roles import LEAST, SOURCE
 from trisect.report import format as words
-from trisect.report.blocks import PageBlock, Table, TextBlock
-from trisect.report.opening import BLIND
-from trisect.report.points import Mean, by_site, interval
-from trisect.report.sheet import Section
+from trisect.report.format import Mean, by_site, interval
+from trisect.report.sheet import BLIND, PageBlock, Section, Table, TextBlock
 
 TITLE = "Which methods can tell?"
+
+
 SHARES = {
     "own": "own prediction",
     "as_q": "as q",
@@ -26,7 +26,11 @@ SHARES = {
     "as_v": "as v",
     "unchanged": "unchanged",
 }
+
+
 WORLD = "This study's text is a world whose truth is known. "
+
+
 SCORED = (
     "Each method is scored as if the text were language. A method about a label has cells, a component with an attribute, some of "
     "them true; one without a label has q, k and v of the layer that reads, and those of the idle one, where nothing can be found. AUROC "
@@ -34,6 +38,8 @@ SCORED = (
     f"own rule a method finds a case where its effect is above {MARGIN:g} (one-sided t test over seeds, Holm over the method's cases, "
     "p < 0.05)."
 )
+
+
 KEY = "● marks what is planted, ✓ what the method finds by its own rule. Means over seeds with their 95 % intervals."
 
 

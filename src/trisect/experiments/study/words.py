@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from trisect.claims import claims_hash
 from trisect.core.finding import Comparison, Estimate, Finding
-from trisect.core.methods import ON_TRAIN
+from trisect.core.methods import METHODS, ON_TRAIN
 from trisect.experiments.study.rows import StudyRows
+from trisect.measure.criticality import NODES, TOLERANCE
 from trisect.papers.submodules import SOURCE
-from trisect.report.format import FEW, listed, number, several, spoken
-from trisect.report.points import Mean, Point, by_component, by_site, extreme, of_seeds, paired, place
+from trisect.report import format as words
+from trisect.report.format import (
+    FEW,
+    Mean,
+    Point,
+    by_component,
+    by_site,
+    count,
+    extreme,
+    listed,
+    number,
+    of_seeds,
+    order,
+    paired,
+    place,
+    several,
+    spoken,
+)
 
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
@@ -306,3 +325,219 @@ def left_out(rows: StudyRows) -> list[str]:
     if not rows.curves("freeze", "valid"):
         gone.append("freezing (figures 11 and 12)")
     return gone
+
+
+POINTS = "percentage points, valid"
+
+
+class NumbersTable(NamedTuple):
+    """A title and a unit for each column, and for each site its cells: the mean and its interval, in words."""
+
+    columns: list[tuple[str, str]]
+    rows: list[tuple[str, list[tuple[str, str]]]]
+
+
+def numbers(rows: StudyRows) -> NumbersTable:
+    """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
+    items: list[tuple[str, str, bool, list[Point]]] = []
+    for one in methods(rows):
+        items.append((one.title, one.unit, one.kind in SIGNED, rows.readable(one.points)))
+    items += [(title, POINTS, True, points) for title, points in _accuracies(rows)]
+    columns = [(title, unit, signed, by_site(points)) for title, unit, signed, points in items]
+    places = [
+        2 if unit == POINTS else words.decimals([m.mean for m in means.values()]) for _, unit, _, means in columns
+    ]
+    sites = sorted({site for *_, means in columns for site in means}, key=order)
+
+    def cell(mean: Mean | None, signed: bool, digits: int) -> tuple[str, str]:
+        if mean is None:
+            return "–", ""
+        return words.number(mean.mean, signed, digits), "" if mean.low is None else words.ends(mean, signed, digits)
+
+    return NumbersTable(
+        [(title, unit) for title, unit, _, _ in columns],
+        [
+            (site, [cell(c[3].get(site), c[2], digits) for c, digits in zip(columns, places, strict=True)])
+            for site in sites
+        ],
+    )
+
+
+def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
+    """Changes of the validation accuracy in percentage points: what attacks, freezing and α = 0 do to it."""
+    found = [
+        (
+            f"Attack on {label_name(label)}: accuracy",
+            rows.readable(rows.effects("attack", "valid", label, name="accuracy")),
+        )
+        for label in rows.labels
+    ]
+    found.append(("Initial weights (α = 0): accuracy", rows.rewound_accuracy()))
+    found.append(("Freezing: accuracy", rows.effects("freeze", "valid", name="accuracy")))
+    return [(title, [p._replace(value=100 * p.value) for p in points]) for title, points in found if points]
+
+
+def study(rows: StudyRows) -> dict[str, Any]:
+    """What the head, the cards and the last section say about the study; `today` is the hash of today's claims, `changed` that runs
+    carry another.
+    """
+    experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
+    edits = experiment.get("edits")
+    model, splits = experiment.get("model") or {}, corpus.get("splits") or {}
+    layers, heads = model.get("layers", 0), model.get("heads", 0)
+    said_model = f"{words.several(layers, 'layer')}, {words.several(heads, 'head')}, width {model.get('width', '–')}"
+    said_corpus = (
+        f"{corpus.get('name', '–')} ({words.count(splits.get('train'))} train and {words.count(splits.get('valid'))} validation tokens, "
+        f"{words.count(corpus.get('types'))} types)"
+    )
+    states = rows.runs["status"].value_counts().sort("status").rows()
+    seconds, precision = rows.about.get("wall_seconds"), rows.about.get("precision", "float32")
+    # Runs name their text as NAME:FINGERPRINT; the fingerprint alone says whether it is the same text.
+    texts = {*rows.runs["corpus"].drop_nulls().unique().to_list(), corpus.get("fingerprint", "–")}
+    hashes = [mark for mark in rows.runs["claims_hash"].drop_nulls().unique().sort().to_list() if mark]
+    return {
+        "model": said_model,
+        "corpus": said_corpus,
+        "budget": budget(rows),
+        "seeds": words.listed([str(s) for s in rows.seeds]) or "–",
+        "runs": ", ".join(f"{words.count(n)} {state}" for state, n in states) or "none",
+        "hashes": hashes,
+        "today": claims_hash(),
+        "many": len(rows.seeds) > 1,
+        "changed": any(mark != claims_hash() for mark in hashes),
+        "fingerprints": sorted({text.rpartition(":")[2] for text in texts}),
+        "wall": _duration(seconds) if seconds else "–",  # none where nobody noted them
+        "products": "" if precision == "float32" else f", with {precision} products in training",
+        "versions": _versions(rows),
+        "settings": [
+            (name, [(key, _setting(key, part[key])) for key in sorted(part)])
+            for name in SECTIONS
+            if (part := experiment.get(name))
+        ]
+        + ([("edits", [_edit(one) for one in edits])] if edits else []),
+    }
+
+
+SECTIONS = ("text", "model", "training", *METHODS)
+UNSET = {"epochs": "as in training"}
+
+
+def _setting(name: str, value: Any) -> str:
+    """One setting in words; what is null is said as what it stands for."""
+    if value is None:
+        return UNSET.get(name, "all")
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _edit(edit: Mapping[str, Any]) -> tuple[str, str]:
+    """One edit of its own as its kind, and its site and settings in words."""
+    own = [f"{name} {edit[name]}" for name in sorted(edit) if name not in ("kind", "site") and edit[name] is not None]
+    return edit["kind"], ", ".join((edit["site"], *own))
+
+
+def _versions(rows: StudyRows) -> list[str]:
+    """Every distinct set of versions that made runs, in words; those of the study's description where runs name none."""
+    found = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
+    found = [versions for versions in found if versions] or [rows.about.get("versions") or {}]
+    return [", ".join(f"{name} {versions[name]}" for name in sorted(versions)) or "–" for versions in found]
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+Columns = tuple[tuple[str, str], ...]  # title, unit
+
+
+class Exactness(NamedTuple):
+    """The check of the rewinding curves: in a few sentences, and as a table with a row per site."""
+
+    sentence: str
+    columns: Columns
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def exactness(rows: StudyRows) -> Exactness | None:
+    """What the tables say about the curves of figure 8, on the train split; null without such rows."""
+    spent = rows.measure("rewind_evaluations", "train")
+    if not spent:
+        return None
+    checks, nodes = rows.measure("rewind_check_nats", "train"), rows.measure("rewind_nodes", "train")
+    bands = _bands(rows)
+    asked = rows.about.get("experiment")
+    how = asked.get("rewind") if asked else None
+    points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
+    columns = [
+        ("Evaluations", f"for {several(points, 'value')} of α, by seed"),
+        ("Largest disagreement", "nats, between two interpolants"),
+    ]
+    columns += [("Nodes of the last interpolant", "by seed")] if nodes else []
+    columns += [(title, "nats, 95 % over rows, by seed") for title, _ in bands]
+    table = []
+    for site in sorted({p.site for p in spent}, key=order):
+        cells = [_span(spent, site), _most(checks, site)]
+        cells += [_span(nodes, site)] if nodes else []
+        cells += [found.get(site, "–") for _, found in bands]
+        table.append((site, tuple(cells)))
+    said = _sentence(spent, checks, nodes, points, how["mode"] if how else "adaptive")
+    if bands:
+        sample = how.get("sample_tokens") if how else None
+        size = f" ({count(sample)} tokens of each split)" if sample else ""
+        said += (
+            f" Losses are those of a sample of whole rows{size}, the same rows at every α, site and seed; the intervals in "
+            "the table say where the rise over all rows would lie, α by α."
+        )
+    return Exactness(said, tuple(columns), tuple(table))
+
+
+def _sentence(spent: list[Point], checks: list[Point], nodes: list[Point], points: int, mode: str) -> str:
+    if mode == "exact":
+        return f"Every one of the {several(points, 'value')} of α was evaluated; nothing is interpolated."
+    said = (
+        f"The losses at {several(points, 'value')} of α come from {_span(spent)} evaluations per site and seed; where α itself "
+        f"was not evaluated, they lie on polynomials through {listed([str(n) for n in NODES])} nested Chebyshev nodes, refined "
+        f"until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
+        "criticality are always evaluated."
+    )
+    last = {(p.site, p.seed): p.value for p in nodes}  # 0: nothing is interpolated; older tables have no such rows
+    every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
+    full = sorted({p.site for p in every}, key=order)
+    if full:
+        said += f" At {listed(full)} no two agreed in some seed, and every α was evaluated there."
+    if checks:
+        worst = max(checks, key=lambda p: p.value)
+        said += f" The largest disagreement of the last two was {number(worst.value)} nats ({worst.site}, seed {worst.seed})."
+    return said
+
+
+def _bands(rows: StudyRows) -> list[tuple[str, dict[str, str]]]:
+    """Intervals over sampled rows by site: of the rise at α = 0 and of the area; only those that have rows."""
+    found = []
+    for title, stem, unit in (("Rise at α = 0", "rewind_rise", "_nats"), ("Area", "rewind_area", "")):
+        ends = [rows.measure(f"{stem}_{end}{unit}", "train") for end in ("low", "high")]
+        lows, highs = ([p for p in points if p.at in (None, 0.0)] for points in ends)
+        high_of = {(p.site, p.seed): p.value for p in highs}
+        cells: dict[str, list[str]] = {}
+        for p in lows:
+            if (p.site, p.seed) in high_of:
+                said = f"{number(p.value, True)} to {number(high_of[p.site, p.seed], True)}"
+                cells.setdefault(p.site, []).append(said)
+        if cells:
+            found.append((title, {site: "; ".join(texts) for site, texts in cells.items()}))
+    return found
+
+
+def _span(points: list[Point], site: str | None = None) -> str:
+    mine = sorted(int(p.value) for p in points if site in (None, p.site))
+    if not mine:
+        return "–"
+    return count(mine[0]) if mine[0] == mine[-1] else f"{count(mine[0])} to {count(mine[-1])}"
+
+
+def _most(checks: list[Point], site: str) -> str:
+    mine = [p.value for p in checks if p.site == site]
+    return number(max(mine)) if mine else "–"

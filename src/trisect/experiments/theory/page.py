@@ -5,25 +5,230 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import altair as alt
 import numpy as np
 import polars as pl
 from markupsafe import Markup, escape
+from scipy import special
 
 from trisect import theory
 from trisect.core.errors import TheoryError
 from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.theory.build import build
-from trisect.experiments.theory.figures import figure
-from trisect.report import template
+from trisect.report import format as words
+from trisect.report import notebook, render, sheet
+from trisect.report.charts import Figure, Panel, chart_of, lay
 from trisect.report.sheet import Document
-from trisect.theory import Construction, KeyDraws
+from trisect.theory import Construction, ErrorCurve, KeyDraws, LogOdds, sweep
+from trisect.theory.result import Array
 
 if TYPE_CHECKING:
     from trisect.experiments.theory.settings import TheoryFacts
+
+
+BINS = 40  # of a weight between 0 and 1
+BARS = 32  # weights that fit beside each other
+HEADS = {"head 1": render.Mark("#E69F00", "circle"), "head 2": render.Mark("#56B4E9", "diamond")}
+COMPUTED, LAW, FIGURES_HERE = "computed", "law", "this β"
+ONE, TWO = "one head", "two heads"
+NUMBERS = {ONE: render.Mark("#7B4EA3", "square"), TWO: render.Mark("#E69F00", "circle")}
+APART = "q_1·k_a < 0"
+LEGEND = alt.Legend(orient="bottom", title=None)
+TheoryRows = list[dict[str, Any]]
+
+
+def chart(result: Construction) -> notebook.Chart:
+    """The figure of one construction as a chart that shows itself in a notebook."""
+    return notebook.chart(figure(result).chart())
+
+
+def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
+    """Two panels: error, or variance, over β against the law; and the weights, or their samples against the law."""
+    found = sweep(result) if curve is None else curve
+    if result.variances is not None:
+        first = _variances(result, found)
+    elif result.name == "stretched_key_one_head":
+        first = _weights(result)
+    else:
+        first = _errors(result, found)
+    second = _samples(result) if result.odds is not None else _weights(result)
+    beta = words.number(result.settings["beta"])
+    caption = f"β = {beta}: {result.measured} {result.error:.3g}; {result.relation} {result.expected:.3g} by the law."
+    return Figure(result.name, "", result.question, caption, tuple(p for p in (first, second) if p is not None))
+
+
+def _errors(result: Construction, curve: ErrorCurve) -> Panel | None:
+    """Computed errors as points, the law as a line, both axes logarithmic; null where every error is 0."""
+    here = result.settings["beta"]
+    named = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
+    if not (curve.error > 0).any():
+        return None
+    looks = {
+        COMPUTED: render.Mark(NUMBERS[ONE].colour, "square"),
+        LAW: render.Mark(render.BASELINE, "stroke"),
+        FIGURES_HERE: render.Mark(NUMBERS[TWO].colour, "diamond"),
+    }
+    drawn = _over_beta(curve, named, {FIGURES_HERE: result.error}, here, looks, result.measured)
+    said = (
+        f"{result.measured} over β, both logarithmic. At β {here:.3g} it is {result.error:.3g}; the law says "
+        f"{result.relation} {result.expected:.3g}."
+    )
+    return _panel("Error and law over β", drawn, said)
+
+
+def _variances(result: Construction, curve: ErrorCurve) -> Panel:
+    """Variance of c with one head and with two, over β: points computed, dashed lines the closed forms."""
+    assert curve.variances is not None
+    assert result.variances is not None
+    v, here = result.variances, result.settings["beta"]
+    named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
+    drawn = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
+    said = (
+        f"Variance of c over β with one head and with two, dashed the closed forms. At β {here:.3g} it is "
+        f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
+    )
+    return _panel("Variance of c, dashed the law", drawn, said)
+
+
+def _over_beta(
+    curve: ErrorCurve,
+    named: Sequence[tuple[str, str, Array]],
+    at: Mapping[str, float],
+    here: float,
+    looks: Mapping[str, render.Mark],
+    unit: str,
+) -> list[alt.Chart]:
+    """Numbers over β, both axes logarithmic, where 0 has no place: laws as lines, what is computed as points, large those `at` one β."""
+    rows = [
+        {"beta": b, "value": v, "name": name, "kind": kind}
+        for name, kind, values in named
+        for b, v in zip(curve.beta.tolist(), values.tolist(), strict=True)
+        if v > 0
+    ]
+    marked = [{"beta": here, "value": value, "name": name} for name, value in at.items() if value > 0]
+    colours, shapes = (alt.Scale(domain=list(looks), range=of) for of in zip(*looks.values(), strict=True))
+    colour = alt.Color("name:N", scale=colours, title=None, legend=LEGEND)
+    shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
+    y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=unit, axis=alt.Axis(format="~e", tickCount=5))
+    x, of = (
+        _beta(curve, here if marked else None),
+        {kind: [r for r in rows if r["kind"] == kind] for kind in (LAW, COMPUTED)},
+    )
+    law = chart_of("law", of[LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3])
+    main = chart_of("main", of[COMPUTED]).mark_point(size=26, filled=True, opacity=1)
+    large = chart_of("here", marked).mark_point(size=90, strokeWidth=2, opacity=1, filled=False)
+    return [law.encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in (main, large))]
+
+
+class Bins(NamedTuple):
+    """What a histogram counts: its name, the edges, the samples, and the law's share of every bin."""
+
+    name: str
+    edges: Array
+    samples: Array
+    law: Array
+
+
+def _bins(odds: LogOdds) -> Bins:
+    """Bins of the weight; of its log-odds where nearly all of the weight's law is in one bin."""
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    law = np.diff(odds.cdf(edges))
+    if law.max() < 0.95:
+        return Bins("weight", edges, odds.weights, law)
+    edges = np.linspace(odds.law_mean - 4.5 * odds.law_spread, odds.law_mean + 4.5 * odds.law_spread, BINS + 1)
+    shares = np.diff(special.ndtr((edges - odds.law_mean) / odds.law_spread))
+    return Bins("log-odds", edges, odds.samples, shares)
+
+
+def _samples(result: Construction) -> Panel:
+    """Histogram of the weight over samples, with the closed form's share of every bin drawn over it."""
+    assert result.odds is not None
+    bins, apart = _bins(result.odds), np.zeros(len(result.odds.samples), dtype=bool)
+    if result.apart is not None:
+        apart[result.apart.samples] = True
+    bars: TheoryRows = []
+    below = np.zeros(BINS)
+    for name, chosen in ((APART, apart), (COMPUTED, ~apart)):
+        above = below + np.histogram(bins.samples[chosen], bins.edges)[0] / len(apart)
+        columns = (bins.edges[:-1], bins.edges[1:], below, above)
+        bars += [
+            {"from": start, "to": end, "low": low, "high": high, "name": name}
+            for start, end, low, high in zip(*(c.tolist() for c in columns), strict=True)
+            if high > low
+        ]
+        below = above
+    middle = (bins.edges[1:] + bins.edges[:-1]) / 2
+    line = [{"at": a, "value": v, "name": LAW} for a, v in zip(middle.tolist(), bins.law.tolist(), strict=True)]
+    names = [COMPUTED, *([APART] if result.apart is not None else []), LAW]
+    looks = {COMPUTED: "#b9a3d3", APART: NUMBERS[TWO].colour, LAW: render.INK}
+    scale = alt.Scale(domain=names, range=[looks[n] for n in names])
+    colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
+    wide, share = alt.Scale(domain=[float(bins.edges[0]), float(bins.edges[-1])], nice=False), "share of samples"
+    blocks, steps = (
+        chart_of("bars", bars).mark_rect(),
+        chart_of("law", line).mark_line(strokeWidth=1.6, interpolate="step"),
+    )
+    x = alt.X("from:Q", scale=wide, title=bins.name)
+    drawn = [
+        blocks.encode(x, alt.X2("to"), alt.Y("low:Q", title=share), alt.Y2("high"), colour),
+        steps.encode(alt.X("at:Q", scale=wide, title=bins.name), alt.Y("value:Q", title=share), colour),
+    ]
+    said = (
+        f"Histogram of the {bins.name} over {len(apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
+        f"distance is {result.odds.distance:.3g}."
+    )
+    if result.apart is not None:
+        said += f" In {100 * result.apart.share:.2f} % of the samples q_1·k_a is below 0; they are shown apart."
+    return _panel(f"Weight on {result.odds.of}", drawn, said)
+
+
+def _weights(result: Construction) -> Panel:
+    """The weight on every key as bars, a colour for each head or word."""
+    table = np.atleast_2d(result.weights)
+    names = ["word 1", "word 2"] if result.name == "key_query_value" else list(HEADS)
+    looks = dict(zip(names, HEADS.values(), strict=True))
+    if len(table) == 1:
+        names, looks = [COMPUTED], {COMPUTED: NUMBERS[ONE]}
+    rows = [
+        {"key": f"{i + 1}", "weight": w, "name": name}
+        for name, row in zip(names, table.tolist(), strict=True)
+        for i, w in enumerate(row[:BARS])
+    ]
+    keys = [f"{i + 1}" for i in range(min(BARS, table.shape[1]))]
+    scale, legend = alt.Scale(domain=names, range=[looks[n].colour for n in names]), LEGEND if len(names) > 1 else None
+    colour = alt.Color("name:N", scale=scale, title=None, legend=legend)
+    x = alt.X("key:O", sort=keys, scale=alt.Scale(domain=keys, paddingInner=0.2), title="key")
+    y = alt.Y("weight:Q", scale=alt.Scale(domain=[0, 1]), title="weight")
+    bars = chart_of("bars", rows).mark_bar().encode(x, y, colour, alt.XOffset("name:N", sort=names))
+    left = table.shape[1] - len(keys)
+    most = "; ".join(
+        f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
+    )
+    said = f"Weights on the keys. {most}." + (f" {left} more keys are not drawn." if left else "")
+    mean = "Mean weights" if result.odds is not None else "Weights"
+    return _panel(f"{mean}" + (f", first {BARS} keys" if left else ""), [bars], said)
+
+
+def _beta(curve: ErrorCurve, here: float | None) -> alt.X:
+    """The axis of β, logarithmic, with room for the β of the result."""
+    ends = [*curve.beta.tolist(), *([] if here is None else [here])]
+    low, high = min(ends), max(ends)
+    ticks = [
+        s * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for s in (1, 2, 5)
+    ]
+    kept = [t for t in ticks if low <= t <= high]
+    kept = kept if len(kept) <= 7 else [t for t in kept if math.log10(t).is_integer()][:: max(1, len(kept) // 21)]
+    axis = alt.Axis(values=kept, tickCount=len(kept), format="~g")
+    return alt.X("beta:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), title="β", axis=axis)
+
+
+def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
+    return Panel(title, lay(title, *layers), f"{title}. {said}", (), {})
+
 
 HERE = Path(__file__).parent
 ROOMS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "save.js", "page.js")
@@ -85,10 +290,10 @@ def html(draws: KeyDraws) -> str:
             "Use those of base_draws(), or larger ones.",
         )
     results = constructions()
-    return template.fill(
+    return sheet.fill(
         HERE / "theory.html",
-        template.read(template.STYLE) + template.read(HERE / "theory.css"),
-        template.closed(template.SAVE, *(HERE / name for name in ROOMS)),
+        sheet.read(sheet.STYLE) + sheet.read(HERE / "theory.css"),
+        sheet.closed(sheet.SAVE, *(HERE / name for name in ROOMS)),
         {"rich": rich, "figures": figures},
         results=results,
         draws=Markup(packed(draws)),

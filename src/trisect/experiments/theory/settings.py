@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import WHOLE
-from trisect.core.schema import Option, record
+from trisect.core.schema import WHOLE, Option, record
 from trisect.lab.inputs import Seed
 
 
@@ -37,4 +36,4 @@ class TheoryFacts:
     """The seed, and for each row of the table the construction's name with all its arguments: they give it again."""
 
     seed: int
-    settings: tuple[Mapping[str, str | float], ...]
+    settings: tuple[Mapping[str, str | int | float], ...]

@@ -21,21 +21,19 @@ from trisect.experiments.translate.settings import (
 )
 from trisect.experiments.translate.training import (
     Apprentice,
+    ApprenticeWork,
     TranslationFolder,
     epochs_kept,
     metric_rows,
     translation_rows,
 )
-from trisect.experiments.translate.work import ApprenticeWork
 from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Bench, Measured, changed
 from trisect.lab.jobs import run_jobs
-from trisect.lab.recipes import changed
 from trisect.lab.run_folder import ResumePlan, follow_plan, join_plan
-from trisect.text.alignment_files import SIDES, write_lines, write_links
-from trisect.text.bitext import Bitext, SentencePair, bitext_data, open_bitext
-from trisect.text.generated_bitext import generated
+from trisect.text.bitext import SIDES, Bitext, SentencePair, bitext_data, open_bitext, write_lines, write_links
+from trisect.text.generated import bitext_corpus
 
 KIND = "translation experiment"
 PAIRS = "pairs"  # the folder where the embedded bitext's own files go
@@ -50,7 +48,7 @@ def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
     device, where = choose_device(machine), _where(settings)
     embedded = where == EMBEDDED_DATA
     recipe = choose_translation(settings.recipe, embedded, settings.settings)
-    bitext = generated() if embedded else open_bitext(where)
+    bitext = bitext_corpus() if embedded else open_bitext(where)
     pairs = bitext.training_pairs(recipe.longest)
     if not pairs:
         known = f"The {len(bitext.train):,} train pairs are longer, or are in valid or test."

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from trisect.core.bounds import MODEL, RESAMPLES, TRAINING, WHOLE
-from trisect.core.json_text import Json
-from trisect.core.schema import Option, record
+from trisect.core.files import Json
+from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
+from trisect.lab.experiment import with_settings
 from trisect.lab.inputs import Changes, Seeds, Workers
-from trisect.lab.recipes import with_settings
 
 if TYPE_CHECKING:
-    from trisect.hf.small.training import Schedule
+    from trisect.hf.small.gpt import Schedule
     from trisect.hf.small.translator import Translating, TranslatorShape
 
 EMBEDDED_DATA = "embedded"
@@ -118,7 +117,7 @@ class TranslationRecipe:
 
     def schedule(self, pairs: int) -> Schedule:
         """How it learns from so many pairs; raises SpecError for what no schedule can be."""
-        from trisect.hf.small.training import Schedule
+        from trisect.hf.small.gpt import Schedule
 
         steps = math.ceil(pairs / self.batch)
         decay = self.epochs * steps * self.batch

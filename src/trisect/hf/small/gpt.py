@@ -1,21 +1,41 @@
-"""A small character-level GPT and its tokenizer, made from a transformers config and saved as a Hugging Face folder."""
+"""A small character-level GPT of transformers: made, trained, saved, and asked questions."""
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
-from trisect.core.door import check_barred, temporary_room
-from trisect.core.errors import DamagedFileError, SpecError, unknown
-from trisect.core.files import inside, replace_file
-from trisect.hf.fetch import quiet
-from trisect.hf.tokenizer import OwnTokenizer
+from trisect.core.errors import (
+    CorpusError,
+    DamagedFileError,
+    ModelError,
+    SpecError,
+    StudyError,
+    check_barred,
+    temporary_room,
+    unknown,
+)
+from trisect.core.files import canonical, digest, inside, replace_file
+from trisect.core.subject import Parts, Shape, Writer
+from trisect.core.trace import Address
+from trisect.hf.batches import BOUNDLESS
+from trisect.hf.files.fetch import OwnTokenizer, quiet
+from trisect.hf.load import Pretrained, load
+from trisect.measure.intervention import Means
+from trisect.text.birth_places import IGNORED, Example
 
 PAD, MASK, UNKNOWN = "<pad>", "<mask>", "<unk>"
 SPECIALS = (PAD, MASK, UNKNOWN)
@@ -142,3 +162,399 @@ def ids_of(text: str, tokenizer: OwnTokenizer) -> list[int]:
     """A text's ids, one a character; what the tokenizer does not have is `<unk>`."""
     vocabulary, unknown = tokenizer.get_vocab(), tokenizer.unk_token_id
     return [vocabulary.get(character, unknown) for character in text]
+
+
+LONGEST = 64  # characters of an answer; a longer one has lost its way
+TOGETHER = 128  # questions of one length that are answered at once
+STRANGE = "\N{REPLACEMENT CHARACTER}"  # for a mark inside an answer
+
+
+class GeneratedAnswer(NamedTuple):
+    """An answer, the natural logarithm of its probability (its end included), and three other measures of how sure it is.
+
+    `mean_log_probability` is per character, `entropy` the mean over positions of the next character's distribution, both
+    in nats; `margin` the smallest lead of the first over the second choice, in log-probability. `unknown` are the
+    characters of the question that the model has no token for.
+    """
+
+    text: str
+    log_probability: float
+    mean_log_probability: float
+    entropy: float
+    margin: float
+    unknown: tuple[str, ...]
+
+
+class _Asked(NamedTuple):
+    """Questions of one length, by their places in the list, and their ids with the mask behind them."""
+
+    places: list[int]
+    ids: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Answerer:
+    """A character-level model that answers what stands before a mask, up to the next mask."""
+
+    subject: Pretrained
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str = "cpu") -> Answerer:
+        """A model from its folder, proved as `load` proves it; raises ModelError where it is not there, or refused."""
+        subject = load(folder, device=device)
+        marks = [getattr(subject.tokenizer, f"{mark}_token_id", None) for mark in ("mask", "pad", "unk")]
+        if subject.objective != "causal" or None in marks:
+            known = (
+                "It has to be a causal language model, with a tokenizer that has a mask, a pad and an unknown token."
+            )
+            raise ModelError(
+                f"{subject.name} answers no questions.", known, "Give a model that 'trisect recall' trained."
+            )
+        return cls(subject)
+
+    @property
+    def shape(self) -> Shape:
+        """Layers and heads."""
+        return self.subject.shape
+
+    @property
+    def block(self) -> int:
+        """Characters that it reads at once."""
+        return int(min(BOUNDLESS, self.subject.tokenizer.model_max_length))
+
+    def unknown(self, text: str) -> tuple[str, ...]:
+        """The characters of a text that the model has no token for, each as often as it stands there."""
+        vocabulary = self.subject.tokenizer.get_vocab()
+        return tuple(c for c in text if c not in vocabulary)
+
+    def answer(self, questions: Sequence[str]) -> list[GeneratedAnswer]:
+        """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
+        found: list[GeneratedAnswer | None] = [None] * len(questions)
+        for asked in self._asked(questions):
+            for place, (ids, numbers) in zip(asked.places, self._greedy(asked.ids), strict=True):
+                total = float(numbers[:, 0].sum())
+                found[place] = GeneratedAnswer(
+                    self._text(ids),
+                    total,
+                    total / len(numbers),
+                    float(numbers[:, 1].mean()),
+                    float(numbers[:, 2].min()),
+                    self.unknown(questions[place]),
+                )
+        return [answer for answer in found if answer is not None]
+
+    def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:
+        """The last hidden state at the mask behind each question: what the model makes of it before it answers."""
+        rows: dict[int, np.ndarray] = {}
+        for asked in self._asked(questions):
+            with torch.no_grad():
+                made = self.subject.model(input_ids=asked.ids, use_cache=False, output_hidden_states=True)
+            rows |= dict(zip(asked.places, made.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
+        return np.stack([rows[i] for i in range(len(questions))])
+
+    def means(self, questions: Sequence[str], answers: Sequence[str]) -> dict[Address, Parts]:
+        """The mean q, k and v of every layer over all characters of the questions with their answers."""
+        found = {address: Means() for address in self.subject.addresses}
+        for ids, real, _ in self._answered(questions, answers):
+
+            def note(address: Address, parts: Parts, real: Tensor = real) -> Parts:
+                found[address].add(parts, real, real)
+                return parts
+
+            self.subject.predict({"input_ids": ids}, {a: lambda p, a=a, n=note: n(a, p) for a in found})
+        return {address: means.parts() for address, means in found.items()}
+
+    def reproduces(
+        self, questions: Sequence[str], answers: Sequence[str], write: Mapping[Address, Writer] | None = None
+    ) -> Bool[np.ndarray, " N"]:
+        """Whether the model, with q, k or v replaced, still gives each answer: every next character is its first choice.
+
+        One forward pass says the same as answering again, since a first choice that differs ends the same answer.
+        """
+        found: list[bool] = []
+        for ids, real, starts in self._answered(questions, answers):
+            choice = self.subject.predict({"input_ids": ids}, write).logits.argmax(-1)[:, :-1]
+            place = torch.arange(ids.shape[1] - 1, device=ids.device)
+            counts = (place >= torch.tensor(starts, device=ids.device)[:, None]) & real[:, 1:]
+            found += ((choice == ids[:, 1:]) | ~counts).all(1).tolist()
+        return np.array(found, dtype=bool)
+
+    def _asked(self, questions: Sequence[str]) -> Iterator[_Asked]:
+        """Questions of one length together, so that nothing is padded."""
+        lengths: dict[int, list[int]] = {}
+        for place, question in enumerate(questions):
+            if len(question) + 2 > self.block:
+                known = f"The model reads {self.block} characters at once, the mask and an answer among them."
+                raise CorpusError(f"The question {question[:60]!r} is too long.", known, "Ask a shorter one.")
+            lengths.setdefault(len(question), []).append(place)
+        for places in lengths.values():
+            for start in range(0, len(places), TOGETHER):
+                some = places[start : start + TOGETHER]
+                yield _Asked(
+                    some, self._tensor([[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in some])
+                )
+
+    def _answered(self, questions: Sequence[str], answers: Sequence[str]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+        """Ids of questions with their answers and the mask that ends them, what of them is real, and where answers begin."""
+        tokenizer = self.subject.tokenizer
+        for start in range(0, len(questions), TOGETHER):
+            pairs = list(zip(questions[start : start + TOGETHER], answers[start : start + TOGETHER], strict=True))
+            rows = [
+                [*ids_of(q, tokenizer), self._mask, *ids_of(a, tokenizer), self._mask][: self.block] for q, a in pairs
+            ]
+            longest = max(map(len, rows))
+            pad = tokenizer.pad_token_id
+            ids = self._tensor([[*row, *[pad] * (longest - len(row))] for row in rows])
+            real = torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None]
+            yield ids, real.to(ids.device), [len(q) for q, _ in pairs]
+
+    @torch.no_grad()
+    def _greedy(self, ids: Tensor) -> list[tuple[list[int], np.ndarray]]:
+        """Per row the answer's ids, and per position (the end's with them) log-probability, entropy and margin."""
+        model, steps = self.subject.model, min(LONGEST, self.block - ids.shape[1])
+        chosen, numbers = [], []
+        made = model(input_ids=ids, use_cache=True)
+        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        for step in range(steps):
+            logs = made.logits[:, -1].double().log_softmax(-1)
+            two = logs.topk(2).values
+            choice = logs.argmax(-1)
+            chosen.append(choice)
+            numbers.append(torch.stack([two[:, 0], -(logs.exp() * logs).sum(-1), two[:, 0] - two[:, 1]], 1))
+            ended |= choice == self._mask
+            if bool(ended.all()) or step + 1 == steps:
+                break
+            made = model(input_ids=choice[:, None], past_key_values=made.past_key_values, use_cache=True)
+        rows, values = torch.stack(chosen, 1).tolist(), torch.stack(numbers, 1).cpu().numpy()
+        ends = [row.index(self._mask) if self._mask in row else len(row) for row in rows]
+        return [(row[:end], value[: end + 1]) for row, value, end in zip(rows, values, ends, strict=True)]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        tokens = self.subject.tokenizer.convert_ids_to_tokens(list(ids))
+        return "".join(token if len(token) == 1 else STRANGE for token in tokens)
+
+    def _tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(rows, device=next(self.subject.model.parameters()).device)
+
+    @property
+    def _mask(self) -> int:
+        return int(self.subject.tokenizer.mask_token_id)
+
+
+PIECES = 4  # of a batch, each of rows of like length, so that little of it is padding
+LEAST = 8  # rows of a piece
+SAVED_EVERY = 60.0  # seconds
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast: the rate rises over `warmup_tokens`, then falls as a cosine to `floor` of it at `decay_tokens`.
+
+    A step counts batch × block tokens, its padding with them. Weight decay is on matrices alone. With several `cycles` all
+    epochs come again with the optimiser and the rate started again (Loshchilov & Hutter 2017, SGDR: warm restarts).
+    """
+
+    epochs: int
+    batch: int
+    rate: float
+    warmup_tokens: int
+    decay_tokens: int
+    floor: float = 0.1
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    cycles: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "rate", "decay_tokens", "clip", "cycles"):
+            if not getattr(self, name) > 0:
+                given = f"A schedule with {name} {getattr(self, name)}."
+                raise SpecError(given, "It has to be above 0.", "Give a larger number.")
+
+    def rate_at(self, tokens: int) -> float:
+        """The learning rate of the step that ends after so many tokens."""
+        if tokens < self.warmup_tokens:
+            return self.rate * tokens / self.warmup_tokens
+        done = (tokens - self.warmup_tokens) / max(1.0, self.decay_tokens - self.warmup_tokens)
+        return self.rate * max(self.floor, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+@runtime_checkable
+class TrainingRow(Protocol):
+    """What a model learns from: rows of like size go together, since each is padded to the largest."""
+
+    @property
+    def size(self) -> int:
+        """How long it is."""
+        ...
+
+    @property
+    def predicted(self) -> int:
+        """How many ids are predicted of it."""
+        ...
+
+
+Rows = TypeVar("Rows", contravariant=True)
+
+
+@runtime_checkable
+class Lecture(Protocol[Rows]):
+    """How rows of one kind become a loss."""
+
+    def loss(self, model: nn.Module, rows: Rows) -> Tensor:
+        """Summed over all that is predicted, nats."""
+        ...
+
+
+@dataclass(frozen=True)
+class NextIds:
+    """How a causal model learns an Example: of every id the next one."""
+
+    padding: int
+
+    def loss(self, model: nn.Module, rows: Sequence[Example]) -> Tensor:
+        """Summed over all that is predicted, nats."""
+        device = next(model.parameters()).device
+        ids = padded([row.ids for row in rows], self.padding).to(device)
+        labels = padded([row.labels for row in rows], IGNORED).to(device)
+        logits = model(input_ids=ids, use_cache=False).logits
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+EpochRows = Callable[[int, np.random.Generator], Sequence[TrainingRow]]  # the rows of an epoch, given its number from 1
+EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and its loss
+
+
+@dataclass(frozen=True)
+class Practice:
+    """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
+
+    `lecture` says how the rows are learnt from; null are Examples, of which a causal model predicts the next ids.
+    """
+
+    rows: EpochRows
+    schedule: Schedule
+    block: int
+    padding: int
+    seed: int
+    lecture: Lecture | None = None
+
+    def run(self, model: nn.Module, state: Path, report: EpochCallback = lambda epoch, loss: None) -> tuple[float, ...]:
+        """Train `model` in place, on the device that it is on; returns every epoch's loss, nats per predicted character.
+
+        What an epoch reads, its order and its dropout depend on the seed and the epoch's number alone. `state` is
+        written now and then; a call that finds it goes on from there, to the very same weights. Raises StudyError where
+        it is of another training or the loss is no number any more, DamagedFileError where `state` cannot be read.
+        """
+        optimizer = _optimizer(model, self.schedule)
+        losses = _resume(state, self._mark(model), model, optimizer) if state.exists() else []
+        saved = time.monotonic()
+        model.train()
+        epochs = self.schedule.epochs * self.schedule.cycles
+        for number in range(len(losses) + 1, epochs + 1):
+            if number > 1 and (number - 1) % self.schedule.epochs == 0:
+                optimizer = _optimizer(model, self.schedule)
+            losses.append(self._epoch(model, optimizer, number))
+            if not math.isfinite(losses[-1]):
+                known = f"The learning rate reached {self.schedule.rate:g}."
+                raise StudyError(f"The loss of epoch {number} is no finite number.", known, "Give a lower rate.")
+            if number < epochs and time.monotonic() - saved > SAVED_EVERY:
+                _keep(state, self._mark(model), model, optimizer, losses)
+                saved = time.monotonic()
+            report(number, losses[-1])
+        model.eval()
+        return tuple(losses)
+
+    def _mark(self, model: nn.Module) -> str:
+        shapes = [[name, list(p.shape)] for name, p in model.named_parameters()]
+        lecture = [] if self.lecture is None else [repr(self.lecture)]
+        return digest(canonical([repr(self.schedule), self.block, self.padding, self.seed, shapes, *lecture]), 8)
+
+    def _epoch(self, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        """One pass over the rows of an epoch; returns the mean loss per predicted id."""
+        draw = np.random.default_rng([self.seed, number])
+        rows = self.rows(number, draw)
+        order = draw.permutation(len(rows))
+        steps = math.ceil(len(rows) / self.schedule.batch)
+        tokens = (number - 1) % self.schedule.epochs * steps * self.schedule.batch * self.block
+        total, count = 0.0, 0
+        with torch.random.fork_rng():  # dropout inside the model knows no generator but the global one
+            torch.manual_seed(int(draw.integers(2**62)))
+            for start in range(0, len(rows), self.schedule.batch):
+                batch = [rows[i] for i in order[start : start + self.schedule.batch]]
+                tokens += self.schedule.batch * self.block
+                for group in optimizer.param_groups:
+                    group["lr"] = self.schedule.rate_at(tokens)
+                loss, predicted = self._step(model, optimizer, batch)
+                total, count = total + loss, count + predicted
+        return total / max(1, count)
+
+    def _step(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[TrainingRow]
+    ) -> tuple[float, int]:
+        """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
+        lecture = self.lecture or _next_ids(self.padding)
+        predicted, total = sum(row.predicted for row in batch), 0.0
+        optimizer.zero_grad(set_to_none=True)
+        ordered = sorted(batch, key=lambda row: row.size)
+        size = max(LEAST, math.ceil(len(ordered) / PIECES))
+        for start in range(0, len(ordered), size):
+            loss = lecture.loss(model, ordered[start : start + size])
+            (loss / max(1, predicted)).backward()
+            total += float(loss.detach())
+        nn.utils.clip_grad_norm_(model.parameters(), self.schedule.clip)
+        optimizer.step()
+        return total, predicted
+
+
+def _next_ids(padding: int) -> Lecture:
+    return NextIds(padding)
+
+
+def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    """Rows as one tensor [B T], filled up at their ends."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
+
+
+def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.AdamW:
+    """AdamW with weight decay on the matrices of linear maps; embeddings, norms and biases have none."""
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    decayed = [p for p in model.parameters() if p.dim() > 1 and id(p) not in tables]
+    others = [p for p in model.parameters() if p.dim() < 2 or id(p) in tables]
+    groups = [{"params": decayed, "weight_decay": schedule.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=schedule.rate, betas=schedule.betas, fused=True)
+
+
+def _keep(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW, losses: Sequence[float]) -> None:
+    """Write all that the next epoch depends on; losses go along as hex, which loses nothing."""
+    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    for i, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{i}.{name}": value for name, value in moments.items()}
+    tensors = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
+    about = {"mark": mark, "losses": " ".join(loss.hex() for loss in losses)}
+    replace_file(state, lambda scratch: save_file(tensors, scratch, about))
+
+
+def _resume(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW) -> list[float]:
+    todo = f"Delete {state} and call the same command again: this training then starts from the beginning."
+    try:
+        with safe_open(state, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError, ValueError) as error:
+        check_barred(state, error)
+        raise DamagedFileError(f"{state} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
+    if about.get("mark") != mark:
+        raise StudyError(f"{state} is of another training.", "Its settings or its seed are others.", todo)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(tensors[f"model.{name}"])
+    kept = optimizer.state_dict()
+    kept["state"] = {}
+    for name, value in tensors.items():
+        kind, number, moment = name.split(".", 2) if name.startswith("optimizer.") else ("", "", "")
+        if kind:
+            kept["state"].setdefault(int(number), {})[moment] = value
+    optimizer.load_state_dict(kept)
+    return [float.fromhex(loss) for loss in about["losses"].split()]

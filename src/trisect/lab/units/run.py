@@ -7,7 +7,7 @@ import gc
 import json
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,30 +17,89 @@ from typing import Any
 import polars as pl
 
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError, SpecError, StudyError, TrisectError
+from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError
 from trisect.core.files import digest, digest_place
 from trisect.core.finding import About, Finding
 from trisect.core.schema import Setting, settings_of
+from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.command import command
 from trisect.lab.experiment import Bench, Experiment, Measured
 from trisect.lab.inputs import ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
+from trisect.lab.passes import plan_edits
 from trisect.lab.run_folder import RunFolder
-from trisect.lab.subject import check_there, checkpoints_mark, files_mark, name_before, weight_files
+from trisect.lab.subject import at_revision, check_there, checkpoints_mark, files_mark, name_before, weight_files
 from trisect.lab.units import page
-from trisect.lab.units.jobs import TEXTS, AskedUnit, UnitWork, made_on, uses_gpu
-from trisect.lab.units.measuring import UNIT, UnitMeasured, notes_by_model, read_unit, read_unit_data, write_unit
-from trisect.lab.units.names import MODELS, SeveralModels
-from trisect.lab.units.pool import ModelFindings, findings_table, joined, over_models
-from trisect.lab.units.settings import UnitsFacts, UnitsResult
-from trisect.lab.units.sites import check_sites
-from trisect.lab.units.travel import encoded, write_texts
+from trisect.lab.units.jobs import (
+    TEXTS,
+    UNIT,
+    AskedUnit,
+    UnitMeasured,
+    UnitWork,
+    encoded,
+    made_on,
+    notes_by_model,
+    read_unit,
+    read_unit_data,
+    uses_gpu,
+    write_texts,
+    write_unit,
+)
+from trisect.lab.units.page import ModelFindings, findings_table, joined, over_models
+from trisect.lab.units.settings import MODELS, SeveralModels, UnitsFacts, UnitsResult
 from trisect.lab.versions import code_mark, versions
 from trisect.report.format import slug
 from trisect.report.sheet import Sheet
 from trisect.text.hub import is_hub, revision_of, split_name
 from trisect.text.worlds import is_generated
+
+# of a configuration: no shape follows from it
+NO_PART = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+
+
+def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) -> None:
+    """Raise SiteError for a site that one of the models lacks; nothing where the settings name none.
+
+    One model of each shape is opened for it, as its configuration or its name tells. The first model is not, unless several are
+    measured at the same time (`at_once`): it is met as the first that is measured.
+    """
+    sites: Sequence[Site | str] | None = getattr(settings, "sites", None)
+    if sites is None:
+        return
+    marks = [_shape_mark(source.model) for source in sources]
+    first = dict(zip(reversed(marks), reversed(sources), strict=True))
+    if len(first) < 2:
+        return
+    for mark in dict.fromkeys(marks if at_once else _others(marks)):
+        try:
+            plan_edits(first[mark].open().shape, sites, getattr(settings, "per", "layer"))
+        except SiteError as error:
+            raise SiteError(error.given, f"{name_before(first[mark].model)}: {error.known}", error.todo) from None
+        gc.collect()  # a model's hooks refer to it in circles
+
+
+def _others(marks: Sequence[str]) -> Iterable[str]:
+    return (mark for mark in marks if mark != marks[0])
+
+
+def _shape_mark(model: Any) -> str:
+    """What is the same for models of one shape; revisions of a model on a hub have one."""
+    if isinstance(model, Subject):
+        return model.shape.words()
+    if not isinstance(model, str | Path):
+        return str(id(model))
+    found = at_revision(model)
+    if found is not None and not Path(found.base).is_dir():
+        return found.base
+    file = (Path(model) if found is None else Path(found.base) / found.revision) / "config.json"
+    if not file.is_file():
+        return str(model)  # a model on a hub, or a run of a study
+    text = file.read_text(encoding="utf-8")
+    with suppress(ValueError, AttributeError):
+        return json.dumps({k: v for k, v in json.loads(text).items() if k not in NO_PART}, sort_keys=True)
+    return text
+
 
 FOLDER = "models"  # of each model's own page
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from trisect.core.edits import register
 from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.base import TrainingEdit
-from trisect.lm.edits.freeze import FreezeEdit
-from trisect.lm.edits.identity import IdentityEdit
-from trisect.lm.edits.narrow import NarrowEdit
-from trisect.lm.edits.tie import TieEdit
+from trisect.lm.edits.base import FreezeEdit, IdentityEdit, NarrowEdit, TieEdit, TrainingEdit
 
 EDITS: tuple[type[TrainingEdit], ...] = (
     AttackEdit,

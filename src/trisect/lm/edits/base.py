@@ -1,28 +1,27 @@
-"""What every kind of edit answers for training: what it does to its member's parameters, and to what it is trained on.
-
-The forward pass is one for all members: an edit changes it through parameters alone, so that a trained member is read,
-rewound and measured as any model. Nothing here or in a kind's file loads torch before a fleet is trained.
-"""
+"""Edits of weights: freezing, tying, identity and narrow heads, and what every kind of edit answers for training."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from trisect.core.edits import Edit
+from pydantic import Field
+
+from trisect.core.edits import Edit, in_study, matrices
 from trisect.core.errors import SpecError
-from trisect.core.schema import record
+from trisect.core.schema import WHOLE, record
+from trisect.core.site import Site
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from trisect.core.site import Site
     from trisect.core.spec import Model
     from trisect.lm.fleet import Block
     from trisect.text.corpus import Corpus
+
 
 # what a gradient at a site trains: all below it too, or the site's own projection alone
 Reach = Literal["below", "site"]
@@ -163,3 +162,149 @@ def trained(edit: Edit) -> TrainingEdit:
             "Make it a TrainingEdit, in a file of trisect/lm/edits, and name it in the tuple there.",
         )
     return edit
+
+
+@record
+class FreezeEdit(TrainingEdit):
+    """The site's weights keep their initial values; it has no settings."""
+
+    kind: ClassVar[str] = "freeze"
+    title: ClassVar[str] = "Freezing"
+    own_page: ClassVar[bool] = True
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        """Any components, at any layers and heads."""
+        return in_study(site, cls.kind)
+
+    @property
+    def column(self) -> None:
+        """It reads no labels."""
+        return
+
+    def token_seconds(self, width: int) -> float:
+        """A frozen member costs what the baseline costs."""
+        return 0.0
+
+    def prepare(self, member: Member) -> None:
+        """Hold the site's weights and biases."""
+        member.hold(member.mark(self.site))
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """The language loss alone."""
+        return ()
+
+
+@record
+class TieEdit(TrainingEdit):
+    """The site's components are one parameter in each layer; the first of q, k, v gives its initial values."""
+
+    kind: ClassVar[str] = "tie"
+    title: ClassVar[str] = "Tying"
+    own_page: ClassVar[bool] = True
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        """Two or three of q, k and v, whole or single heads."""
+        known = "A tie shares one matrix among two or three of q, k and v, which have one shape."
+        return matrices(site, len(site.components) in (2, 3), cls.kind, known, "q+k@all or q+k+v@2")
+
+    @property
+    def column(self) -> None:
+        """It reads no labels."""
+        return
+
+    def token_seconds(self, width: int) -> float:
+        """A tied member keeps its whole row of parameters, and costs what the baseline costs."""
+        return 0.0
+
+    def prepare(self, member: Member) -> None:
+        """Share the site's components."""
+        member.share(self.site)
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """The language loss alone."""
+        return ()
+
+
+@record
+class IdentityEdit(TrainingEdit):
+    """The site's component is the identity, held so; it has no settings."""
+
+    kind: ClassVar[str] = "identity"
+    title: ClassVar[str] = "Identity"
+    own_page: ClassVar[bool] = True
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        """One of q, k and v, whole or single heads."""
+        known = "An identity stands in for one of q, k and v."
+        return matrices(site, len(site.components) == 1, cls.kind, known, "q@all")
+
+    @property
+    def column(self) -> None:
+        """It reads no labels."""
+        return
+
+    def token_seconds(self, width: int) -> float:
+        """The member multiplies by the identity as by any matrix."""
+        return 0.0
+
+    def prepare(self, member: Member) -> None:
+        """Set the site's rows of each in-projection to those of the identity and its bias to 0, and hold them."""
+        marks = member.mark(self.site)
+        member.row[marks.to(member.row.device)] = 0.0
+        own, marked = member.named(member.row), member.named(marks)
+        for n in self.site.layers or ():
+            rows = marked[f"layers.{n}.in.weight"][:, 0].nonzero()[:, 0]
+            own[f"layers.{n}.in.weight"][rows, rows % member.model.width] = 1.0
+        member.hold(marks)
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """The language loss alone."""
+        return ()
+
+
+@record
+class NarrowEdit(TrainingEdit):
+    """Heads keep their first `width` dimensions; the others' weights are 0. Scores keep the scale of the full width."""
+
+    width: Annotated[int, Field(ge=1, le=WHOLE)]
+
+    kind: ClassVar[str] = "narrow"
+    title: ClassVar[str] = "Narrower heads"
+    own_page: ClassVar[bool] = True
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        """q, k and v together, all heads."""
+        known = "A narrow keeps as much of q as of k and v, in every head."
+        return matrices(site, len(site.components) == 3 and not site.heads, cls.kind, known, "q+k+v@all")
+
+    @property
+    def column(self) -> None:
+        """It reads no labels."""
+        return
+
+    def token_seconds(self, width: int) -> float:
+        """The member multiplies by zeros as by any weights."""
+        return 0.0
+
+    def prepare(self, member: Member) -> None:
+        """Set all that lies beyond the kept dimensions to 0, and hold it."""
+        marks, model = member.blank(), member.model
+        named, each = member.named(marks), (model.heads, model.width // model.heads)
+        for n in self.site.layers or ():
+            for kind in ("weight", "bias"):
+                named[f"layers.{n}.in.{kind}"].view(3, *each, -1)[:, :, self.width :] = True
+            named[f"layers.{n}.out.weight"].view(model.width, *each)[:, :, self.width :] = True
+        member.row[marks.to(member.row.device)] = 0.0
+        member.hold(marks)
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """The language loss alone."""
+        return ()

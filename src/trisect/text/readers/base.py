@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from trisect.core.bounds import TEXT_LINE_BYTES
 from trisect.core.errors import CorpusError
+from trisect.core.schema import TEXT_LINE_BYTES
+from trisect.text.corpus import SPLITS, check_lines
 from trisect.text.hub import DatasetTexts
-from trisect.text.long_lines import check_lines
-from trisect.text.names import SPLITS
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 _APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trisect.text.names import SPLITS
+from trisect.text.corpus import SPLITS
 from trisect.text.readers.base import BASIC_ENGLISH, RawText, Reader, SplitText, english, lines
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trisect.text.names import SPLITS, UNKNOWN
+from trisect.text.corpus import SPLITS, UNKNOWN
 from trisect.text.readers.base import BASIC_ENGLISH, LINE, RawText, Reader, SplitText, english, lines
 
 MARKS = re.compile(r"<unk>|@[-,.]@|^ ?= .+ =\s*$", re.MULTILINE)

@@ -1,0 +1,1 @@
+"""Load models, tokenizers and checkpoints from files; errors that name the model."""

@@ -1,0 +1,268 @@
+"""Weights of a model: several checkpoints read and interpolated, and a hash of their state."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError, SiteError
+from trisect.core.subject import SiteTarget
+from trisect.core.trace import Origin, Projections
+from trisect.hf.files.fetch import Options, fetch
+from trisect.hf.hooks.calls import RECORDING, alone
+
+SliceValues = tuple[Tensor, ...]  # of each cut, in the order of the cuts
+
+
+class ParameterSlice(NamedTuple):
+    """Some units of one parameter, rising and none twice: places along `axis`, or in all its numbers where it is null."""
+
+    parameter: str
+    units: tuple[int, ...]
+    axis: int | None
+
+    def get(self, state: Mapping[str, Tensor]) -> Tensor:
+        """A copy of the units."""
+        tensor = state[self.parameter]
+        index = torch.tensor(self.units, device=tensor.device)
+        return tensor.flatten()[index] if self.axis is None else tensor.index_select(self.axis, index)
+
+    @torch.no_grad()
+    def put(self, state: Mapping[str, Tensor], value: Tensor) -> None:
+        """Write the units in place, and nothing else."""
+        tensor = state[self.parameter]
+        index = torch.tensor(self.units, device=tensor.device)
+        there = tensor.view(-1) if self.axis is None else tensor
+        there.index_copy_(self.axis or 0, index, value.to(tensor))
+
+
+def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlice, ...]:
+    """The weight and bias behind one component of one layer, of all heads or of those that the target names.
+
+    Raises SiteError where the component is no selection of one module's units.
+    """
+    origin: Origin = projections.origins[target.component]
+    if origin.parameter is None or origin.rows is None:
+        given = f"{target.component} of {target.address} cannot be rewound."
+        known = f"It has no weights of its own: {origin.words}."
+        raise SiteError(given, known, "Leave this site out.")
+    which = slice(None) if target.heads is None else [head - 1 for head in target.heads]
+    cuts = [ParameterSlice(origin.parameter, _units(origin.rows[which]), 1 if origin.transposed else 0)]
+    if origin.bias is not None:
+        # a bias that stands outside the module is counted by heads, not by the module's units
+        apart = origin.bias.rpartition(".")[0] != origin.parameter.rpartition(".")[0]
+        rows = torch.arange(origin.rows.numel()).view_as(origin.rows) if apart else origin.rows
+        cuts.append(ParameterSlice(origin.bias, _units(rows[which]), None))
+    return tuple(cuts)
+
+
+def _units(rows: Int[Tensor, "H E"]) -> tuple[int, ...]:
+    return tuple(rows.flatten().unique().tolist())
+
+
+def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
+    """Where a revision is: a folder's subfolder of that name, else the hub's; raises ModelError for a missing subfolder."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return model, revision
+    place = folder / revision
+    if place.name == revision and (place / "config.json").exists():
+        return place, None
+    there = sorted(p.parent.name for p in folder.glob("*/config.json"))
+    known = f"Its subfolders with a model are {', '.join(there)}." if there else "No subfolder of it holds a model."
+    todo = "Name one of them." if there else "Save every checkpoint with save_pretrained in a subfolder of its own."
+    raise ModelError(f"{folder} has no revision {revision!r}.", known, todo)
+
+
+def read_cuts(
+    model: str | Path, revision: str, cuts: Sequence[ParameterSlice], like: nn.Module, options: Options
+) -> SliceValues:
+    """What a revision holds at the cuts; the rest of it is let go again.
+
+    `like` is the model that the values are meant for. Raises ModelError where the revision is not there, or is a model
+    of another kind or shape.
+    """
+    where, name = locate(model, revision)
+    found, _, _ = fetch(where, Options(name, options.dtype, "cpu", None, options.pickle, options.remote_code))
+    if type(found) is not type(like):
+        known = f"The final one is a {type(like).__name__}, this one a {type(found).__name__}."
+        raise ModelError(f"Revision {revision!r} is another model.", known, "Choose revisions of one model.")
+    state, own = found.state_dict(), like.state_dict()
+    for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *own, *state)):
+        if parameter not in own:
+            known = f"It has {parameter}, which the final revision has not."
+            raise ModelError(f"Revision {revision!r} has another shape.", known, "Choose revisions of one model.")
+        shape = tuple(state[parameter].shape) if parameter in state else None
+        if shape != tuple(own[parameter].shape):
+            given = f"Revision {revision!r} has another shape."
+            known = f"{parameter} is {_by(own[parameter].shape)} in the final revision and {_by(shape)} in this one."
+            raise ModelError(given, known, "Choose revisions of one model.")
+    return take(state, cuts)
+
+
+def take(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice]) -> SliceValues:
+    """Copies of what the cuts select."""
+    return tuple(cut.get(state) for cut in cuts)
+
+
+def blend(first: SliceValues, last: SliceValues, alpha: float) -> SliceValues:
+    """Convex rewinding (science A5): (1 − α)·θ⁰ + α·θᶠ, formed in float64; exact at both ends and where θ⁰ = θᶠ."""
+    if alpha in (0.0, 1.0):
+        return last if alpha else first
+    pairs = ((a.to(b.device).double(), b.double(), b.dtype) for a, b in zip(first, last, strict=True))
+    return tuple((b + (1 - alpha) * (a - b)).to(kind) for a, b, kind in pairs)
+
+
+@contextlib.contextmanager
+def replaced(model: nn.Module, cuts: Sequence[ParameterSlice], values: SliceValues) -> Iterator[None]:
+    """The model with those values at the cuts, all else untouched; afterwards its own again, bit for bit."""
+    with RECORDING:
+        state = model.state_dict()
+        own = take(state, cuts)
+        try:
+            _put(state, cuts, values)
+            yield
+        finally:
+            _put(state, cuts, own)
+
+
+def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: SliceValues) -> None:
+    for cut, value in zip(cuts, values, strict=True):
+        cut.put(state, value)
+
+
+def _by(shape: Sequence[int] | None) -> str:
+    return "missing" if shape is None else "×".join(str(n) for n in shape)
+
+
+ROW = 4096  # words of 64 bits
+AT_ONCE = {"cpu": 1 << 15}  # words that are summed at once: in a processor's cache
+ON_A_DEVICE = 1 << 24
+WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class State(NamedTuple):
+    """A model's weights in short: how often its parameters were written to, and a number made of the bits of every tensor."""
+
+    writes: int
+    marks: dict[str, int]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> State:
+        """The state that a model is in: of its parameters, and of the buffers that are saved with them."""
+        return cls(_writes(model), _marks(model))
+
+    def settled(self, model: nn.Module) -> State:
+        """The same without the buffers that the model has written to since."""
+        now, own = _marks(model), {name for name, _ in model.named_parameters()}
+        return self._replace(marks={n: mark for n, mark in self.marks.items() if n in own or now.get(n) == mark})
+
+    def changed(self, model: nn.Module) -> str | None:
+        """The name of a tensor that is another by now, if one is; what was written and put back again is no change."""
+        now = _marks(model)
+        return next((name for name, mark in self.marks.items() if now.get(name) != mark), None)
+
+
+def _writes(model: nn.Module) -> int:
+    return sum(0 if p.is_inference() else p._version for p in model.parameters())
+
+
+@torch.no_grad()
+def _marks(model: nn.Module) -> dict[str, int]:
+    """A number for every tensor of a model, each tensor once; what is on no device has none."""
+    own: dict[int, tuple[str, Tensor]] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        for part in value if isinstance(value, tuple) else (value,):  # a quantised module's weight and bias
+            if isinstance(part, Tensor) and not part.is_meta:
+                own.setdefault(id(part), (name, part))
+    devices: dict[torch.device, list[tuple[str, Tensor]]] = {}
+    for name, tensor in own.values():
+        devices.setdefault(tensor.device, []).append((name, tensor))
+    marks: dict[str, int] = {}
+    for device, tensors in devices.items():
+        words = max(t.numel() for _, t in tensors) * 2  # of complex numbers in double precision
+        factors = _factors(2 * ROW + 8 + words // ROW, device)
+        numbers = torch.stack([_mark(tensor, factors) for _, tensor in tensors]).tolist()
+        for (name, _), number in zip(tensors, numbers, strict=True):
+            marks[name] = marks.get(name, 0) + number
+    return marks
+
+
+def _factors(count: int, device: torch.device) -> Int[Tensor, " N"]:
+    """Odd numbers without an order."""
+    place = torch.arange(count, device=device) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
+    return (place ^ (place >> 29)) * 0x2545F4914F6CDD1D | 1
+
+
+def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:
+    """A number of its bits as words in rows, modulo 2⁶⁴: the sums along rows and across them, each with a factor of its place.
+
+    What changes places in a row is in other sums across rows, and what changes places between rows in other sums along them.
+    """
+    words, end = _words(tensor)
+    whole = len(words) // ROW * ROW
+    along, across = [words[:0]], torch.zeros(ROW, dtype=torch.int64, device=tensor.device)
+    for block in words[:whole].view(-1, ROW).split(max(1, AT_ONCE.get(tensor.device.type, ON_A_DEVICE) // ROW)):
+        along.append(block.sum(1))
+        across += block.sum(0)
+    found = torch.cat([across, words[whole:], across.new_zeros(ROW + whole - len(words)), end, *along])
+    return ((found ^ (found >> 32)) * factors[: len(found)]).sum()
+
+
+def _words(tensor: Tensor) -> tuple[Int[Tensor, " N"], Int[Tensor, " 8"]]:
+    """A tensor's bits as whole numbers: as many of 64 bits as there are, and then the rest."""
+    own = tensor.detach()
+    own = own.dequantize() if own.is_quantized else own.to_dense() if own.layout != torch.strided else own
+    flat = own.resolve_conj().resolve_neg().flatten().contiguous()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    flat = flat.view(WHOLE[flat.element_size()])
+    several = 8 // flat.element_size()
+    flat = flat.clone() if flat.storage_offset() % several else flat
+    whole = len(flat) // several * several
+    rest = flat[whole:].long()
+    return flat[:whole].view(torch.int64), torch.cat([rest, rest.new_zeros(8 - len(rest))])
+
+
+@alone
+def mark_of(model: nn.Module) -> str:
+    """Hex digits of a model's weights: the same for the same weights."""
+    found = hashlib.blake2b(digest_size=8)
+    for name, value in sorted(model.state_dict().items()):
+        _add_to(found, name, value)
+    return found.hexdigest()
+
+
+def _add_to(found: Any, name: str, value: object) -> None:
+    """Add an entry of a state dict to a hash; a quantised module's may be no plain tensor."""
+    if isinstance(value, tuple):
+        for part in value:
+            _add_to(found, name, part)
+    elif isinstance(value, Tensor):
+        plain = value.detach().cpu()
+        plain = (plain.dequantize() if plain.is_quantized else plain).contiguous()
+        found.update(f"{name}{tuple(plain.shape)}{value.dtype}".encode())
+        found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    else:
+        found.update(f"{name}{value}".encode())
+
+
+def check_state(name: str, state: State | None, model: nn.Module) -> None:
+    """Raise ModelError where a model's weights are others than those of a state."""
+    if state is not None and (changed := state.changed(model)):
+        known = (
+            f"{changed} is not what it was; what was found of its projections belongs to the weights that it had then."
+        )
+        raise ModelError(f"The weights of {name} have changed since it was loaded.", known, "Load it again.")
+
+
+def check_writes(name: str, state: State | None, model: nn.Module) -> None:
+    """The same where PyTorch knows of writes since then, as it does of all but those to `.data`: costs nothing where it does not."""
+    if state is not None and _writes(model) != state.writes:
+        check_state(name, state, model)

@@ -1,0 +1,532 @@
+"""Load a model and its tokenizer from a folder or the Hugging Face hub; safetensors only and no remote code, unless asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from trisect.core import files
+from trisect.core.errors import ModelError, began, check_named, shortened, unknown
+from trisect.core.files import Json
+from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, room, said_of, saying
+from trisect.hf.hooks.calls import alone
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+HEADER = 100_000_000  # bytes of a header, as safetensors itself allows
+FLOATS = re.compile(r"F[0-9]+.*|BF16")
+LAYERS = re.compile(r"n_layers?|(.*_)?layers|depth")
+HEADS = re.compile(r"n_heads?|(.*_)?heads")
+WIDTHS = re.compile(
+    r"(.*_)?(hidden_size|vocab_size|intermediate_size|embedding_size|n_embd|d_model|d_ff|ffn_dim|dim|head_dim)"
+)
+PLACES = re.compile(r"n_positions|n_ctx|max_position_embeddings|max_source_positions|max_target_positions")
+FEW = 64  # layers that a model may have on so few tensors: some share the weights of all layers
+MOST = {LAYERS: 10_000, HEADS: 100_000, WIDTHS: 100_000_000, PLACES: 100_000_000}
+LEAST = {LAYERS: 0, HEADS: 1, WIDTHS: 0, PLACES: 0}
+TODO = "Check that its files are whole, and those of one model."
+
+
+class WeightsHeld(NamedTuple):
+    """What the weights of a folder hold: how many tensors, how many numbers in all, and whether any are floats."""
+
+    tensors: int
+    numbers: int
+    floats: bool
+
+
+def check_files(folder: Path, weights: bool = True) -> None:
+    """Raise ModelError where a folder's configuration is none, or asks for more than its weights hold.
+
+    `weights` says that they have to be safetensors; else they are not looked at. Raises OSError where a file cannot be read.
+    """
+    body = read_object(folder / CONFIG, "configuration")
+    check_architectures(folder, body.get("architectures"))
+    check_sizes(str(folder), body, held(folder) if weights else None)
+
+
+def read_object(path: Path, what: str) -> dict[str, Json]:
+    """The object in a JSON file of a model; raises ModelError where it holds anything else."""
+    todo = "Give the file that save_pretrained wrote."
+    if not path.is_file():
+        known = "It is a folder." if path.is_dir() else "It is a link to nothing."
+        raise ModelError(f"{path} is no {what}.", known, todo)
+    try:
+        found = files.read_strict(path, strict=False)
+    except ValueError as error:
+        raise ModelError(f"{path} is no {what}.", f"It is no JSON: {error}", todo) from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is no {what}.", f"It holds {shortened(found)}, and no JSON object.", todo)
+    return found
+
+
+def check_architectures(folder: Path, named: object) -> None:
+    """Raise ModelError where a configuration names its classes otherwise than by a list of texts."""
+    if named is None or (isinstance(named, list) and all(isinstance(one, str) for one in named)):
+        return
+    known = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
+    raise ModelError(f"architectures of {folder / CONFIG} is {shortened(named)}.", known, TODO)
+
+
+def check_sizes(name: str, body: Mapping[str, object], weights: WeightsHeld | None) -> None:
+    """Raise ModelError for numbers of layers, heads, widths and positions that no model, or not these weights, can have.
+
+    A number of layers is built one after the other: one that is beyond the tensors that there are would not come to an end.
+    """
+    for field, value in _fields(body):
+        kind = next((kind for kind in MOST if kind.fullmatch(field.rpartition(".")[2])), None)
+        if kind is None or isinstance(value, bool) or not isinstance(value, int):
+            continue
+        most, known = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
+        if weights is not None and kind in (LAYERS, WIDTHS):
+            there = max(weights.tensors, FEW) if kind is LAYERS else weights.numbers
+            if there < most:
+                held_words = f"{weights.tensors:,} tensors with {weights.numbers:,} numbers in all"
+                most, known = there, f"Its weights hold {held_words}: too few for that."
+        if value < LEAST[kind]:
+            known = f"It is a whole number, {LEAST[kind]} or more."
+        if not LEAST[kind] <= value <= most:
+            raise ModelError(f"{field} of {name} is {shortened(value)}.", known, TODO)
+
+
+def _fields(body: Mapping[str, object], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a configuration, those of the configurations inside it too."""
+    for key, value in body.items():
+        if isinstance(value, Mapping):
+            if not before.count("."):
+                yield from _fields(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder's model; raises ModelError for an index or files that are none."""
+    if (folder / INDEX).exists() and not (folder / WEIGHTS).exists():
+        shards = read_object(folder / INDEX, "index of weights").get("weight_map")
+        if not isinstance(shards, dict) or not shards or not all(isinstance(v, str) for v in shards.values()):
+            known = "It has no weight_map from names of tensors to names of files."
+            raise ModelError(f"{folder / INDEX} is no index of weights.", known, TODO)
+        found = sorted({str(shard) for shard in shards.values()})
+        if outside := [one for one in found if Path(one).name != one]:
+            known = "A model's weights lie in its own folder."
+            raise ModelError(f"{folder / INDEX} names {outside[0]!r}.", known, "Put that file into the folder.")
+        paths = [folder / one for one in found]
+    elif (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
+        paths = [folder / WEIGHTS]
+    else:
+        there = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:4])
+        known = f"It holds {there}, which nothing says to be the model's."
+        raise ModelError(f"{folder} has no {WEIGHTS}.", known, f"Rename it to {WEIGHTS}, or add {INDEX}.")
+    for path in paths:
+        if not path.is_file():
+            known = "It is a folder." if path.is_dir() else "It is not there, or a link to nothing."
+            raise ModelError(f"The weights {path} cannot be read.", known, "Give the files of the whole model.")
+    return paths
+
+
+def held(folder: Path) -> WeightsHeld:
+    """What the headers of a folder's weights say; raises ModelError for a file that is no safetensors, or without floats."""
+    tensors = numbers = 0
+    floats = False
+    for path in weight_files(folder):
+        for entry in _header(path).values():
+            count = 1
+            for length in entry["shape"]:
+                count *= length
+            tensors, numbers = tensors + 1, numbers + count
+            floats = floats or bool(FLOATS.fullmatch(entry["dtype"]))
+    if not floats:
+        known = f"Of its {tensors:,} tensors none holds floating-point numbers."
+        raise ModelError(f"{folder} has no weights that can be computed with.", known, "Give the model's own weights.")
+    return WeightsHeld(tensors, numbers, floats)
+
+
+def _header(path: Path) -> dict[str, dict[str, Any]]:
+    """The tensors that a safetensors file says to hold, by name: dtype and shape."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(HEADER, size - 8):
+            known = f"It has {size:,} bytes, and no header of safetensors."
+            raise ModelError(f"The weights {path} cannot be read.", known, "Give the whole file.")
+        content = file.read(length)
+    try:
+        body = json.loads(content)
+        entries = {name: entry for name, entry in body.items() if name != "__metadata__"}
+        end = 0
+        for entry in entries.values():
+            if not all(isinstance(n, int) and n >= 0 for n in entry["shape"]) or not isinstance(entry["dtype"], str):
+                raise TypeError("a tensor without shape or dtype")
+            end = max(end, int(entry["data_offsets"][1]))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        known = f"Its header is none of safetensors: {type(error).__name__}: {' '.join(str(error).split())[:120]}."
+        raise ModelError(f"The weights {path} cannot be read.", known, "Give the whole file.") from error
+    if end > size - 8 - length:
+        known = f"Its tensors take {end:,} bytes, and it holds {size - 8 - length:,}: it was cut off."
+        raise ModelError(f"The weights {path} cannot be read.", known, "Give the whole file.")
+    return entries
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """A tokenizer of any model: texts to ids, and ids to the texts of tokens."""
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it says where in a text its tokens stand."""
+        ...
+
+    def __len__(self) -> int:
+        """How many tokens there are."""
+        ...
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Ids and masks of texts; which, and for how many texts, the options say."""
+        ...
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """The tokens of ids."""
+        ...
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        """The text of ids."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every token with its id."""
+        ...
+
+
+@runtime_checkable
+class OwnTokenizer(Tokenizer, Protocol):
+    """One that was made here: it has a token for padding, and one for what is masked where its model needs that."""
+
+    @property
+    def pad_token_id(self) -> int:
+        """The id of padding."""
+        ...
+
+    @property
+    def mask_token_id(self) -> int:
+        """The id of the mask."""
+        ...
+
+    @property
+    def eos_token_id(self) -> int:
+        """The id of a text's end."""
+        ...
+
+    @property
+    def unk_token_id(self) -> int:
+        """The id of what is unknown."""
+        ...
+
+    def save_pretrained(self, save_directory: str | Path) -> Sequence[str]:
+        """Write it as files into a folder."""
+        ...
+
+
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
+POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
+ANSWER, AGAIN = 10.0, 60.0  # seconds that a hub has to answer, and that one that did not is left alone
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is fetched: `dtype` null keeps the stored one, `device_map` is passed on to from_pretrained.
+
+    `pickle` and `remote_code` allow what can run code of others.
+    """
+
+    revision: str | None = None
+    dtype: str | None = None
+    device: str = "auto"
+    device_map: str | None = None
+    pickle: bool = False
+    remote_code: bool = False
+
+
+@alone
+def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | None, str]:
+    """The model in evaluation mode, its tokenizer or null, and its objective: causal, masked, seq2seq or output.
+
+    The objective follows the architecture that the configuration names: a model saved without a language-model head
+    has none, and its objective is its output. Raises ModelError.
+    """
+    found = _look_for(where, options)
+    name, known, config, (kind, objective) = str(where), found.known, found.config, _head(found.config)
+    method = getattr(config, "quantization_config", None)
+    began(f"Loading {name} …")
+    with room(name, LOADING), saying(_refusal(name, _method(method))), quiet():
+        model, info = kind.from_pretrained(
+            name,
+            config=config,
+            dtype="auto" if options.dtype is None else _dtype(options.dtype),
+            device_map=options.device_map,
+            use_safetensors=None if options.pickle else True,
+            output_loading_info=True,
+            **known,
+        )
+    if missing := sorted(key for key in info["missing_keys"] if POOLER not in key):
+        listed = ", ".join(missing[:4]) + (", …" if len(missing) > 4 else "")
+        known_of = f"{len(missing)} of its parameters are not in its files: {listed}. They would be random numbers."
+        raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
+    check_finite(name, model)
+    if options.device_map is None:
+        with room(name, LOADING):
+            model = model.to(found.device)
+    return model.eval(), _tokenizer(name, known), objective
+
+
+def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
+    """The commit of a hub's model that `fetch` loads; empty where it is not known. Raises ModelError."""
+    import transformers
+
+    known = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
+    with room(name, LOADING), saying(_refusal(name)), quiet():
+        config = transformers.AutoConfig.from_pretrained(name, **known)
+    return str(getattr(config, "_commit_hash", None) or "")
+
+
+class _Configured(NamedTuple):
+    """A model that is there: its configuration, the device that it is meant for, and how transformers is to fetch it."""
+
+    config: Any
+    device: torch.device
+    known: dict[str, Any]
+
+
+def check_there(where: str | Path, options: Options) -> None:
+    """Raise ModelError where `fetch` would before it reads weights: no such model, files that are wrong, unknown options."""
+    _head(_look_for(where, options).config)
+
+
+def _look_for(where: str | Path, options: Options) -> _Configured:
+    """The configuration of a model whose files are there, without any weight read; raises ModelError."""
+    import transformers
+
+    check_named("a model", where)
+    known = {"revision": options.revision, "trust_remote_code": options.remote_code}
+    device = _device(options.device)
+    name, local = str(where), Path(where).is_dir()
+    if Path(where).is_file():
+        known = "A model is a folder with config.json and model.safetensors."
+        raise ModelError(f"{name} is a file.", known, "Give the folder that it lies in.")
+    if not local:
+        known["local_files_only"] = not _reachable(name, options.revision)
+    elif options.revision is not None:
+        raise ModelError(
+            f"Revision {options.revision!r} of the folder {name} was asked for.",
+            "A folder holds one revision.",
+            "Leave the revision out, or name a model of a hub.",
+        )
+    else:
+        _look(Path(where), options)
+    with saying(_refusal(name)):
+        config = transformers.AutoConfig.from_pretrained(name, **known)
+    if not local:
+        check_sizes(name, config.to_dict(), None)
+    if options.dtype is not None:
+        _dtype(options.dtype)
+    return _Configured(config, device, known)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' own progress bars and reports: what matters of them is said here."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+_NO_ANSWER: dict[str, float] = {}  # when a hub, by its address, last gave no answer
+
+
+def _reachable(name: str, revision: str | None) -> bool:
+    """Whether a hub answers for this model, asked once within `ANSWER` seconds; raises ModelError where it says that there is none.
+
+    A hub that gave no answer is not asked again for `AGAIN` seconds: a command looks for its model several times. An
+    answer that is of no use (too many requests, an error of the hub's own) is of this model alone.
+    """
+    from huggingface_hub import HfApi, is_offline_mode
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.utils import validate_repo_id
+
+    todo = "Give a folder with config.json and model.safetensors, or a name such as OWNER/MODEL."
+    hub = HfApi()
+    try:
+        validate_repo_id(name)
+        if is_offline_mode() or _is_silent(hub.endpoint):
+            return False
+        began(f"Asking {hub.endpoint} for {name} …")
+        hub.model_info(name, revision=revision, timeout=ANSWER)
+    except HFValidationError:
+        raise ModelError(
+            f"{name!r} is no model.", "There is no folder of that name, nor can a hub have it.", todo
+        ) from None
+    except GatedRepoError:
+        known = "It is on the hub, but asks for an account with access to it."
+        raise ModelError(f"The model {name!r} was refused.", known, "Log in with 'hf auth login'.") from None
+    except RevisionNotFoundError:
+        known = "The model is on the hub, that revision of it is not."
+        raise ModelError(f"Revision {revision!r} of {name!r}.", known, "Choose one of its branches or tags.") from None
+    except RepositoryNotFoundError:
+        known = "There is no folder of that name, and the hub has no such model."
+        raise ModelError(f"{name!r} is no model.", known, todo) from None
+    except Exception as error:  # no network, a proxy, a hub that is down: what is in the cache may still do
+        said = f"{hub.endpoint} answered with {said_of(error, 60)}"
+        if _no_answer(error):
+            _NO_ANSWER[hub.endpoint] = time.monotonic()
+            said = f"No answer from {hub.endpoint}"
+        began(f"{said}: looking for {name} among earlier downloads …")
+        return False
+    return True
+
+
+def _no_answer(error: Exception) -> bool:
+    """Whether it says that a connection failed or that time ran out; the hub's library changed its own from httpx to httpx2."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or "TransportError" in kinds
+
+
+def _is_silent(endpoint: str) -> bool:
+    return time.monotonic() - _NO_ANSWER.get(endpoint, -AGAIN) < AGAIN
+
+
+def _refusal(name: str, method: object = None) -> Callable[[Exception], ModelError]:
+    """As `not_loaded`; of a hub's model it also says where the hub is silent, and was not asked again."""
+
+    def refusal(error: Exception) -> ModelError:
+        from huggingface_hub import HfApi, is_offline_mode
+
+        refused, endpoint = not_loaded(name, method)(error), HfApi().endpoint
+        if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
+            return refused
+        known = f"{endpoint} gave no answer in the last {AGAIN:.0f} seconds, and was not asked again. {refused.known}"
+        return ModelError(refused.given, known, refused.todo)
+
+    return refusal
+
+
+def _look(folder: Path, options: Options) -> None:
+    there = sorted(path.name for path in folder.iterdir())
+    listed = ", ".join(there[:12]) or "nothing"
+    if "config.json" not in there:
+        known = f"A model's folder has a config.json; this one holds {listed}."
+        raise ModelError(f"{folder} is no model's folder.", known, "Give the folder that save_pretrained wrote.")
+    if any(folder.glob("*.safetensors")) or INDEX in there:
+        check_files(folder)
+        return
+    pickles = sorted({path.name for pattern in PICKLES for path in folder.glob(pattern)})
+    if pickles and not options.pickle:
+        known = f"Its weights are {', '.join(pickles[:4])}: a pickle can run any code when it is opened."
+        raise ModelError(
+            f"{folder} has no safetensors.", known, "Convert it, or allow it with --pickle if you trust it."
+        )
+    if not pickles:
+        raise ModelError(f"{folder} has no weights.", f"It holds {listed}.", "Add model.safetensors.")
+    check_files(folder, weights=False)
+
+
+def _head(config: Any) -> tuple[Any, str]:
+    """The class that the configuration's architecture belongs to, and what that model predicts."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    named = (config.architectures or [""])[0]
+    objective = _objective(named, config)
+    known = {
+        "seq2seq": (transformers.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
+        "causal": (transformers.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+        "masked": (transformers.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
+    }
+    if objective == "output":
+        return transformers.AutoModel, objective
+    kind, classes = known[objective]
+    own = named in classes.values() or named not in dir(transformers)  # the latter is code of the model's own
+    return (kind if own else getattr(transformers, named)), objective
+
+
+def objective_of(model: nn.Module) -> str:
+    """The objective of a module that is given as it is, by its class's name."""
+    return _objective(type(model).__name__, getattr(model, "config", None))
+
+
+def _objective(named: str, config: Any) -> str:
+    """What a class of that name predicts; 'causal' is to be checked against its attention, see `load`."""
+    head = named.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration"))
+    if getattr(config, "is_encoder_decoder", False):
+        return "seq2seq" if head or named.endswith("MTModel") else "output"
+    if named.endswith("ForMaskedLM"):
+        return "masked"
+    return "causal" if head else "output"
+
+
+def is_masked_lm(model: nn.Module) -> bool:
+    """Whether a class whose name does not say so is a masked LM (XLM and its kin are either, by their attention)."""
+    from transformers.models.auto import modeling_auto as auto
+
+    return type(model).__name__ in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ModelError(unknown("dtype", name, DTYPES), f"There are {', '.join(DTYPES)}.", "Use one of them.")
+    return DTYPES[name]
+
+
+def _device(name: str) -> torch.device:
+    there = ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+    if name == "auto":
+        return torch.device("cuda" if len(there) > 1 else "cpu")
+    if name not in (*there, *(("cuda",) if len(there) > 1 else ())):
+        raise ModelError(unknown("device", name, there), f"There is {', '.join(there)}.", "Use one of them, or auto.")
+    return torch.device(name)
+
+
+def _tokenizer(name: str, known: dict[str, Any]) -> Any:
+    import transformers
+
+    # without any file of a tokenizer some families would be given an empty one
+    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in (*TOKENIZERS, "tokenizer_config.json")):
+        return None
+    try:
+        found = transformers.AutoTokenizer.from_pretrained(name, **known)
+    except (PermissionError, MemoryError):
+        raise
+    except Exception as error:  # vision and speech models have none, and each kind says so in its own way
+        if there := [file for file in TOKENIZERS if (Path(name) / file).exists()]:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            todo = "Save the tokenizer again beside the model."
+            raise ModelError(f"The tokenizer of {name} cannot be read: {', '.join(there)}.", said, todo) from error
+        return None
+    longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
+    if longest is not None and type(longest) not in (int, float):
+        todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
+        raise ModelError(f"model_max_length of {name} is {shortened(longest)}.", "It is a number of tokens.", todo)
+    return found
+
+
+def _method(stated: Any) -> object:
+    """How a configuration says that its weights are quantised; null where it says nothing of it."""
+    return stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated

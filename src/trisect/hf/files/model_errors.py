@@ -1,0 +1,204 @@
+"""What transformers, tokenizers and safetensors raise about a model, and what its weights and ids give away, in three parts each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError, TrisectError, lacks_memory, pass_memory
+from trisect.core.subject import ModelInputs
+
+PART = 1 << 22  # numbers that are converted at once
+
+
+@contextlib.contextmanager
+def saying(refusal: Callable[[Exception], ModelError]) -> Iterator[None]:
+    """Around a call of another library alone: whatever it raises of what it was given becomes that ModelError.
+
+    Those libraries raise what they like of a file that lies (TypeError, AttributeError, ZeroDivisionError, plain Exception);
+    nothing of our own stands inside. A file that the system refuses, and memory, are said by the door.
+    """
+    try:
+        yield
+    except (TrisectError, PermissionError, MemoryError):
+        raise
+    except Exception as error:
+        pass_memory(error)
+        raise refusal(error) from error
+
+
+def said_of(error: BaseException, most: int = 300) -> str:
+    """The kind of an error and its first words, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
+
+
+def not_loaded(name: str, method: object = None) -> Callable[[Exception], ModelError]:
+    """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised."""
+    return lambda error: _not_loaded(name, method, error)
+
+
+def _not_loaded(name: str, method: object, error: Exception) -> ModelError:
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said or "remote code" in said:
+        known = "Its code is not part of transformers and would have to be run from its repository."
+        return ModelError(f"{name} needs code of its own.", known, "Read that code, then allow it with --remote-code.")
+    if method is not None:
+        given = f"{name} is quantised, and cannot be loaded as it is."
+        todo = "Install the package that it names, or give the model as it was before it was quantised."
+        return ModelError(given, f"Its method is {method!r}. {said_of(error, 200)}", todo)
+    if "accelerate" in said:
+        known = "Spreading a model over devices is done by the package accelerate, which is not installed."
+        todo = "Run 'pip install accelerate', or leave the device map out."
+        return ModelError(f"{name} cannot be loaded with a device map.", known, todo)
+    if "ignore_mismatched_sizes" in said or "size mismatch" in said:
+        known = "Its weights have other shapes than its config.json says."
+        return ModelError(f"The model {name} cannot be loaded.", known, "Give config.json and weights of one model.")
+    if isinstance(error, OSError) and "safetensors" in said and not Path(name).is_dir():
+        known = "It has no safetensors file; a pickle can run any code when it is opened."
+        todo = "Choose a revision with safetensors, or allow it with --pickle."
+        return ModelError(f"{name} cannot be loaded.", known, todo)
+    if "device_map" in said:
+        todo = "Give a device map that there is, or leave it out."
+        return ModelError(f"{name} cannot be loaded with a device map.", said_of(error), todo)
+    todo = "Check the name, the revision and the network; a folder works without one."
+    if Path(name).is_dir():
+        todo = "Check that its files are whole, and those of one model."
+    return ModelError(f"The model {name} cannot be loaded.", said_of(error), todo)
+
+
+def not_tokenized(name: str, text: object) -> Callable[[Exception], ModelError]:
+    """The refusal of a text that a model's tokenizer cannot cut."""
+
+    def refusal(error: Exception) -> ModelError:
+        todo = "Save the tokenizer again beside the model, or give another text."
+        return ModelError(f"The tokenizer of {name} cannot cut {str(text)[:40]!r}.", said_of(error, 200), todo)
+
+    return refusal
+
+
+def not_through(
+    name: str, inputs: ModelInputs, accepts: Iterable[str], limit: int | None, error: Exception
+) -> ModelError:
+    """The refusal of inputs that a model's forward raises an error for; `limit` is how many positions it has, where it says."""
+    ids = inputs.get("input_ids")
+    if limit is not None and isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] > limit:
+        known = f"It has positions for {limit:,}."
+        return ModelError(
+            f"{ids.shape[1]:,} tokens were given to {name}.", known, "Give shorter texts, or parts of one."
+        )
+    known = f"The model says: {said_of(error, 200)}"
+    todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
+    return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
+
+
+def total(tensor: Tensor) -> float:
+    """The sum of all numbers in float64, summed by parts: a whole tensor is never converted at once."""
+    parts = tensor.detach().flatten().split(PART)
+    return sum((float(part.sum(dtype=torch.float64)) for part in parts), 0.0)
+
+
+def check_finite(name: str, model: nn.Module) -> None:
+    """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
+    if empty := next((key for key, p in model.named_parameters() if _is_empty(p)), None):
+        known = f"{empty} lies on the device 'meta': it has a shape and no numbers."
+        todo = "Load its weights onto a device first."
+        if any(getattr(m, "_hf_hook", None) is not None for m in model.modules()):
+            known = f"{empty} is brought by accelerate while its module runs; what projections are made of has to be there all the time."
+            todo = "Load it without offloading, on devices that hold all of it."
+        raise ModelError(f"Weights of {name} are not there.", known, todo)
+    wrong = [
+        (key, p) for key, p in model.named_parameters() if p.is_floating_point() and not p.is_meta and not _finite(p)
+    ]
+    if not wrong:
+        return
+    key, tensor = wrong[0]
+    values = tensor.detach().float()
+    nan, infinite = int(values.isnan().sum()), int(values.isinf().sum())
+    counts = " and ".join(f"{n:,} {word}" for n, word in ((nan, "NaN"), (infinite, "infinite")) if n)
+    more = "" if len(wrong) == 1 else f", and {len(wrong) - 1:,} more parameters hold some"
+    known = f"{key} holds {counts} of {tensor.numel():,} numbers{more}."
+    todo = "Give weights from before its training diverged, or the whole file."
+    raise ModelError(f"Weights of {name} are no numbers.", known, todo)
+
+
+def _is_empty(p: nn.Parameter) -> bool:
+    """Whether it is PyTorch's own tensor on the device 'meta'; one of another class may keep its numbers elsewhere."""
+    return p.is_meta and type(p) is nn.Parameter
+
+
+def _finite(tensor: Tensor) -> bool:
+    parts = tensor.detach().flatten().split(PART)
+    return all(bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all()) for p in parts)
+
+
+def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) -> None:
+    """Raise ModelError for token ids that a model's embedding has no row for."""
+    for field in ("input_ids", "decoder_input_ids"):
+        ids = inputs.get(field)
+        if not isinstance(ids, Tensor) or ids.is_floating_point() or not ids.numel():
+            continue
+        rows = _rows(model, field)
+        low, high = int(ids.min()), int(ids.max())
+        if rows is None or 0 <= low <= high < rows:
+            continue
+        wrong = high if high >= rows else low
+        word = None if tokenizer is None else _word(tokenizer, wrong)
+        token = f"The token {word!r}, id {wrong}," if word else f"The token id {wrong}"
+        known = f"The model has a row for each of the ids 0 to {rows - 1}."
+        todo = (
+            "Give the tokenizer that the model was trained with." if tokenizer is not None else "Give ids of the model."
+        )
+        raise ModelError(f"{token} is not in the vocabulary of {name}.", known, todo)
+
+
+def _rows(model: nn.Module, field: str) -> int | None:
+    """How many token ids a model knows; null where that does not show."""
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        inside: Any = model
+        if field.startswith("decoder"):
+            inside = getattr(model, "get_decoder", lambda: None)() or model
+        table = inside.get_input_embeddings()
+        weight = getattr(table, "weight", None)
+        return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.dim() == 2 else None
+    return None
+
+
+def _word(tokenizer: Any, number: int) -> str | None:
+    with contextlib.suppress(Exception):  # of its own: an id that it does not know either
+        found = tokenizer.convert_ids_to_tokens(number)
+        return found if isinstance(found, str) else None
+    return None
+
+
+LOADING = "Loading"
+LESS = "Read fewer texts at once (--batch), shorter ones (--window), or in a narrower precision (--dtype bfloat16)."
+SMALLER = "Load it in a narrower precision (--dtype bfloat16), over several devices (--device-map auto), or choose a smaller one."
+
+
+class NoRoomError(ModelError):
+    """Memory did not suffice for a model with what it was given; nothing is said of either."""
+
+
+@contextmanager
+def room(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Inside, an error that says that memory did not suffice becomes a NoRoomError; `doing` is what was done with the model."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        raise _no_room(name, doing, inputs or {}, error) from error
+
+
+def _no_room(name: str, doing: str, inputs: Mapping[str, object], error: BaseException) -> NoRoomError:
+    shapes = [f"{n} of {'×'.join(map(str, t.shape))}" for n, t in inputs.items() if isinstance(t, Tensor) and t.dim()]
+    given = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
+    said = " ".join(str(error).split())[:200]
+    known = f"The system says: {said}" if said else "The system gave no more of it."
+    return NoRoomError(given, known, SMALLER if doing == LOADING else LESS)

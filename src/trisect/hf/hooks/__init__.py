@@ -1,0 +1,1 @@
+"""Record and edit the attention calls of a forward pass."""

@@ -1,0 +1,552 @@
+"""Records of attention calls, the operands of matrix products, and models whose forward pass can be followed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint as checkpoints
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from trisect.core.errors import ModelError, SiteError
+from trisect.core.subject import Parts, Writer
+from trisect.core.trace import Address
+
+
+class Call(NamedTuple):
+    """One attention call as the model itself made it: still in its graph, in the shapes of a Trace.
+
+    `module` is the attention module's dotted name, `order` counts the calls of one forward pass from 0. `weights` is
+    null where the model's own attention function does not return them; `scale` multiplies q·k, null where unknown.
+    `raw` is the output as the model goes on with it. Its scores are a sum of `terms` products of activations, of which q and k
+    are one; `fault` says why what was recorded cannot be what attention multiplies by, empty where nothing does.
+    """
+
+    module: str
+    order: int
+    q: Float[Tensor, "B H T E"]
+    k: Float[Tensor, "B K S E"]
+    v: Float[Tensor, "B K S V"]
+    weights: Float[Tensor, "B H T S"] | None
+    output: Float[Tensor, "B H T V"]
+    scale: float | None
+    raw: Tensor | None = None
+    terms: int = 1
+    fault: str = ""
+
+
+class Edits(NamedTuple):
+    """What a hook puts in place of what the model computed, by the order of calls.
+
+    A writer replaces q, k and v of its call; held weights replace the softmax's, so that the output is held @ v.
+    """
+
+    write: Mapping[int, Writer] = {}
+    hold: Mapping[int, Float[Tensor, "B H T S"]] = {}
+
+
+NOTHING = Edits()
+
+
+def edits_at(
+    addresses: Sequence[Address],
+    write: Mapping[Address, Writer] | None = None,
+    hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+) -> Edits:
+    """Edits by the order of calls; `addresses` are those of the calls in their order."""
+    order = {address: i for i, address in enumerate(addresses)}
+    for address in (*(write or {}), *(hold or {})):
+        if address not in order:
+            given = f"An edit names {tuple(address)}."
+            known = f"The model has {', '.join(map(str, addresses[:4]))}{', …' if len(addresses) > 4 else ''}."
+            raise SiteError(given, known, "Use one of the model's addresses.")
+    written = {order[a]: _fitting(a, w) for a, w in (write or {}).items()}
+    return Edits(written, {order[a]: w for a, w in (hold or {}).items()})
+
+
+def _fitting(address: Address, writer: Writer) -> Writer:
+    """The writer, whose q, k and v have to be of the shapes that it was given; raises ModelError where they are not."""
+
+    def write(parts: Parts) -> Parts:
+        made: object = writer(parts)
+        three = made if isinstance(made, tuple) and len(made) == len(parts) else ()
+        if not three or any(not isinstance(t, Tensor) or t.shape != p.shape for t, p in zip(three, parts, strict=True)):
+            shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in three]
+            given = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(made).__name__}."
+            known = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
+            raise ModelError(given, known, "Give q, k and v of the same shapes, as Parts(q, k, v).")
+        return Parts(*three)
+
+    return write
+
+
+def held_as(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Held weights where a call's own would be of that shape; raises ModelError where they do not fit."""
+    if tuple(held.shape) != shape:
+        given = f"Weights of shape {tuple(held.shape)} are to be held."
+        raise ModelError(given, f"Those of the call are of {shape}.", "Give weights [B, H, T, S] of the same batch.")
+    return held.to(like)
+
+
+class Calls(list[Call]):
+    """Calls in their order; `take` is given each as it is made, and what remains of it is kept."""
+
+    def __init__(self, take: Callable[[Call], Call] | None = None) -> None:
+        super().__init__()
+        self.take = take
+
+    def append(self, call: Call) -> None:
+        """Note a call."""
+        super().append(call if self.take is None else self.take(call))
+
+
+def copied(call: Call) -> Call:
+    """A call with copies of its numbers, in their graph: a model may write over what it has used."""
+    weights = None if call.weights is None else call.weights.clone()
+    return call._replace(
+        q=call.q.clone(), k=call.k.clone(), v=call.v.clone(), weights=weights, output=call.output.clone()
+    )
+
+
+def outline(call: Call, pattern: bool = False) -> Call:
+    """A call without its numbers: shapes alone, and with `pattern` which weights [B 1 T S] are not 0 in any head."""
+    q, k, v, output = (torch.empty(t.shape, device="meta") for t in (call.q, call.k, call.v, call.output))
+    seen = call.weights.detach().ne(0).any(1, keepdim=True).cpu() if pattern and call.weights is not None else None
+    return Call(call.module, call.order, q, k, v, seen, output, call.scale, None, call.terms, call.fault)
+
+
+@contextmanager
+def sparing(model: nn.Module) -> Iterator[None]:
+    """Forward passes inside are given copies of caches, which they would write to; the caller's stay as they are."""
+    copies = model.register_forward_pre_hook(
+        lambda _m, args, kwargs: (args, _spare(kwargs)), with_kwargs=True, prepend=True
+    )
+    try:
+        yield
+    finally:
+        copies.remove()
+
+
+def _spare(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: copy.deepcopy(value) if isinstance(value, Cache) else value for name, value in given.items()}
+
+
+@runtime_checkable
+class CallHook(Protocol):
+    """Records the calls of the forward passes inside it, into a list that may be given."""
+
+    def __call__(
+        self, model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
+    ) -> AbstractContextManager[Sequence[Call]]:
+        """The context in which passes are recorded."""
+        ...
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# one for all models: they may share modules and configurations, and what is switched (PyTorch's fast path, torch.compile,
+# the attention interface, the generator of random numbers) is the process's
+RECORDING = threading.RLock()
+
+
+def alone(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, run by one thread at a time; other threads wait, and it may call others of its kind."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with RECORDING:
+            return function(*args, **kwargs)
+
+    return run
+
+
+Arguments: TypeAlias = tuple[Any, ...]
+NamedArguments: TypeAlias = dict[str, Any]
+ModelOutput: TypeAlias = Any  # of any class: each model has its own
+
+
+def check_model(model: object) -> None:
+    """Raise ModelError for what cannot be a model."""
+    if not isinstance(model, (str, Path, nn.Module)):
+        known = "A model is a folder, a name on a hub, or a PyTorch module."
+        raise ModelError(f"{type(model).__name__} was given as a model.", known, "Give one of these.")
+
+
+def check_readable(texts: object) -> None:
+    """Raise ModelError for what is no text and no several texts."""
+    if not isinstance(texts, Iterable):
+        known = "What is read is a text, several of them, or the model's own inputs."
+        raise ModelError(f"{type(texts).__name__} was given to be read.", known, "Give one of these.")
+
+
+def check_inputs(inputs: object) -> None:
+    """Raise ModelError for what cannot be a model's inputs by name."""
+    if not isinstance(inputs, Mapping):
+        given = f"The inputs are a {type(inputs).__name__}."
+        raise ModelError(given, "A model's own inputs are given by name.", "Give a dict: {'input_ids': ...}.")
+    if not any(isinstance(t, Tensor) for t in inputs.values()):
+        known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
+        raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
+
+
+SDPA = F.scaled_dot_product_attention
+SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax}
+MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
+BADDBMM = {torch.baddbmm, Tensor.baddbmm}
+STOPS = {F.linear, F.layer_norm, F.rms_norm, F.embedding, F.conv1d, torch.conv1d, torch.addmm, F.cross_entropy}
+TIMES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
+OVER = {"div", "div_", "__truediv__", "__itruediv__", "true_divide", "divide"}
+# functions after which a score is still the same multiple of q·k, or has something added to it
+SAME = {
+    *("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "__sub__", "masked_fill", "masked_fill_", "where"),
+    *("view", "reshape", "transpose", "permute", "contiguous", "to", "float", "type", "type_as", "clone", "unsqueeze"),
+    *("squeeze", "flatten", "unflatten", "__getitem__", "detach", "cat", "concat", "half", "bfloat16", "double", "max"),
+}
+ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def tensors_in(given: Iterable[object]) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts, in their order."""
+    found: list[Tensor] = []
+    for x in given:
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, (tuple, list)):
+            found += tensors_in(x)
+        elif isinstance(x, dict):
+            found += tensors_in(x.values())
+    return found
+
+
+def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None) -> float | None:
+    """What multiplies q·k after that function, null where it is no longer one number."""
+    name = getattr(func, "__name__", "")
+    if factor is None or name in SAME:
+        return factor
+    if (name in TIMES or name in OVER) and len(args) == 2:
+        numbers = [x for x in args if isinstance(x, (int, float)) or (isinstance(x, Tensor) and x.numel() == 1)]
+        if len(numbers) == 1 and (name in TIMES or numbers[0] is args[1]):
+            return factor * float(numbers[0]) if name in TIMES else factor / float(numbers[0])
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """One tensor of a product: a letter per axis, and the order in which a Trace has them.
+
+    The order has four letters (batch, head, position, position or width), or three where batch and heads are one axis.
+    """
+
+    tensor: Tensor
+    letters: str
+    order: str
+
+    def of(self, tensor: Tensor) -> Operand:
+        """Another tensor that lies the same way."""
+        return replace(self, tensor=tensor)
+
+    def fits(self, rows: int) -> bool:
+        """Whether batch and heads show: one axis of both is as long as the texts, times a count of heads."""
+        return len(self.order) == 4 or self.tensor.shape[self.letters.index(self.order[0])] % rows == 0
+
+    def take(self, rows: int) -> Tensor:
+        """The tensor as [B H T E]; `rows` is B."""
+        found = self.tensor.permute([self.letters.index(c) for c in self.order])
+        return found if len(self.order) == 4 else found.unflatten(0, (rows, -1))
+
+    def give(self, canonical: Tensor) -> Tensor:
+        """A tensor [B H T E] laid out as this one."""
+        found = canonical if len(self.order) == 4 else canonical.flatten(0, 1)
+        return found.permute([self.order.index(c) for c in self.letters])
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A product of two tensors, a letter per axis; `call` computes it from two operands."""
+
+    left: Tensor
+    right: Tensor
+    letters: tuple[str, str, str]
+    call: Callable[[Tensor, Tensor], Tensor]
+    factor: float = 1.0
+
+    def run(self) -> Tensor:
+        """The product as the model asked for it."""
+        return self.call(self.left, self.right)
+
+    @property
+    def batched(self) -> bool:
+        """Whether both operands and the result share an axis, as no projection does."""
+        a, b, c = self.letters
+        return bool(set(a) & set(b) & set(c))
+
+    @property
+    def width(self) -> int:
+        """How many products are summed."""
+        a, b, out = self.letters
+        return prod(n for c, n in zip(a, self.left.shape, strict=True) if c in b and c not in out)
+
+    def _split(self) -> tuple[str, str, str, str] | None:
+        """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; null if not so."""
+        a, b, out = self.letters
+        batch = "".join(c for c in out if c in a and c in b)
+        own = [c for c in out if c in a and c not in b], [c for c in out if c in b and c not in a]
+        summed = [c for c in a if c in b and c not in out]
+        if len(batch) not in (1, 2) or [len(x) for x in (*own, summed)] != [1, 1, 1]:
+            return None
+        if len(a) != len(b) or len(out) != len(a) or len(set(a)) != len(a):
+            return None
+        return batch, own[0][0], own[1][0], summed[0]
+
+    def _roles(self) -> tuple[int, Operand, Operand] | None:
+        """Which operand is the query's, the query's, and the key's: the key's axis comes last in the scores."""
+        split = self._split()
+        if split is None:
+            return None
+        batch, left, right, summed = split
+        ends = Operand(self.left, self.letters[0], batch + left + summed)
+        other = Operand(self.right, self.letters[1], batch + right + summed)
+        out = self.letters[2]
+        return (0, ends, other) if out.index(left) < out.index(right) else (1, other, ends)
+
+    def makes_scores(self, given: Tensor, rows: int) -> bool:
+        """Whether this product's result, masked and shaped, can be what the softmax was given."""
+        roles = self._roles()
+        if roles is None or given.dim() not in (3, 4):
+            return False
+        _, q, k = roles
+        if (len(q.order) == 3 and q.tensor.dim() != 3) or not (q.fits(rows) and k.fits(rows)):
+            return False
+        one, other = q.take(rows), k.take(rows)
+        if one.shape[0] != other.shape[0] or other.shape[1] not in (1, one.shape[1]):
+            return False
+        # sinks append a column to the scores
+        length, keys = one.shape[2], other.shape[2]
+        heads = one.shape[0] * one.shape[1]
+        return given.shape[-2] == length and keys <= given.shape[-1] <= keys + 1 and given.shape[:-2].numel() == heads
+
+    def query(self, rows: int) -> Tensor:
+        """q [B H T E]."""
+        roles = self._roles()
+        assert roles is not None
+        return roles[1].take(rows)
+
+    def key(self, rows: int) -> Tensor:
+        """k [B K S E]."""
+        roles = self._roles()
+        assert roles is not None
+        return roles[2].take(rows)
+
+    def with_scores_of(self, q: Tensor, k: Tensor) -> Product:
+        """The same product of other queries and keys."""
+        roles = self._roles()
+        assert roles is not None
+        side, first, second = roles
+        return self.replaced(side, first.give(q)).replaced(1 - side, second.give(k))
+
+    def replaced(self, side: int, tensor: Tensor) -> Product:
+        """The same product with another operand."""
+        return replace(self, right=tensor) if side else replace(self, left=tensor)
+
+    def mixing(self, side: int) -> tuple[Operand, Operand, Operand] | None:
+        """Weights (the operand at `side`), values and result as operands; null where that is not what it is."""
+        split = self._split()
+        if split is None:
+            return None
+        batch, *own, summed = split
+        operands = self.left, self.right
+        weights = Operand(operands[side], self.letters[side], batch + own[side] + summed)
+        values = Operand(operands[1 - side], self.letters[1 - side], batch + summed + own[1 - side])
+        return weights, values, Operand(operands[side], self.letters[2], batch + own[side] + own[1 - side])
+
+
+def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
+    """The product of two tensors that a call of one of torch's functions is; null where it is none."""
+    if func is torch.einsum:
+        tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+        return _of_einsum(args[0], tuple(tensors)) if len(tensors) == 2 and isinstance(args[0], str) else None
+    if func in MATMUL:
+        values = [*args, *kwargs.values()]
+        if len(values) != 2 or not all(isinstance(x, Tensor) and x.dim() >= 2 for x in values):
+            return None
+        return Product(values[0], values[1], _letters(*values), lambda a, b: func(a, b))
+    if func in BADDBMM:
+        given = {**dict(zip(("input", "batch1", "batch2"), args, strict=False)), **kwargs}
+        added, a, b = (given.pop(name) for name in ("input", "batch1", "batch2"))
+        return Product(a, b, _letters(a, b), lambda a, b: func(added, a, b, **given), float(given.get("alpha", 1.0)))
+    return None
+
+
+def _letters(a: Tensor, b: Tensor) -> tuple[str, str, str]:
+    batch = "abcdefgh"[: max(a.dim(), b.dim()) - 2]
+    return batch[len(batch) + 2 - a.dim() :] + "tx", batch[len(batch) + 2 - b.dim() :] + "xs", batch + "ts"
+
+
+def _of_einsum(equation: str, tensors: tuple[Tensor, Tensor]) -> Product | None:
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    first, _, second = inputs.partition(",")
+    if "." in inputs:  # axes without a letter get one
+        rest = [t.dim() - len(s.replace("...", "")) for t, s in zip(tensors, (first, second), strict=True)]
+        extra = "ABCDEFGH"[: max(rest)]
+        first, second = (s.replace("...", extra[len(extra) - n :]) for s, n in zip((first, second), rest, strict=True))
+        out = out.replace("...", extra)
+    return Product(*tensors, (first, second, out), lambda a, b: torch.einsum(equation, a, b))
+
+
+class SdpaCall(NamedTuple):
+    """One use of torch's own attention: what went in, its weights, and what came out, as it lies and as [B H T E]."""
+
+    parts: Parts
+    weights: Tensor
+    output: Tensor
+    result: Tensor
+    scale: float
+
+
+def use_sdpa(
+    args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, held: Tensor | None
+) -> SdpaCall:
+    """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I."""
+    given: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+    merged = given["query"].dim() == 3
+
+    def split(t: Tensor) -> Tensor:
+        return t.unflatten(0, (rows, -1)) if merged else t
+
+    parts = Parts(*(split(given[name]) for name in ARGUMENTS[:3]))
+    if writer is not None:
+        parts = writer(parts)
+        given |= {n: t.flatten(0, 1) if merged else t for n, t in zip(ARGUMENTS[:3], parts, strict=True)}
+    value = given["value"]
+    if held is None:
+        eye = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device).expand(*value.shape[:-1], -1)
+        with torch.no_grad():  # a checkpointed layer counts what its graph keeps
+            weights = split(SDPA(**{**given, "value": eye, "dropout_p": 0.0}))
+        result = SDPA(**given)
+    else:
+        weights = held.to(value)
+        heads = parts.v.repeat_interleave(weights.shape[1] // parts.v.shape[1], 1)
+        result = weights @ heads
+        result = result.flatten(0, 1) if merged else result
+    scale = given.get("scale")
+    return SdpaCall(parts, weights, split(result), result, parts.q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[None]:
+    """Inside, every operation of a forward pass can be seen; afterwards everything is as it was before."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with eagerly():
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, without dropout, and every part of it back in its own mode afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Inside, activation checkpoints keep what they would compute again: a backward pass is no second forward pass.
+
+    Several threads may be inside; torch's own is back when the last one leaves.
+    """
+    with _lock:
+        now = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
+        _replaced.append(_replaced[0] if _replaced else now)
+        checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
+        checkpoints.CheckpointFunction = _Kept  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        with _lock:
+            own = _replaced.pop()
+            if not _replaced:
+                checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction = own
+
+
+_lock = threading.Lock()
+_replaced: list[tuple[Any, Any]] = []  # torch's own, once for each that is inside
+
+
+class _Kept:
+    """A checkpoint's function without the checkpoint."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:
+        """Run the function."""
+        return function(*args)
+
+
+def eagerly() -> contextlib.AbstractContextManager[None]:
+    """Inside, what torch.compile made runs as the Python that it was made from."""
+    stance: Any = torch.compiler.set_stance
+    return stance("force_eager")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what torch.compile or PEFT made of it; adapters inside its projections stay where they are.
+
+    Raises ModelError for adapters that stand before the model (prompts and prefixes), and would be lost.
+    """
+    while True:
+        if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        elif callable(base := getattr(model, "get_base_model", None)) and hasattr(model, "peft_config"):
+            if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+                given = f"{type(model).__name__} puts learned prompts before what it is given."
+                known = "Only adapters inside the model (LoRA and its kin) are read."
+                raise ModelError(given, known, "Read the model without them: load(model.get_base_model()).")
+            inside: Any = base()
+            model = inside
+        else:
+            return model
+
+
+def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int | None:
+    """How many sequences an nn.MultiheadAttention is given at once; null for any other module."""
+    query = args[0] if args else kwargs.get("query")
+    if not isinstance(module, nn.MultiheadAttention) or not isinstance(query, Tensor):
+        return None
+    return query.shape[0 if module.batch_first else 1] if query.dim() == 3 else 1
+
+
+def parts_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """A function of the same code whose operations a function mode sees; null for one that hides none."""
+    return _ATTEND if function is F.multi_head_attention_forward else None
+
+
+def _unhidden(function: Any) -> Callable[..., Any]:
+    """The same code, which does not ask whether a function mode takes it whole."""
+    names = function.__globals__ | {"has_torch_function": lambda _tensors: False}
+    made = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+_ATTEND = _unhidden(F.multi_head_attention_forward)

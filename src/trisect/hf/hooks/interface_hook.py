@@ -1,0 +1,426 @@
+"""Record q, k, v and weights of every attention call through a model's attention interface (`AttentionInterface`).
+
+What `AttentionInterface.get_interface` returns is wrapped, never replaced: mask, softcap, sinks and position bias stay
+the model's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers.modeling_utils import AttentionInterface
+
+from trisect.core.subject import ModelInputs, Parts
+from trisect.hf.hooks.calls import (
+    NOTHING,
+    RECORDING,
+    Arguments,
+    Call,
+    Calls,
+    Edits,
+    NamedArguments,
+    held_as,
+    opened,
+    product_of,
+)
+from trisect.hf.locate.affine import affine_modules
+
+EAGER = "eager"
+NEAR = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+OWN = 4  # what every attention function takes first: module, query, key, value
+FAKED = "the weights that it gives out are not those that it multiplies the values by"
+
+
+@contextlib.contextmanager
+def record_interface(
+    model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
+) -> Iterator[list[Call]]:
+    """Record every call of one forward pass inside the block; the list grows as the pass goes on.
+
+    Inside, the model computes eagerly, since only then are there weights; afterwards everything is as it was before.
+    A second forward pass inside the block counts its calls on.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    calls = Calls() if calls is None else calls
+    with RECORDING:
+        original = AttentionInterface.get_interface
+
+        def get_interface(self: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:
+            function = original(self, implementation, default)
+
+            def recorded(*given: Any, **by_name: Any) -> Any:
+                (module, q, k, v), rest, named = _arguments(function, given, by_name)
+                if id(module) not in names:
+                    return function(*given, **by_name)
+                order = len(calls)
+                if order in edits.write:
+                    q, k, v = edits.write[order](Parts(q, k, v))
+                with _Multiplied(q.shape[2], k.shape[2]) as used:
+                    output, weights = function(module, q, k, v, *rest, **named)
+                own = edits.write or edits.hold or used.has(weights, output)
+                if order in edits.hold:
+                    heads = q.shape[1], q.shape[2], k.shape[2]
+                    weights = held_as(edits.hold[order], v, (q.shape[0], *heads))
+                    output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
+                scale = named.get("scaling")
+                mixed, factor = output.transpose(1, 2), _number(scale, module)
+                seen = _with_sink(module, weights, v, mixed)
+                attend = lambda other: function(module, q, k, other, *rest, **named)[0]  # noqa: E731
+                fault = "" if own or _mixes(attend, seen, v) else FAKED
+                parts = (q, k, v, seen, mixed, factor, output)
+                calls.append(Call(names[id(module)], order, *parts, fault=fault))
+                return output, weights
+
+            return recorded
+
+        with eager(model), opened():
+            AttentionInterface.get_interface = get_interface  # pyright: ignore[reportAttributeAccessIssue]
+            try:
+                yield calls
+            finally:
+                AttentionInterface.get_interface = original
+
+
+class _Multiplied(TorchFunctionMode):
+    """Notes what an attention function multiplies that is of its weights' shape, and what comes of it.
+
+    Weights that are given out, and are others, may still make the output: whatever they have more keys than values have
+    dimensions for is free.
+    """
+
+    def __init__(self, asks: int, sees: int) -> None:
+        super().__init__()
+        self.shape = (asks, sees)
+        self.found: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: NamedArguments | None = None
+    ) -> Any:
+        """Run one of torch's functions."""
+        out = func(*args, **(kwargs or {}))
+        product = product_of(func, args, kwargs or {})
+        for operand in () if product is None else (product.left, product.right):
+            if tuple(operand.shape[-2:]) == self.shape:
+                self.found.append((operand.detach().clone(), out.detach().clone()))  # either may be written over
+        return out
+
+    def has(self, weights: Tensor | None, output: Tensor) -> bool:
+        """Whether the output came of a product with just these weights."""
+        return weights is None or any(
+            _alike(operand, weights.detach()) and _alike(out, output.transpose(1, 2).detach())
+            for operand, out in self.found
+        )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers in the same order, with batch and heads in one axis or two."""
+    if one.numel() != other.numel():
+        return False
+    one, other = one.reshape(other.shape), other.to(one.dtype)
+    return torch.equal(one, other) or torch.equal(one.nan_to_num(-1.0), other.nan_to_num(-1.0))
+
+
+@torch.no_grad()
+def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor) -> bool:
+    """Whether other values come out as these weights of them."""
+    if weights is None:
+        return True
+    other = torch.randn(v.shape, generator=torch.Generator().manual_seed(v.shape[2])).to(v)
+    made = weights.to(v.dtype) @ other.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    off = (made - attend(other).transpose(1, 2)).abs()
+    off = off[off.isfinite()]  # what is no number others say
+    return bool((off <= 10 * NEAR[v.dtype] * made.nan_to_num(0.0, 0.0, 0.0).abs().amax()).all())
+
+
+@contextlib.contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """The model with every part of it set to its eager attention, and set back afterwards."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    before = [(c, c._attn_implementation_internal) for c in configs.values() if _settable(c)]
+    try:
+        for config, _ in before:
+            config._attn_implementation_internal = EAGER
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation_internal = implementation
+
+
+def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Tensor) -> Tensor | None:
+    """The weights that make the output, of modules with a number per head that scale it after them, as some sinks do.
+
+    Where the output is one factor of weights v, query by query, that factor is part of the weights.
+    """
+    if weights is None or not any(p.numel() == weights.shape[1] for p in module.parameters(recurse=False)):
+        return weights
+    made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    near = NEAR[output.dtype] * output.detach().abs().amax()
+    if bool(((made - output).detach().abs() <= near).all()):
+        return weights
+    size = made.square().sum(-1, keepdim=True)
+    factor = (made * output).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return weights * factor if bool(((factor * made - output).detach().abs() <= near).all()) else weights
+
+
+def _arguments(
+    function: Callable[..., Any], given: tuple[Any, ...], by_name: dict[str, Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
+    """Module, q, k and v of a call, then the rest by place and by name; each of the four may be given either way."""
+    named = dict(by_name)
+    places = list(inspect.signature(function).parameters)[len(given) : OWN]
+    return (*given[:OWN], *(named.pop(place) for place in places)), given[OWN:], named
+
+
+def _settable(config: Any) -> bool:
+    return getattr(config, "_attn_implementation_internal", None) is not None
+
+
+def _number(scale: Any, module: nn.Module) -> float | None:
+    """The factor of q·k as a number: what was passed, else the module's own; null where it is neither."""
+    found = getattr(module, "scaling", None) if scale is None else scale
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+class UnreadAttention(NamedTuple):
+    """Attention that was seen but is not one product over whole sequences, so that it has no Call.
+
+    `width` is the length of the dot products that were seen in it; null where none was.
+    """
+
+    module: str
+    words: str
+    width: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WindowedLayer:
+    """How a module that attends in pieces is read: the maps that make q, k and v, and the one that takes the output.
+
+    `out` is null where the module gives its output as it is. Activations are [B T HE], or [T B HE] where not
+    `batch_first`.
+    """
+
+    module: str
+    parts: tuple[str, str, str]
+    out: str | None
+    width: int
+    batch_first: bool
+
+    def take(self, y: Float[Tensor, "one two HE"]) -> Float[Tensor, "B H T E"]:
+        """What a map made, by head."""
+        return (y if self.batch_first else y.transpose(0, 1)).unflatten(-1, (-1, self.width)).transpose(1, 2)
+
+    def give(self, t: Float[Tensor, "B H T E"]) -> Float[Tensor, "one two HE"]:
+        """By head, as the map made it."""
+        y = t.transpose(1, 2).flatten(2)
+        return y if self.batch_first else y.transpose(0, 1)
+
+
+class WindowedCall(NamedTuple):
+    """What was read of one such attention; `raw` is the output as the model goes on with it."""
+
+    parts: Parts
+    weights: Float[Tensor, "B H T S"]
+    output: Float[Tensor, "B H T E"]
+    raw: Tensor
+
+
+def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -> Float[Tensor, "B H T S"]:
+    """The derivative of every output position by every value position, head by head."""
+    width, rows = pieces.width, []
+    first = out.unflatten(-1, (-1, width))[..., 0]  # one dimension of each head; the others have the same weights
+    for t in range(out.shape[1]):
+        (made,) = torch.autograd.grad(first[:, t].sum(), y, retain_graph=True)
+        rows.append(pieces.take(made)[..., 0])
+    return torch.stack(rows, 2)
+
+
+@dataclass(eq=False)
+class _Visit:
+    """One forward call of a module that attends in pieces."""
+
+    was_enabled: bool
+    order: int
+    made: dict[str, Tensor] = field(default_factory=dict)
+    replaced: Parts | None = None
+    handles: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class PieceReader:
+    """Reads and edits one module that attends in pieces; `order` says which call the next one is, `note` takes it.
+
+    `pause` stops whoever counts the model's operations while the reader makes its own.
+    """
+
+    model: nn.Module
+    pieces: WindowedLayer
+    order: Callable[[], int | None]
+    writer: Callable[[int], Any]
+    held: Callable[[int], Tensor | None]
+    note: Callable[[str, WindowedCall], None]
+    pause: Callable[[bool], None]
+    visit: _Visit | None = None
+
+    def watch(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        """Put hooks on the module; those on its parts come and go with each call, so that they come last."""
+        module = self.model.get_submodule(self.pieces.module)
+        yield module.register_forward_pre_hook(lambda _m, _a: self._enter())
+        yield module.register_forward_hook(lambda _m, _a, out: self._leave(out), always_call=True)
+
+    def _enter(self) -> None:
+        order = self.order()
+        if order is None:
+            return
+        self.visit = visit = _Visit(torch.is_grad_enabled(), order)
+        torch.set_grad_enabled(True)
+        for name in self.pieces.parts:
+            module = self.model.get_submodule(name)
+            hook = lambda m, args, out, name=name: self._made(name, args[0], out)  # noqa: E731
+            visit.handles.append(module.register_forward_hook(hook))
+        if self.pieces.out is not None:
+            module = self.model.get_submodule(self.pieces.out)
+            visit.handles.append(module.register_forward_pre_hook(lambda m, args: (self._output(args[0]), *args[1:])))
+
+    def _made(self, name: str, x: Tensor, out: Tensor) -> Tensor:
+        visit, pieces = self.visit, self.pieces
+        assert visit is not None
+        self.pause(True)
+        writer = self.writer(visit.order)
+        if writer is not None and visit.replaced is None:
+            maps = (self.model.get_submodule(n) for n in pieces.parts)
+            visit.replaced = writer(Parts(*(pieces.take(m.forward(x)) for m in maps)))
+        if visit.replaced is not None:
+            out = pieces.give(visit.replaced[pieces.parts.index(name)])
+        out = out if out.requires_grad else out.detach().requires_grad_()
+        visit.made[name] = out
+        out = out.clone()
+        self.pause(False)
+        return out
+
+    def _output(self, out: Tensor) -> Tensor:
+        visit, pieces = self.visit, self.pieces
+        assert visit is not None
+        self.pause(True)
+        held = self.held(visit.order)
+        if held is not None:
+            v = pieces.take(visit.made[pieces.parts[2]])
+            out = (held.to(v) @ v).transpose(1, 2).flatten(2)
+        self._note(visit, out)
+        self.pause(False)
+        return out
+
+    def _leave(self, out: Any) -> Any:
+        visit, self.visit = self.visit, None
+        if visit is None:
+            return None
+        for handle in visit.handles:
+            handle.remove()
+        try:
+            if isinstance(out, (tuple, list, Tensor)) and len(visit.made) == len(self.pieces.parts):
+                self.visit = visit
+                if self.pieces.out is None:
+                    plain = self._output(out if isinstance(out, Tensor) else out[0])
+                    out = plain if isinstance(out, Tensor) else type(out)((plain, *out[1:]))
+        finally:
+            self.visit = None
+            torch.set_grad_enabled(visit.was_enabled)
+        return out if visit.was_enabled else _detached(out)
+
+    def _note(self, visit: _Visit, out: Tensor) -> None:
+        pieces = self.pieces
+        parts = Parts(*(pieces.take(visit.made[name]) for name in pieces.parts))
+        held = self.held(visit.order)
+        weights = weights_of(out, visit.made[pieces.parts[2]], pieces) if held is None else held
+        output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
+        if not visit.was_enabled:
+            parts, output = Parts(*(t.detach() for t in parts)), output.detach()
+        self.note(pieces.module, WindowedCall(parts, weights, output, out))
+
+
+def _detached(out: Any) -> Any:
+    if isinstance(out, Tensor):
+        return out.detach()
+    return type(out)(_detached(x) for x in out) if isinstance(out, (tuple, list)) else out
+
+
+@torch.enable_grad()
+def find_pieces(model: nn.Module, inputs: ModelInputs, unread: Sequence[UnreadAttention]) -> tuple[WindowedLayer, ...]:
+    """How attention that no hook reads is read: of three equally wide maps, v is what the output is linear in, q what stays in its place.
+
+    A module where that does not hold is left out.
+    """
+    wanted = {s.module: s.width for s in unread if s.width is not None}
+    if not wanted:
+        return ()
+    made: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
+    given: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
+    ends: dict[str, Tensor] = {}
+
+    def note(owner: str, name: str, x: Tensor, out: Tensor) -> Tensor:
+        leaf = out.detach().requires_grad_()
+        given[owner][name], made[owner][name] = x, leaf
+        return leaf.clone()
+
+    def end(owner: str, out: Any) -> None:
+        ends[owner] = out[0] if isinstance(out, (tuple, list)) else out
+
+    with contextlib.ExitStack() as stack:
+        for name, module in affine_modules(model):
+            owner = next((o for o in wanted if name.startswith(f"{o}.")), None)
+            if owner is not None:
+                hook = lambda m, a, out, o=owner, n=name: note(o, n, a[0], out)  # noqa: E731
+                stack.callback(module.register_forward_hook(hook).remove)
+        for owner in wanted:
+            hook = lambda m, a, out, o=owner: end(o, out)  # noqa: E731
+            stack.callback(model.get_submodule(owner).register_forward_hook(hook).remove)
+        model(**inputs)
+    found = [_recognise(o, wanted[o], made[o], given[o], ends.get(o)) for o in wanted]
+    return tuple(p for p in found if p is not None)
+
+
+def _recognise(
+    owner: str, width: int | None, made: Mapping[str, Tensor], given: Mapping[str, Tensor], end: Tensor | None
+) -> WindowedLayer | None:
+    """The parts of one module from their derivatives."""
+    names = list(made)
+    later = [n for n in names if given[n].requires_grad and _reached(given[n], [made[m] for m in names if m != n])]
+    out = later[0] if later else None
+    x = end if out is None else given[out]
+    parts = [n for n in names if n not in later]
+    if x is None or width is None or x.dim() != 3 or not x.requires_grad or len(parts) != 3:
+        return None
+    mixed = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    whole = torch.autograd.grad((x * mixed).sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
+    place = torch.autograd.grad(x[0, 0].sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
+    if any(g is None for g in whole) or any(made[n].dim() != 3 for n in parts):
+        return None
+    terms = x.detach() * mixed
+    total, allowed = float(terms.sum()), 1e-3 * float(terms.abs().sum())
+    linear = [
+        n for n, g in zip(parts, whole, strict=True) if abs(float((made[n].detach() * g).sum()) - total) <= allowed
+    ]
+    # the query is met at one position only, a key at several
+    spread = {n: int(g.ne(0).any(-1).sum()) for n, g in zip(parts, place, strict=True) if g is not None}
+    rest = [n for n in parts if n not in linear]
+    queries = [n for n in rest if spread[n] == 1]
+    if len(linear) != 1 or len(queries) != 1:
+        return None
+    keys = next(n for n in rest if n not in queries)
+    batch_first = made[keys].shape[:2] == x.shape[:2]
+    if not batch_first and made[keys].shape[:2] != (x.shape[1], x.shape[0]):
+        return None
+    return WindowedLayer(owner, (queries[0], keys, linear[0]), out, width, batch_first)
+
+
+def _reached(x: Tensor, leaves: Sequence[Tensor]) -> bool:
+    found = torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True)
+    return any(g is not None for g in found)

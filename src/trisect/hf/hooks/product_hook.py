@@ -1,0 +1,504 @@
+"""Record attention by following matmul, softmax and matmul, for models without an attention interface."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import Parts
+from trisect.hf.hooks.calls import (
+    NOTHING,
+    RECORDING,
+    SDPA,
+    SOFTMAX,
+    STOPS,
+    Arguments,
+    Call,
+    Calls,
+    Edits,
+    NamedArguments,
+    Operand,
+    Product,
+    factor_after,
+    held_as,
+    opened,
+    parts_of,
+    product_of,
+    rows_of,
+    tensors_in,
+    use_sdpa,
+)
+from trisect.hf.hooks.interface_hook import PieceReader, UnreadAttention, WindowedCall, WindowedLayer
+
+
+class ModuleCall(NamedTuple):
+    """A module's forward call that is under way: the nth of that module, and the operations before it.
+
+    `around` is how many rows the module around it works on.
+    """
+
+    name: str
+    nth: int
+    start: int
+    around: int = 0
+
+
+@dataclass(eq=False)
+class ScoreProduct:
+    """A product of two activations, which may be scores; the modules and the operation that made it."""
+
+    product: Product
+    frames: tuple[ModuleCall, ...]
+    made: int
+
+
+@dataclass(eq=False)
+class MixedScores:
+    """What another product made of scores."""
+
+    score: ScoreProduct
+
+
+@dataclass(eq=False)
+class OpenSoftmax:
+    """A softmax over scores, a sum of `terms` products, waiting for its product with v; `scale` multiplies q·k in the scores."""
+
+    score: ScoreProduct
+    scale: float | None
+    terms: int = 1
+
+
+class TensorView(NamedTuple):
+    """An operation on one tensor alone, and which of its results is meant."""
+
+    func: Callable[..., Any]
+    args: Arguments
+    kwargs: NamedArguments
+    which: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The same of another tensor."""
+        args = (tensor if isinstance(a, Tensor) else a for a in self.args)
+        kwargs = {n: tensor if isinstance(a, Tensor) else a for n, a in self.kwargs.items()}
+        return pick(self.func(*args, **kwargs), self.which)
+
+
+def pick(out: Any, index: int) -> Tensor:
+    """One of an operation's results."""
+    return out[index] if isinstance(out, (tuple, list)) else out
+
+
+class CallPlan(NamedTuple):
+    """One call's places in a forward pass, as counted in a dry pass: operations since a frame began.
+
+    `keep` says which operation makes what v is made of, and which of its results it is; `views` make v of it.
+    """
+
+    order: int
+    keep: tuple[int, int]
+    score: int
+    value: int
+    v: Operand
+    views: tuple[TensorView, ...]
+
+
+@dataclass(eq=False)
+class ForwardPass:
+    """What is known of one forward pass; `rows` is its batch, `planning` that it is a rehearsal."""
+
+    rows: int
+    planning: bool
+    plans: dict[tuple[str, int], list[CallPlan]] = field(default_factory=dict)
+    count: int = 0
+    order: int = 0
+    paused: bool = False
+    frames: list[ModuleCall] = field(default_factory=list)
+    entered: dict[str, int] = field(default_factory=dict)
+    open: dict[int, OpenSoftmax] = field(default_factory=dict)
+    remixed: set[int] = field(default_factory=set)
+    late: dict[int, str] = field(default_factory=dict)
+    births: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    parents: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    kept: dict[int, Tensor] = field(default_factory=dict)
+    written: dict[int, Tensor] = field(default_factory=dict)
+
+    def enter(self, name: str, rows: int | None = None) -> None:
+        """A module begins, which may say how many rows it works on."""
+        nth = self.entered.get(name, 0)
+        self.entered[name] = nth + 1
+        self.frames.append(ModuleCall(name, nth, self.count, self.rows))
+        self.rows = self.rows if rows is None else rows
+
+    def leave(self) -> None:
+        """The module that began last is done."""
+        self.rows = self.frames.pop().around
+
+    def born(self, out: Any, func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> None:
+        """Note which operation made a tensor, and of what, where that is one tensor alone."""
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        for i, t in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+            if isinstance(t, Tensor) and t is not (given[0] if given else None):
+                self.births[t] = (self.count, i)
+                if len(given) == 1:
+                    self.parents[t] = (given[0], TensorView(func, args, kwargs, i))
+
+    def plan(self, score: ScoreProduct, shared: Sequence[ModuleCall], values: Operand) -> None:
+        """Note where a call's v, scores and mixing are made; `late` where v is made of more than was there before."""
+        tensor, views = values.tensor, []
+        while self._made(tensor)[0] >= score.made and (parent := self.parents.get(tensor)) is not None:
+            tensor = parent[0]
+            views.insert(0, parent[1])
+        born, index = self._made(tensor)
+        if born >= score.made:
+            self.late[self.order] = shared[-1].name
+            return
+        frame = next((f for f in reversed(shared) if f.start < born), shared[0])
+        place = [n - frame.start for n in (born, score.made, self.count)]
+        plan = CallPlan(self.order, (place[0], index), place[1], place[2], values, tuple(views))
+        self.plans.setdefault((frame.name, frame.nth), []).append(plan)
+
+    def _made(self, tensor: Tensor) -> tuple[int, int]:
+        return self.births.get(tensor) or (self.count, 0)
+
+    def _planned(self) -> Iterator[tuple[CallPlan, int]]:
+        for frame in self.frames if self.plans else ():
+            for plan in self.plans.get((frame.name, frame.nth), ()):
+                yield plan, self.count - frame.start
+
+    def keep(self, out: Any, edits: Edits) -> None:
+        """Keep a v that will be written to."""
+        for plan, now in self._planned():
+            if now == plan.keep[0] and plan.order in edits.write:
+                self.kept[plan.order] = pick(out, plan.keep[1])
+
+    def edit(self, product: Product, edits: Edits, weights: Callable[[Tensor], bool]) -> Product:
+        """The product with what the edits put in place of its operands; `weights` says of a tensor if it is such."""
+        for plan, now in self._planned():
+            writer = edits.write.get(plan.order)
+            if writer is not None and now == plan.score:
+                v = plan.v.of(reduce(lambda t, view: view.of(t), plan.views, self.kept.pop(plan.order)))
+                parts = writer(Parts(product.query(self.rows), product.key(self.rows), v.take(self.rows)))
+                self.written[plan.order] = v.give(parts.v)
+                product = product.with_scores_of(parts.q, parts.k)
+            elif now == plan.value and plan.order in self.written:
+                product = product.replaced(1 if weights(product.left) else 0, self.written.pop(plan.order))
+        return product
+
+
+IN_PIECES = "its sequences are attended to in pieces"
+REMIXED = "its weights go through another product before they meet the values"
+MIXED = "its scores go through another product (which may mix heads) before their softmax"
+UNMET = "its weights meet no values in one product"
+TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be kept"
+HEADS_LAST = 4  # axes of scores whose heads come last
+ONE_PATTERN = "one pattern of weights is shared by several heads of values"
+SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of its own"
+
+
+class Follower(TorchFunctionMode):
+    """Follows tensors through torch's functions during a model's forward passes.
+
+    `calls` holds what was recorded, `unread` the attention that could not be put into a Call's shapes.
+    """
+
+    def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
+        super().__init__()
+        self.model, self.edits, self.pieces = model, edits, pieces
+        self.calls = Calls()
+        self.unread: list[UnreadAttention] = []
+        self._at: ForwardPass | None = None
+        self._tags = WeakTensorKeyDictionary()
+
+    # -- the passes -----------------------------------------------------------------------------------------
+
+    def watch(self) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        """Put hooks on the model that say which module is at work; the first and last frame a forward pass."""
+        yield self.model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        for name, module in self.model.named_modules():
+            entering = lambda m, a, k, name=name: self._at and self._at.enter(name, rows_of(m, a, k))  # noqa: E731
+            yield module.register_forward_pre_hook(entering, with_kwargs=True)
+            yield module.register_forward_hook(lambda _m, _a, _o: self._leave(), always_call=True)
+        for one in self.pieces:
+            doing = self.edits.write.get, self.edits.hold.get, self._attended, self._pause
+            yield from PieceReader(self.model, one, self._order, *doing).watch()
+        yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._at is not None and self._at.frames:
+            return  # a model that calls itself
+        rows = next((t.shape[0] for t in tensors_in((args, list(kwargs.values()))) if t.dim()), 1)
+        planning = self._at is not None and self._at.planning
+        if planning or not self.edits.write:
+            self._at = ForwardPass(rows, planning)
+            return
+        self._at = ForwardPass(rows, False, self._rehearse(model, args, kwargs))
+
+    def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[CallPlan]]:
+        """A pass without edits, to learn at which operation each call's scores and mixing are."""
+        keep = len(self.calls), len(self.unread)
+        self._at = ForwardPass(0, True)
+        try:
+            with torch.no_grad(), fork_rng(model):
+                model(*args, **kwargs)
+            dry = self._at
+            check_orders(type(model).__name__, self.edits.write, dry)
+            return dry.plans
+        finally:
+            del self.calls[keep[0] :], self.unread[keep[1] :]
+            self._at = None
+
+    def _leave(self) -> None:
+        if self._at is not None and self._at.frames:
+            self._at.leave()
+
+    def _end(self) -> None:
+        at = self._at
+        if at is None or at.frames:
+            return
+        for pattern in at.open.values():
+            words = REMIXED if id(pattern) in at.remixed else UNMET
+            self.unread.append(UnreadAttention(pattern.score.frames[-1].name, words))
+        planning = at.planning
+        self._tags = WeakTensorKeyDictionary()
+        self._at = at if planning else None
+
+    def _order(self) -> int | None:
+        """The number of the call that comes next in the pass under way; null in a rehearsal, and counts it there."""
+        if self._at is None or not self._at.frames:
+            return None
+        if self._at.planning:
+            self._at.order += 1
+            return None
+        return self._at.order
+
+    def _pause(self, paused: bool) -> None:
+        if self._at is not None:
+            self._at.paused = paused
+
+    def _attended(self, module: str, found: WindowedCall) -> None:
+        if self._at is not None:
+            parts, weights, output, raw = found
+            self.calls.append(Call(module, self._at.order, *parts, weights, output, None, raw))
+            self._at.order += 1
+
+    # -- the operations -------------------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one of torch's functions and note what it means for attention."""
+        kwargs = kwargs or {}
+        at = self._at
+        if at is None or not at.frames or at.paused:
+            return func(*args, **kwargs)
+        if (parts := parts_of(func)) is not None:
+            with self:
+                return parts(*args, **kwargs)
+        at.count += 1
+        if func is SDPA:
+            return _attend(self.calls, self.edits, at, args, kwargs)
+        product = product_of(func, args, kwargs)
+        if product is not None:
+            if not at.planning and (self.edits.write or self.edits.hold):
+                product = at.edit(product, self.edits, lambda t: bool(self._patterns(t)))
+                tags = [self._patterns(t) for t in (product.left, product.right)]
+                product, given, tag = holding(product, self.edits.hold.get(at.order), tags, at.rows)
+                if given is not None:
+                    self._tags[given] = {tag: None}
+            out = product.run()
+            self._multiplied(at, product, out)
+        else:
+            out = func(*args, **kwargs)
+            self._pass_on(at, func, args, kwargs, out)
+        if at.planning:
+            at.born(out, func, args, kwargs)
+        elif at.plans:
+            at.keep(out, self.edits)
+        return out
+
+    def _on(self, t: Tensor) -> Mapping[object, float | None]:
+        return self._tags.get(t) or {}
+
+    def _patterns(self, t: Tensor) -> list[OpenSoftmax]:
+        """The weights that wait for their v, of which a tensor is made."""
+        return [tag for tag in self._on(t) if isinstance(tag, OpenSoftmax) and self._at and id(tag) in self._at.open]
+
+    def _pass_on(self, at: ForwardPass, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        given = tensors_in((args, list(kwargs.values())))
+        tags: dict[object, float | None] = {}
+        for t in given:
+            for tag, factor in self._on(t).items():
+                # two multiples of one product added up are a third
+                twice = factor is not None and tags.get(tag) is not None
+                tags[tag] = None if twice else tags.get(tag, factor)
+        if not tags:
+            return
+        if func in STOPS:
+            at.remixed |= {id(tag) for tag in tags}
+            if func is F.linear and given[0].dim() == HEADS_LAST:
+                self._tags[out] = mixed_scores(self._on(given[0]), given[0].movedim(-1, 1), at.rows)
+            return
+        if func in SOFTMAX:
+            scores = [t for t in tags if isinstance(t, ScoreProduct)]
+            mixed = [t for t in tags if isinstance(t, MixedScores) and t.score.product.makes_scores(given[0], at.rows)]
+            if is_functorch_wrapped_tensor(given[0]):
+                self.unread.append(UnreadAttention(at.frames[-1].name, TRANSFORMED))
+            elif mixed:
+                self.unread.append(UnreadAttention(mixed[0].score.frames[-1].name, MIXED))
+            elif scores:
+                self._soften(at, scores, tags, given[0], out)
+            return
+        after = {tag: factor_after(func, args, factor) for tag, factor in tags.items()}
+        for t in tensors_in((out,)):
+            if t.is_floating_point():
+                self._tags[t] = after
+
+    def _soften(
+        self, at: ForwardPass, scores: list[ScoreProduct], tags: Mapping[object, Any], given: Tensor, out: Tensor
+    ) -> None:
+        fitting = [s for s in scores if s.product.makes_scores(given, at.rows)]
+        if fitting:
+            # scores of a layer below may be added to a layer's own
+            first = min(fitting, key=lambda s: (-len(_shared(s.frames, at.frames)), s.made))
+            pattern = OpenSoftmax(first, tags[first], sum(s.product.batched for s in scores))
+            at.open[id(pattern)] = pattern
+            self._tags[out] = {pattern: None}
+        elif any(s.product.batched for s in scores):
+            first = min(scores, key=lambda s: s.made)
+            self.unread.append(UnreadAttention(first.frames[-1].name, IN_PIECES, first.product.width))
+
+    def _multiplied(self, at: ForwardPass, product: Product, out: Tensor) -> None:
+        for side, operand in enumerate((product.left, product.right)):
+            if patterns := self._patterns(operand):
+                for pattern in patterns:
+                    del at.open[id(pattern)]
+                self._record(at, patterns, product, side, out)
+                return
+        self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
+        for operand in () if product.batched else (product.left, product.right):
+            self._tags[out] |= mixed_scores(self._on(operand), operand, at.rows)
+
+    def _record(
+        self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
+    ) -> None:
+        pattern = patterns[0]
+        score, roles = pattern.score, product.mixing(side)
+        shared = _shared(score.frames, at.frames)
+        if (why := why_unread(pattern, product, side, at.rows)) or roles is None:
+            self.unread.append(UnreadAttention(shared[-1].name, why, score.product.width))
+            return
+        q, k = score.product.query(at.rows), score.product.key(at.rows)
+        weights, values, result = roles
+        if at.planning:
+            at.plan(score, shared, values)
+        parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
+        fault = "" if len(patterns) == 1 else SOFTMAXES.format(len(patterns))
+        self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out, pattern.terms, fault))
+        at.order += 1
+
+
+def mixed_scores(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
+    """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
+    found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.batched]
+    return {MixedScores(t): None for t in found[:1] if t.product.makes_scores(scores, rows)}
+
+
+def _attend(calls: Calls, edits: Edits, at: ForwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """`scaled_dot_product_attention`, which the model calls by itself."""
+    order, name = at.order, at.frames[-1].name
+    done = use_sdpa(args, kwargs, at.rows, edits.write.get(order), edits.hold.get(order))
+    at.order += 1
+    calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale, done.result))
+    return done.result
+
+
+def holding(
+    product: Product, held: Tensor | None, tags: Sequence[Sequence[OpenSoftmax]], rows: int
+) -> tuple[Product, Tensor | None, OpenSoftmax | None]:
+    """The product with held weights in place of the softmax's, those weights, and what they stand for."""
+    for side, own in enumerate(tags):
+        roles = product.mixing(side) if own and held is not None else None
+        if roles is not None and held is not None and not why_unread(own[0], product, side, rows):
+            given = roles[0].give(held_as(held, roles[0].tensor, tuple(roles[0].take(rows).shape)))
+            return product.replaced(side, given), given, own[0]
+    return product, None, None
+
+
+def why_unread(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> str:
+    """Why a product of weights (the operand at `side`) is no call that is read; empty where it is one."""
+    score, roles = pattern.score.product, product.mixing(side)
+    if not product.batched:
+        return REMIXED
+    lengths = score.query(rows).shape[2], score.key(rows).shape[2]
+    whole = roles is not None and all(part.fits(rows) for part in roles[:2])
+    if roles is None or not whole or roles[0].take(rows).shape[2:] != lengths:
+        return IN_PIECES
+    weights, values, _ = roles
+    return ONE_PATTERN if weights.take(rows).shape[1] % values.take(rows).shape[1] else ""
+
+
+def _shared(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:
+    """The modules' calls that are around both."""
+    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+
+
+def check_orders(name: str, orders: Iterable[int], dry: ForwardPass) -> None:
+    """Refuse to write to calls that a rehearsal did not meet, or whose v is not there when their scores are made."""
+    for order in orders:
+        if order in dry.late or order >= dry.order:
+            given = f"q, k and v of call {order} of {name} cannot be replaced."
+            known = f"Its forward pass has {dry.order} attention calls, counted from 0."
+            known = f"The values of {dry.late[order]!r} are made only after its scores." if order in dry.late else known
+            raise ModelError(given, known, "Replace them at other layers.")
+
+
+def fork_rng(model: nn.Module) -> AbstractContextManager[None]:
+    """Within the context random numbers are drawn that leave no trace: afterwards they are as before."""
+    found = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+    return torch.random.fork_rng(devices=sorted(found))
+
+
+@contextmanager
+def following(
+    model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
+) -> Iterator[Follower]:
+    """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
+    follower = Follower(model, edits or NOTHING, pieces)
+    follower.calls = follower.calls if calls is None else calls
+    with RECORDING, ExitStack() as stack:
+        stack.enter_context(opened())
+        for handle in follower.watch():
+            stack.callback(handle.remove)
+        stack.enter_context(follower)
+        yield follower
+
+
+@contextmanager
+def record_products(
+    model: nn.Module,
+    edits: Edits = NOTHING,
+    /,
+    *,
+    pieces: Sequence[WindowedLayer] = (),
+    calls: Calls | None = None,
+) -> Iterator[list[Call]]:
+    """The product hook: q and k are read at the product that makes the scores, v and the weights at the next.
+
+    The calls of all forward passes inside are listed, in the graph. A model whose scores have several terms is read
+    and edited at the first, that of content with content. To replace q, k and v each forward pass is run twice.
+    Attention in `pieces` is read by its derivatives.
+    """
+    with following(model, edits, pieces, calls) as follower:
+        yield follower.calls

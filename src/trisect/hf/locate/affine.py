@@ -1,0 +1,517 @@
+"""Affine maps of a model: their modules and weights as [out, in], quantised ones too, and sketches to compare every read with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers.pytorch_utils import Conv1D
+
+from trisect.core.errors import pass_memory
+from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of
+
+DYNAMIC = "torch.ao.nn.quantized.dynamic"
+EIGHT, FOUR = "Linear8bitLt", ("Linear4bit", "LinearFP4", "LinearNF4")
+LEVELS = 127.0
+
+
+class Quantised(NamedTuple):
+    """How a quantised map computes: how it rounds its input (null: not), and its coarsest precision (null: the model's)."""
+
+    words: str
+    rounds: Callable[[Float[Tensor, "... in"]], Float[Tensor, "... in"]] | None = None
+    kind: torch.dtype | None = None
+
+    def entered(self, x: Float[Tensor, "... in"]) -> Float[Tensor, "... in"]:
+        """x as it is multiplied."""
+        return x if self.rounds is None else self.rounds(x.detach())
+
+
+def quantised(module: nn.Module) -> Quantised | None:
+    """What is known of a quantised map; null for one that is not, or of a kind that is not known."""
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
+        if _packed_kind(module) == torch.qint8:
+            return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", _by_range)
+        return Quantised("16-bit numbers", None, torch.float16)
+    state: Any = getattr(module, "state", None)
+    if EIGHT in kinds and state is not None:
+        limit = float(getattr(state, "threshold", 0.0) or 0.0)
+        return Quantised(
+            "8-bit integers, with inputs rounded to 8 bits at every position",
+            lambda x: _by_row(x, limit),
+            torch.float16,
+        )
+    if any(kind in kinds for kind in FOUR):
+        return Quantised("4-bit numbers", None, _four_bit_kind(module))
+    return None
+
+
+def share_of(lost: Tensor, made: Tensor) -> float:
+    """The largest number of one tensor as a share of the largest of another."""
+    return float(lost.detach().abs().max()) / float(made.detach().abs().max().clamp_min(torch.finfo(made.dtype).tiny))
+
+
+def _packed_kind(module: nn.Module) -> torch.dtype | None:
+    return getattr(getattr(module, "_packed_params", None), "dtype", None)
+
+
+def _by_range(x: Tensor) -> Tensor:
+    """As PyTorch's dynamic quantisation rounds: one step for all of a call's numbers."""
+    return torch.quantize_per_tensor_dynamic(x.float(), torch.quint8, True).dequantize().to(x.dtype)
+
+
+def _by_row(x: Tensor, limit: float) -> Tensor:
+    """As LLM.int8() rounds: a step for each position, and whole columns kept where any number reaches the limit (0: none)."""
+    flat = x.reshape(-1, x.shape[-1])
+    half = flat.half()
+    outliers = half.abs() >= limit if limit > 0 else torch.zeros_like(half, dtype=torch.bool)
+    inner = half.masked_fill(outliers, 0)
+    step = inner.abs().amax(1, keepdim=True).float().clamp_min(torch.finfo(torch.float32).tiny) / LEVELS
+    rounded = ((inner / step).round() * step).to(flat.dtype)
+    return torch.where(outliers.any(0), flat, rounded).view_as(x)
+
+
+def _four_bit_kind(module: nn.Module) -> torch.dtype | None:
+    """bfloat16 where its processor's kernel may be used, else what it computes in."""
+    named = getattr(module, "compute_dtype", None)
+    return torch.bfloat16 if getattr(module, "support_avx512bf16_for_cpu", False) else named
+
+
+PROBES = 64  # columns of the identity that are fed at once
+# a residual above this share of the largest value is no rounding: sums over a few thousand terms, and half precision;
+# models in float64 still turn positions and take norms in float32
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """One affine map: y = x weightᵀ + bias; the names of its parameters are null where they are not simply stored."""
+
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None
+    parameter: str | None
+    bias_parameter: str | None
+    transposed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """One use of an affine map in a forward pass: what went in, what came out (cut from its graph), and when.
+
+    x [N... in] and leaf [N... out] have their units last; `leaf` is what the rest of the model goes on with.
+    `calls` attention calls came before; it is the nth use of that map. `quantised` says how it computes, if it is;
+    `followed` is false where the model switched gradients off.
+    """
+
+    name: str
+    map: Callable[[], Affine]
+    x: Tensor
+    leaf: Tensor
+    calls: int
+    nth: int
+    quantised: Quantised | None = None
+    followed: bool = True
+
+    @property
+    def entered(self) -> Tensor:
+        """x as it is multiplied, which a quantised map may round."""
+        return self.x if self.quantised is None else self.quantised.entered(self.x)
+
+    @property
+    def allowed(self) -> float:
+        """What share of the largest value is rounding on the way, where that is coarser than its output's."""
+        kind = None if self.quantised is None else self.quantised.kind
+        return 0.0 if kind is None else TOLERANCE[kind]
+
+    def rounded_off(self) -> Tensor:
+        """What rounding its input took from what it made [N... out]; 0 where it rounds nothing."""
+        if self.quantised is None or self.quantised.rounds is None:
+            return torch.zeros_like(self.leaf)
+        weight = self.map().weight.detach()
+        return ((self.x.detach() - self.entered).to(weight) @ weight.T).to(self.leaf.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Normed:
+    """One use of a layer norm: what went in and what came out; the nth use of that norm. `given` is x in its graph."""
+
+    name: str
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    calls: int
+    nth: int
+    given: Tensor
+
+
+@dataclass(eq=False)
+class PassRecord:
+    """What a forward pass did outside attention, in its order."""
+
+    passed: list[Passed] = field(default_factory=list)
+    normed: list[Normed] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+
+    def use(self, name: str) -> int:
+        """How often that map was used before; counts this use."""
+        self.uses[name] = self.uses.get(name, 0) + 1
+        return self.uses[name] - 1
+
+
+def is_affine(module: nn.Module) -> bool:
+    """Whether a module is an affine map of its input's units, by its kind or by having in_features and out_features."""
+    if isinstance(module, nn.Conv1d):
+        return module.kernel_size == (1,) and module.stride == (1,) and module.padding in ((0,), 0, "valid")
+    sized = isinstance(getattr(module, "in_features", None), int) and isinstance(
+        getattr(module, "out_features", None), int
+    )
+    return isinstance(module, (nn.Linear, Conv1D)) or sized
+
+
+def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost affine modules: of an adapted projection the whole, not its parts."""
+    inside: list[str] = []
+    for name, module in model.named_modules():
+        if not any(name.startswith(f"{outer}.") for outer in inside) and is_affine(module):
+            inside.append(name)
+            yield name, module
+
+
+def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
+    """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
+    weight, bias = (p if isinstance(p, Tensor) else None for p in (_get(module, "weight"), _get(module, "bias")))
+    named = _stored(name, module, "weight"), _stored(name, module, "bias")
+    plain = not list(module.children()) and weight is not None and weight.is_floating_point()
+    if plain and weight is not None and isinstance(module, Conv1D):
+        return Affine(weight.T, bias, *named, transposed=True)
+    if plain and weight is not None and isinstance(module, nn.Conv1d):
+        return Affine(_dense(weight, module.groups), bias, *named)
+    if plain and weight is not None and weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
+        return Affine(weight, bias, *named)
+    return _probed(name, module, width, like, weight)
+
+
+def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float[Tensor, "H E in"]:
+    """The rows of a matrix that are the given units: a view where they follow one another, which takes no memory."""
+    flat = units.flatten()
+    first = int(flat[0])
+    if torch.equal(flat.cpu(), torch.arange(first, first + len(flat))):
+        return weight[first : first + len(flat)].unflatten(0, tuple(units.shape))
+    return weight[units]
+
+
+def _stored(name: str, module: nn.Module, part: str) -> str | None:
+    """The name of a module's own weight or bias in the state dict; null where it is made of others, as a normed or masked one."""
+    return f"{name}.{part}" if module._parameters.get(part) is not None or part in module._buffers else None
+
+
+def _get(module: nn.Module, name: str) -> Any:
+    return getattr(module, name, None)
+
+
+def _dense(weight: Tensor, groups: int) -> Tensor:
+    """A grouped 1×1 convolution's weight [out, in / groups, 1] as [out, in]."""
+    return torch.block_diag(*weight[..., 0].chunk(groups)) if groups > 1 else weight[..., 0]
+
+
+@torch.no_grad()
+def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
+    one = torch.eye(width, dtype=like.dtype, device=like.device)
+    feed = _feeding(module, one.new_zeros(1, width))
+    zero = feed(one.new_zeros(1, width))[0]
+    columns = torch.cat([feed(part) - zero for part in one.split(PROBES)])
+    found = columns.T.contiguous()
+    # a linear module of another class may store just this
+    stored = (
+        weight is not None
+        and weight.shape == found.shape
+        and weight.is_floating_point()
+        and torch.allclose(weight.to(found), found, rtol=1e-4, atol=1e-5)
+    )
+    bias = _get(module, "bias")
+    own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
+    names = (_stored(name, module, "weight"), _stored(name, module, "bias")) if stored else (None, None)
+    names = names[0], None if own is None else names[1]
+    return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
+
+
+def _feeding(module: nn.Module, zero: Tensor) -> Callable[[Tensor], Tensor]:
+    """How a map is fed some vectors: each as the one position of a row, as some take nothing else; or as they are."""
+    try:
+        module(zero[:, None])
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        pass_memory(error)
+        return module
+    return lambda x: module(x[:, None])[:, 0]
+
+
+def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
+    """What entered an affine module and what it made, units last; null where it was given or made no numbers."""
+    x = args[0] if args else next(iter(kwargs.values()))
+    if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point():
+        return None
+    return (x.transpose(1, 2), out.transpose(1, 2)) if isinstance(module, nn.Conv1d) else (x, out)
+
+
+@contextlib.contextmanager
+def following_parameters(model: nn.Module, note: Callable[[str, Tensor, Tensor], object]) -> Iterator[None]:
+    """Inside, products with bare parameters are noted: the parameter's name, what entered and what came out.
+
+    Not where the map that owns one is at work, as `cut` does not note them there.
+    """
+    depth = [0]
+
+    def step(by: int) -> None:
+        depth[0] += by
+
+    def see(name: str, made: Callable[[], Affine], x: Tensor, y: Tensor) -> None:
+        if not depth[0]:
+            note(name, x, y)
+
+    with contextlib.ExitStack() as stack:
+        for _, module in affine_modules(model):
+            stack.callback(module.register_forward_pre_hook(lambda _m, _a: step(1)).remove)
+            stack.callback(module.register_forward_hook(lambda _m, _a, _o: step(-1), always_call=True).remove)
+        stack.enter_context(_Parameters(model, see))
+        yield
+
+
+class _Parameters(TorchFunctionMode):
+    """Notes products with a bare parameter (no module of its own), as XLNet and nn.MultiheadAttention have them."""
+
+    def __init__(self, model: nn.Module, note: Callable[..., Tensor | None]) -> None:
+        super().__init__()
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.note = note
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: NamedArguments | None = None
+    ) -> Any:
+        """Run one of torch's functions; a product with a parameter is cut from its graph."""
+        if (parts := parts_of(func)) is not None:
+            with self:
+                return parts(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        if func is F.linear:
+            return self._linear(out, *args, **(kwargs or {}))
+        product = product_of(func, args, kwargs or {})
+        if product is None or id(product.right) not in self.names:
+            return out
+        shared = [c for c in product.letters[1] if c in product.letters[0]]
+        own = [c for c in product.letters[1] if c not in product.letters[0]]
+        first, second, last = product.letters
+        if not own or not first.endswith("".join(shared)) or not last.endswith("".join(own)):
+            return out
+        weight = product.right.permute([second.index(c) for c in own + shared]).flatten(len(own)).flatten(0, -2)
+        x, y = product.left.flatten(-len(shared)), out.flatten(-len(own))
+        noted = self.note(self.names[id(product.right)], lambda: Affine(weight, None, None, None), x, y)
+        return out if noted is None else noted.unflatten(-1, out.shape[-len(own) :])
+
+    def _linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`F.linear` with a parameter, or with some rows of one, as nn.MultiheadAttention has them."""
+        whole = weight if id(weight) in self.names else getattr(weight, "_base", None)
+        if whole is None or id(whole) not in self.names:
+            return out
+        own, name = whole is weight, self.names[id(whole)]
+        named = name if own else None, self.names.get(id(bias)) if own else None
+        noted = self.note(name, lambda: Affine(weight, bias, *named), x, out)
+        return out if noted is None else noted
+
+
+@contextlib.contextmanager
+def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
+    """Forward passes inside go on from fresh leaves after every affine map, so that a gradient reaches only the nearest.
+
+    The values are unchanged. `calls` is the growing list of attention calls, by which uses are dated.
+    """
+    record = PassRecord()
+    depth = [0]
+
+    def note(
+        name: str, made: Callable[[], Affine], x: Tensor, y: Tensor, module: nn.Module | None = None
+    ) -> Tensor | None:
+        if depth[0]:
+            return None
+        leaf = y.detach().requires_grad_()
+        own = None if module is None else quantised(module)
+        record.passed.append(
+            Passed(name, made, x.clone(), leaf, len(calls), record.use(name), own, torch.is_grad_enabled())
+        )
+        return leaf.clone()
+
+    def enter(_m: nn.Module, _a: Any) -> None:
+        depth[0] += 1
+
+    def leave(name: str, module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> Any:
+        depth[0] -= 1
+        ends = ends_of(module, args, kwargs, out)
+        if depth[0] or ends is None:
+            return None
+        x, y = ends
+        made = note(name, lambda: affine_of(name, module, x.shape[-1], x), x, y, module)
+        return made.transpose(1, 2) if made is not None and isinstance(module, nn.Conv1d) else made
+
+    def norm(name: str, module: nn.Module, args: Any, out: Any) -> None:
+        if args and isinstance(out, Tensor) and isinstance(args[0], Tensor) and args[0].shape == out.shape:
+            given, made = args[0].clone(), out.detach().clone()  # a model may write over either
+            record.normed.append(Normed(name, module, given.detach(), made, len(calls), record.use(name), given))
+
+    with contextlib.ExitStack() as stack:
+        for name, module in affine_modules(model):
+            stack.callback(module.register_forward_pre_hook(enter).remove)
+            hook = lambda m, a, k, o, name=name: leave(name, m, a, k, o)  # noqa: E731
+            stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+        for name, module in norm_modules(model):
+            stack.callback(module.register_forward_hook(lambda m, a, o, name=name: norm(name, m, a, o)).remove)
+        stack.enter_context(_Parameters(model, note))
+        yield record
+
+
+@contextlib.contextmanager
+def holding(
+    model: nn.Module, values: Mapping[tuple[str, int], Tensor], met: Callable[[str, int, Tensor], object]
+) -> Iterator[None]:
+    """Inside, the nth uses of maps and norms make the values that are given for them, whatever enters them.
+
+    Nothing is multiplied for it. `met` gets what enters each, units last, as `cut` records both.
+    """
+    uses: dict[str, int] = {}
+
+    def take(name: str, x: Tensor) -> Tensor | None:
+        nth = uses.get(name, 0)
+        value = values.get((name, nth))
+        if value is None or value.shape[:-1].numel() != x.shape[:-1].numel():
+            return None
+        uses[name] = nth + 1
+        met(name, nth, x)
+        return value.clone()  # which the model may write to
+
+    def giving(name: str, module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            x, turned = args[0] if args else next(iter(kwargs.values()), None), isinstance(module, nn.Conv1d)
+            value = take(name, x.transpose(1, 2) if turned else x) if isinstance(x, Tensor) else None
+            if value is None:
+                return own(*args, **kwargs)
+            return value.transpose(1, 2) if turned else value
+
+        return made
+
+    modules = dict((*affine_modules(model), *norm_modules(model)))
+    before = {name: module.__dict__.get("forward") for name, module in modules.items()}
+    bare = {name for name, _ in values} - modules.keys()
+    try:
+        for name, module in modules.items():
+            module.forward = giving(name, module, module.forward)
+        with _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext():
+            yield
+    finally:
+        for name, module in modules.items():
+            module.__dict__.pop("forward", None)
+            if (own := before[name]) is not None:
+                module.forward = own
+
+
+def norm_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that call themselves a norm and have no parts."""
+    for name, module in model.named_modules():
+        if "norm" in type(module).__name__.lower() and not list(module.children()):
+            yield name, module
+
+
+DIRECTIONS = 3  # one alone may happen to be blind to what is off
+
+
+class MapLaw(NamedTuple):
+    """One use of an affine map, and what it makes of random directions: g, Wᵀg, b·g, and how long y is for x of length 1."""
+
+    name: str
+    nth: int
+    directions: Float[Tensor, "out r"]
+    images: Float[Tensor, "in r"]
+    shift: Float[Tensor, " r"]
+    size: float
+
+
+class PartLaw(NamedTuple):
+    """q, k or v as units of what a map makes, times factors, with something added; `turned` by rotary positions."""
+
+    map: MapLaw
+    units: Int[Tensor, "H E"]
+    factors: Float[Tensor, "H E"]
+    extra: Float[Tensor, "H E"] | None
+    turned: bool
+    time_first: bool
+
+
+class OutLaw(NamedTuple):
+    """W_O's map; the images of the columns that are attention's, [in r] and by head; the module that gives the result on."""
+
+    map: MapLaw
+    own: Float[Tensor, "in r"]
+    heads: Float[Tensor, "H E r"]
+    owner: str | None
+    time_first: bool
+
+
+class CallLaws(NamedTuple):
+    """What was found of one attention call, to be looked at again on every read.
+
+    `maps` are those under a norm, `forward` those of the feed-forward block behind; `bare` are marks of the parameters
+    that are maps without a module of their own.
+    """
+
+    parts: Mapping[str, PartLaw] = {}
+    out: OutLaw | None = None
+    maps: Mapping[str, MapLaw] = {}
+    bare: Mapping[str, Float[Tensor, " r"]] = {}
+    forward: tuple[MapLaw, ...] = ()
+
+
+@torch.no_grad()
+def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
+    """The law of one use of a map."""
+    weight = affine.weight.detach()
+    kind = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    draw = torch.Generator().manual_seed(nth)
+    g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
+    images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
+    for rows in torch.arange(len(weight)).split(4096):  # a vocabulary's worth of rows at once is never needed
+        images += weight[rows].to(kind).T @ g[rows]
+    if affine.bias is not None:
+        shift = affine.bias.detach().to(kind) @ g
+    size = float(weight.norm()) / weight.shape[1] ** 0.5
+    return MapLaw(name, nth, g, images, shift, size)
+
+
+def out_law(law: MapLaw, columns: Int[Tensor, "H E"], owner: str | None, time_first: bool) -> OutLaw:
+    """The law of W_O, whose input units are the given ones."""
+    flat = columns.flatten().to(law.images.device)
+    own = torch.zeros_like(law.images)
+    own[flat] = law.images[flat]
+    return OutLaw(law, own, law.images[flat].unflatten(0, tuple(columns.shape)), owner, time_first)
+
+
+@torch.no_grad()
+def marks_of(model: nn.Module, names: Iterable[str]) -> dict[str, Float[Tensor, " r"]]:
+    """A few random sums over each of the named parameters, and its size: others where its values are; names of modules are passed over."""
+    parameters, found = dict(model.named_parameters()), {}
+    for name in dict.fromkeys(names):
+        own = parameters.get(name)
+        if own is None:
+            continue
+        flat, draw = own.detach().flatten(), torch.Generator().manual_seed(own.numel())
+        sums = [torch.zeros((), dtype=torch.float64)] * DIRECTIONS
+        for part in flat.split(1 << 20):
+            given = part.double().cpu()
+            sums = [s + given @ torch.randn(len(part), generator=draw, dtype=torch.float64) for s in sums]
+        found[name] = torch.stack([*sums, flat.double().norm().cpu()])
+    return found

@@ -1,0 +1,609 @@
+"""What lies around an attention layer, found by value: residual connection, norms and feed-forward block."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError, pass_memory
+from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock
+from trisect.hf.hooks.calls import Arguments, Call, ModelOutput, NamedArguments
+from trisect.hf.locate.affine import Affine, Normed, Passed, PassRecord, ends_of, following_parameters, is_affine
+from trisect.measure.norms import NAMES, activation
+
+EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
+# what a module says that has a norm's name, and was made for inputs of another shape
+UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
+
+
+class Norm(NamedTuple):
+    """A layer norm's numbers: γ (x − mean) / sqrt(var + ε) + β, without the mean where it is not centred."""
+
+    gamma: Tensor
+    beta: Tensor | None
+    epsilon: float
+    centred: bool
+
+
+def near(a: Tensor, b: Tensor, allowed: float) -> bool:
+    """Whether two tensors differ by no more than a share of the first one's largest value."""
+    a, b = a.detach(), b.detach().to(a.device)
+    return float((a - b).abs().max()) <= allowed * float(a.abs().max())
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, be they of layers on several devices."""
+    return a.shape == b.shape and torch.equal(a.detach(), b.detach().to(a.device))
+
+
+def as_added(given: Tensor, leaf: Tensor) -> bool:
+    """Whether a leaf is added to a sum as it is. Values alone do not say so: beside a large residual anything is rounding."""
+    factor = factor_of(given, leaf)
+    return factor is not None and bool(((factor - 1).abs() <= 1e-3).all())
+
+
+def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
+    """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; null where it is not."""
+    if not given.requires_grad:
+        return None
+    draw = torch.Generator().manual_seed(0)
+    mixed = (1 + torch.rand(given.shape, generator=draw)).to(given)
+    (gradient,) = torch.autograd.grad((given * mixed).sum(), leaf, retain_graph=True, allow_unused=True)
+    if gradient is None or gradient.shape != mixed.shape:
+        return None
+    each = (gradient / mixed.to(gradient)).flatten(0, -2)
+    factor = each.mean(0)
+    alike = bool(((each - factor).abs().max() <= 1e-3 * factor.abs().max()).item())
+    return factor.detach() if alike and bool(factor.any()) else None
+
+
+@torch.no_grad()
+def measure_norm(used: Normed) -> Norm | None:
+    """A norm's numbers by feeding it zeros and alternating ones; null where they do not give back what it gave."""
+    width, like = used.x.shape[-1], used.x
+    zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
+    ones[..., 1::2] = -1
+    epsilon = next((float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)), 1e-6)
+    try:
+        shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
+    except UNFIT as error:
+        pass_memory(error)
+        return None
+    for centred in (True, False):
+        gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
+        made = standard(like, epsilon, centred) * gamma + shift
+        # ε counts where a row is small; where the module has it under another name this comparison fails
+        if near(made, used.y, loose(like.dtype)):
+            beta = shift.detach() if shift.any() else None
+            return Norm(gamma.detach(), beta, epsilon, centred)
+    return None
+
+
+def standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
+    """x over the root of its mean square, without its mean where it is centred."""
+    x = x - x.mean(-1, keepdim=True) if centred else x
+    return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+
+
+def loose(kind: torch.dtype) -> float:
+    """What share of a norm's result is rounding."""
+    return 1e-3 if kind in (torch.float32, torch.float64) else 5e-2
+
+
+ROUNDED = 16  # units in the last place, for sums in another order
+
+
+class Behind(NamedTuple):
+    """What lies between W_O and the residual sum: the nth use of a norm, or a factor for each dimension without a module."""
+
+    rescaling: Rescaling
+    source: str = ""
+    nth: int = 0
+
+
+class Sum(NamedTuple):
+    """Where the residual and what W_O makes are met again, added up: what enters the nth use of a module.
+
+    `out` is the use of W_O's map, `beside` that of a map which runs in parallel and is added too; `swapped` says that the
+    residual has rows and positions the other way round.
+    """
+
+    name: str
+    nth: int
+    out: tuple[str, int]
+    beside: tuple[str, int] | None = None
+    swapped: bool = False
+
+
+class Around(NamedTuple):
+    """The norm and the residual around attention, and where they are met: the nth use of a module, from 0.
+
+    The residual is what enters `source`: the norm itself in a 'pre' block, a projection in the others; `turned` where
+    it is [T B D] there; what a 'pre' block's norm makes `enters` that use of a map. `norm` is null in a 'bare' block,
+    `behind` where W_O's result is added as it is.
+    """
+
+    kind: str
+    source: str
+    nth: int
+    norm: Norm | None
+    turned: bool = False
+    behind: Behind | None = None
+    forward: FeedForward | None = None
+    sum: Sum | None = None
+    enters: tuple[str, int] | None = None
+
+
+def find_around(
+    call: Call, record: PassRecord, sources: Sequence[Passed], out: Passed, allowed: float
+) -> Around | None:
+    """The block around a call, null where no sum of a residual and of attention's result is met later.
+
+    `sources` are the maps that q, k and v come from. 'post': the first norm after the output's map is given the query's
+    input plus what that map made. 'pre': the norm that made the query's input, where its own input plus what the map made
+    is met later (plus what runs in parallel). 'bare': the query's input itself is added.
+    """
+    found = (_around(call, record, source, out, allowed) for source in sources)
+    return next((one for one in found if one is not None), None)
+
+
+def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed: float) -> Around | None:
+    y, x = out.leaf.detach(), source.x.detach()
+    if x.dim() != 3 or y.dim() != 3 or call.q.shape[0] not in y.shape[:2]:
+        return None
+    turned = [t.shape[0] != call.q.shape[0] for t in (x, y)]
+    x = x.transpose(0, 1) if turned[0] != turned[1] else x
+    if x.shape != y.shape:
+        return None
+    later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
+    near_by = [
+        p for p in record.passed if call.order <= p.calls <= call.order + 1 and p is not out and _like(p.leaf, y)
+    ]
+    beside = [
+        leaf.detach().to(y.device) for leaf in (p.leaf for p in near_by)
+    ]  # the next layer may lie on another device
+    about, swapped = (call.order, near_by, allowed), turned[0] != turned[1]
+    summed = bool(later) and near(later[0].x, x + y, allowed) and as_added(later[0].given, out.leaf)
+    if summed and not _goes_on(later, beside, allowed):
+        norm = measure_norm(later[0])
+        where = Sum(later[0].name, later[0].nth, (out.name, out.nth), None, swapped)
+        return None if norm is None else Around("post", source.name, source.nth, norm, turned[0], sum=where)
+    before = [n for n in record.normed if n.calls <= call.order and same(n.y, x)]
+    # the norm behind W_O is met before the sum is
+    later = [n for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()]
+    met = [_Met(n.name, n.nth, n.given.reshape(y.shape)) for n in later[:3]]
+    next_maps = [p for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
+    met += [_Met(p.name, p.nth, p.x.reshape(y.shape)) for p in next_maps]
+    if before and (found := _added(met, before[-1].x, out, record, about)) is not None:
+        norm = measure_norm(before[-1])
+        own = before[-1].name, before[-1].nth, norm, turned[1], found.behind
+        return None if norm is None else Around("pre", *own, sum=found.sum, enters=(source.name, source.nth))
+    found = _added(met, x, out, record, about)
+    if found is None:
+        return None
+    where = found.sum._replace(swapped=swapped)
+    return Around("bare", source.name, source.nth, None, turned[0], found.behind, sum=where)
+
+
+class _Met(NamedTuple):
+    """What entered the nth use of a module, in its graph."""
+
+    name: str
+    nth: int
+    given: Tensor
+
+
+class _Added(NamedTuple):
+    """What lies between W_O and a sum, and the sum."""
+
+    behind: Behind | None
+    sum: Sum
+
+
+def _added(
+    met: Sequence[_Met],
+    residual: Tensor,
+    out: Passed,
+    record: PassRecord,
+    about: tuple[int, Sequence[Passed], float],
+) -> _Added | None:
+    """What the map's result goes through before a tensor that is met later is the residual plus that; null where none is."""
+    order, beside, allowed = about
+    y, use = out.leaf.detach(), (out.name, out.nth)
+    extras = [(None, 0), *(((p.name, p.nth), p.leaf.detach().to(y.device)) for p in beside)]
+    for name, nth, given in met:
+        if not as_added(given, out.leaf):
+            continue
+        for other, extra in extras:
+            if near(given, residual + y + extra, allowed):
+                return _Added(None, Sum(name, nth, use, other))
+    for n in (n for n in record.normed if n.calls > order and same(n.x, y)):
+        for name, nth, given in met:
+            if near(given, residual + n.y, allowed) and (norm := measure_norm(n)) is not None:
+                after = Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred)
+                return _Added(Behind(after, n.name, n.nth), Sum(name, nth, use))
+    for name, nth, given in met:
+        if (factor := factor_of(given, out.leaf)) is None:
+            continue
+        for other, extra in extras:
+            if near(given, residual + factor * y + extra, allowed):
+                return _Added(Behind(Rescaling(factor)), Sum(name, nth, use, other))
+    return None
+
+
+def _like(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape
+
+
+def _goes_on(later: Sequence[Normed], beside: Sequence[Tensor], allowed: float) -> bool:
+    """Whether the sum itself, not its norm, is the next residual: then the norm belongs to the layer after."""
+    return len(later) > 1 and any(near(later[1].x, later[0].x + extra.to(later[0].x), allowed) for extra in beside)
+
+
+@contextlib.contextmanager
+def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iterator[dict[Address, ResidualBlock]]:
+    """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`.
+
+    Norms are compared with what was found in them, and sums with what they were on loading; raises ModelError at the end
+    where one is something else.
+    """
+    blocks: dict[Address, ResidualBlock] = {}
+    watched = _Watched(around, blocks)
+    with contextlib.ExitStack() as stack:
+        modules, names = dict(model.named_modules()), {name_of for name_of, _ in watched.wanted}
+        for name_of in names & modules.keys():
+            hook = lambda m, a, k, out, name=name_of: watched.used(name, m, a, k, out)  # noqa: E731
+            stack.callback(modules[name_of].register_forward_hook(hook, with_kwargs=True).remove)
+        if bare := names - modules.keys():  # XLNet multiplies by parameters
+            note = lambda n, x, y: watched.use(n, x, y) if n in bare else None  # noqa: E731
+            stack.enter_context(following_parameters(model, note))
+        yield blocks
+    if watched.wrong:
+        address, words = watched.wrong[0]
+        given = f"{str(address).capitalize()} of {name} does not compute what was found on loading."
+        raise ModelError(given, f"In this read {words}.", "Load the model again as it is now.")
+
+
+class _Watched:
+    """The uses of modules that a block is made of, in one forward pass, and what of them is not as it was on loading."""
+
+    def __init__(self, around: Mapping[Address, Around], blocks: dict[Address, ResidualBlock]) -> None:
+        self.blocks = blocks
+        self.wrong: list[tuple[Address, str]] = []
+        self.uses: dict[str, int] = {}
+        self.wanted: dict[tuple[str, int], list[tuple[Address, Around]]] = {}
+        self._made: dict[Address, dict[tuple[str, int], Tensor]] = {}
+        for address, one in around.items():
+            keys = {(one.source, one.nth)}
+            if one.enters is not None:
+                keys.add(one.enters)
+            if one.behind is not None and one.behind.source:
+                keys.add((one.behind.source, one.behind.nth))
+            if one.sum is not None:
+                keys |= {(one.sum.name, one.sum.nth), one.sum.out, *filter(None, [one.sum.beside])}
+            for key in keys:
+                self.wanted.setdefault(key, []).append((address, one))
+
+    def used(self, name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: ModelOutput) -> None:
+        """A module was used."""
+        x, y = args[0] if args else next(iter(kwargs.values())), out
+        if is_affine(module) and (ends := ends_of(module, args, kwargs, out)) is not None:
+            x, y = ends
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            self.use(name, x.detach(), y.detach())
+
+    def use(self, name: str, x: Tensor, y: Tensor) -> None:
+        """What entered a module, and what it made."""
+        key = name, self.uses.get(name, 0)
+        self.uses[name] = key[1] + 1
+        for address, one in self.wanted.get(key, ()):
+            made = self._made.setdefault(address, {})
+            if one.sum is not None and key == (one.sum.name, one.sum.nth):
+                self._meet(address, one, one.sum, x)
+                if one.kind == "post":
+                    self._compare(address, one.norm, f"{name} makes", x, y)
+            if key == (one.source, one.nth):
+                self.blocks[address] = block = _block(one, x)
+                made["residual", 0] = block.residual.transpose(0, 1) if one.turned else block.residual
+                if one.kind == "pre":
+                    self._compare(address, one.norm, f"{name} makes", x, y)
+                    made["normed", 0] = y.clone()
+            elif key == one.enters:
+                normed = made.pop(("normed", 0), None)
+                if normed is None or not _near(normed, x):
+                    self.wrong.append(
+                        (address, f"what enters {name} is not what {one.source} makes, as it was on loading")
+                    )
+            elif one.behind is not None and key == (one.behind.source, one.behind.nth):
+                after = one.behind.rescaling
+                norm = None if after.epsilon is None else Norm(after.gamma, after.beta, after.epsilon, after.centred)
+                self._compare(address, norm, f"{name} makes of the output of W_O", x, y)
+                made["behind", 0] = y.clone()
+            elif one.sum is not None and key in (one.sum.out, one.sum.beside):
+                made[key] = y.clone()  # which the model may write to
+
+    def _compare(self, address: Address, norm: Norm | None, what: str, x: Tensor, y: Tensor) -> None:
+        if norm is not None and not _made_so(norm, x, y):
+            self.wrong.append((address, f"what {what} is not what was found in it on loading"))
+
+    def _meet(self, address: Address, one: Around, where: Sum, given: Tensor) -> None:
+        made = self._made.pop(address, {})
+        residual, y = made.get(("residual", 0)), made.get(("behind", 0), made.get(where.out))
+        words = f"what enters {where.name} is not the sum of the residual and of what {where.out[0]} makes, as it was on loading"
+        if residual is None or y is None or given.numel() != y.numel():
+            self.wrong.append((address, words))
+            return
+        residual = residual.transpose(0, 1) if where.swapped else residual
+        if one.behind is not None and not one.behind.source:
+            y = y * one.behind.rescaling.gamma.to(y)
+        parts = [residual.to(y.device), y]
+        if where.beside is not None:
+            parts.append(made.get(where.beside, torch.zeros_like(y)).to(y.device))
+        kind = torch.promote_types(y.dtype, torch.float32)
+        wide = torch.stack([p.to(kind) for p in parts])
+        total, size = wide.sum(0), wide.abs().sum(0)
+        off = (given.reshape(y.shape).to(total) - total).abs()
+        kinds = [torch.finfo(p.dtype).eps for p in (*parts, given)]
+        most = ROUNDED * max(kinds) * size.amax(-1, keepdim=True)
+        if bool(((off > most) & off.isfinite()).any()):
+            self.wrong.append((address, words))
+
+
+def _block(around: Around, given: Tensor) -> ResidualBlock:
+    x = given.detach().clone()  # which the model may write to
+    x = x.transpose(0, 1) if around.turned else x
+    after = None if around.behind is None else around.behind.rescaling
+    if around.norm is None:
+        return ResidualBlock(
+            around.kind,
+            x,
+            torch.ones(x.shape[-1], dtype=x.dtype, device=x.device),
+            None,
+            0.0,
+            False,
+            after,
+            around.forward,
+        )
+    gamma, beta, epsilon, centred = around.norm
+    return ResidualBlock(around.kind, x, gamma, beta, epsilon, centred, after, around.forward)
+
+
+def _made_so(norm: Norm, x: Tensor, y: Tensor) -> bool:
+    """Whether a norm makes what was found in it; where the values are no numbers others say so."""
+    if x.shape != y.shape:
+        return False
+    made, gamma = y.float(), norm.gamma.to(y.device, torch.float32)
+    want = standard(x.float(), norm.epsilon, norm.centred) * gamma + (0.0 if norm.beta is None else norm.beta.to(gamma))
+    finite = made.isfinite() & want.isfinite()
+    return near(torch.where(finite, made, 0.0), torch.where(finite, want, 0.0), loose(x.dtype))
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same to rounding, wherever both are numbers."""
+    if one.numel() != other.numel():
+        return False
+    other = other.to(one.device)
+    finite = one.flatten().isfinite() & other.flatten().isfinite()
+    a, b = (torch.where(finite, t.flatten().float(), 0.0) for t in (one, other))
+    return near(a, b, loose(other.dtype))
+
+
+NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
+
+
+class UnderNorm(NamedTuple):
+    """Where a part comes from, and the rows under its norm where they are known."""
+
+    origin: Origin
+    map: NormedMap | None = None
+
+
+def find_normed(
+    name: str, t: Tensor, use: Passed, gradient: Tensor, norms: Sequence[Normed], allowed: float
+) -> UnderNorm:
+    """What q, k or v [B H T E] is where it is not a selection of a map: normed per head, as a whole, or something else.
+
+    `gradient` is that of the part's first position by what the map made; `norms` are those that came before the call.
+    """
+    flat = gradient.reshape(-1, gradient.shape[-1])
+    rows = flat.any(1).nonzero().flatten()
+    _, heads, _, width = t.shape
+    if len(rows) != 1:
+        return UnderNorm(Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}"))
+    blocks = _blocks(t, use, flat.shape, int(rows[0]))
+    if blocks is None:
+        return UnderNorm(Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it"))
+    affine = use.map()
+    if all(len(b) == width for b in blocks) and len(torch.cat(blocks).unique()) == heads * width:
+        units, across = torch.stack(blocks), False
+        words = f"rows of {use.name}, normed in each head"
+    elif affine.weight.shape[0] == heads * width:
+        units, across = torch.arange(heads * width).view(heads, width), True
+        words = f"all of {use.name}, normed across the heads"
+    else:
+        return UnderNorm(Origin("mixed", f"{name} is made of {use.name}, but no selection of it"))
+    found = _the_norm(t, use, units, across, norms, allowed)
+    if found is None and across:
+        return UnderNorm(Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed))
+    origin = Origin("normed", words, affine.parameter, affine.bias_parameter, units, affine.transposed)
+    return UnderNorm(origin, None if found is None else _left_of(affine, units, across, found))
+
+
+def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
+    """The units of a map that each head's first position depends on; null where it depends on them as no norm does."""
+    first, value = t[0, :, 0, :], use.leaf.detach().reshape(shape)[row]
+    weights, blocks = torch.linspace(1, 2, t.shape[3], device=t.device, dtype=t.dtype), []
+    for head in first:
+        (own,) = torch.autograd.grad((head * weights).sum(), use.leaf, retain_graph=True)
+        own = own.reshape(shape)[row]
+        # a norm does not see how long its input is: along the input itself its derivative is 0 (Euler), but for its ε
+        if float((value * own).sum().abs()) > NORMED * float((value * own).abs().sum()):
+            return None
+        blocks.append(own.nonzero().flatten().cpu())
+    return blocks
+
+
+def _the_norm(
+    t: Tensor, use: Passed, units: Int[Tensor, "H E"], across: bool, norms: Sequence[Normed], allowed: float
+) -> Norm | None:
+    """The norm that makes t of those units: at position 0 to the number, elsewhere as long (positions turn it), times one factor."""
+    rows, heads, length, width = t.shape
+    y, size = use.leaf.detach(), heads * width if across else width
+    if y.reshape(-1, y.shape[-1]).shape[0] != rows * length:
+        return None
+    for used in reversed(norms):
+        norm = measure_norm(used) if used.x.shape[-1] == size and used.x.numel() == t.numel() else None
+        if norm is None:
+            continue
+        for time_first in (False, True):
+            shape = (length, rows) if time_first else (rows, length)
+            own = y.reshape(*shape, -1)[..., units.flatten().to(y.device)]
+            made = apply(norm, own if across else own.unflatten(-1, (heads, width)))
+            made = made.reshape(*shape, heads, width).permute((1, 2, 0, 3) if time_first else (0, 2, 1, 3))
+            if _agree(made, t.detach(), allowed):
+                return norm
+    return None
+
+
+def _agree(made: Float[Tensor, "B H T E"], t: Float[Tensor, "B H T E"], allowed: float) -> bool:
+    first, given = made[:, :, 0].double(), t[:, :, 0].double()
+    factor = (first * given).sum() / first.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
+    off = (first * factor - given).abs().max() / given.abs().max()
+    lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (made, t)]
+    apart = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
+    return float(torch.maximum(off, apart)) <= max(allowed, 1e-3)
+
+
+def apply(norm: Norm, x: Tensor) -> Tensor:
+    """What a norm makes of x."""
+    made = standard(x, norm.epsilon, norm.centred) * norm.gamma.to(x)
+    return made if norm.beta is None else made + norm.beta.to(x)
+
+
+def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Norm) -> NormedMap:
+    """The rows under a norm: without their mean where it subtracts it, and without those that it multiplies by 0."""
+    heads, width = units.shape
+    flat = units.flatten().to(affine.weight.device)
+    whole = (
+        affine.weight.detach()[flat]
+        if affine.bias is None
+        else torch.cat([affine.weight.detach()[flat], affine.bias.detach()[flat, None]], 1)
+    )
+    rows = whole.unflatten(0, (1, heads * width) if across else (heads, width))
+    rows = rows - rows.mean(1, keepdim=True) if norm.centred else rows
+    kept = (norm.gamma != 0).to(rows)
+    rows = (rows * kept[:, None]).reshape(heads, width, -1).mT.cpu()
+    if affine.bias is None:
+        return NormedMap(rows.contiguous(), None)
+    return NormedMap(rows[:, :-1].contiguous(), rows[:, -1].contiguous())
+
+
+class _Inner(NamedTuple):
+    """What makes the hidden units: the activation's name, its operand and what that is multiplied by, as rows of maps."""
+
+    activation: str
+    operand: tuple[Passed, slice]
+    gate: tuple[Passed, slice] | None
+
+
+def find_forward(
+    order: int, kind: str, record: PassRecord, out: Passed, allowed: float
+) -> tuple[FeedForward, tuple[Passed, ...]] | None:
+    """The feed-forward block behind the call of that order, with the uses of its maps; null where there is none of the kind.
+
+    Its first maps are given what the sum with attention's result became (`kind` 'post': its norm), or a norm of that;
+    what the last one makes, perhaps through a norm, is added to it. All is recomputed within `allowed`.
+    """
+    start = next(i for i, p in enumerate(record.passed) if p is out) + 1
+    later = [p for p in record.passed[start:] if p.calls == order + 1 and p.x.dim() == 3]
+    norms = [n for n in record.normed if n.calls == order + 1 and n.x.dim() == 3]
+    for first in later:
+        maps = [p for p in later if same(p.x, first.x)]
+        rest = [p for p in later if all(p is not m for m in maps)]
+        if not rest or rest[0].leaf.shape != first.x.shape:
+            return None
+        last, inner = rest[0], _inner(maps, rest[0], allowed)
+        if inner is None:
+            return None
+        entered = next((n for n in norms if same(n.y, first.x)), None)
+        own = entered if kind != "post" else None  # behind a post-norm the norm is attention's own
+        z = first.x.detach() if own is None else own.x
+        return _whole(inner, last, z, own, kind, (norms, later), allowed)
+    return None
+
+
+def _inner(maps: Sequence[Passed], last: Passed, allowed: float) -> _Inner | None:
+    hidden = last.x.detach()
+    width, cut = hidden.shape[-1], list[tuple[Passed, slice]]()
+    for p in maps:
+        if p.leaf.shape[-1] == width:
+            cut.append((p, slice(0, width)))
+        elif p.leaf.shape[-1] == 2 * width:
+            cut += [(p, slice(0, width)), (p, slice(width, 2 * width))]
+    if len(cut) not in (1, 2):
+        return None
+    values = [p.leaf.detach()[..., rows] for p, rows in cut]
+    found: list[tuple[float, _Inner]] = []
+    for name in NAMES:
+        phi = activation(name)
+        if len(cut) == 1:
+            found.append((_off(phi(values[0]), hidden), _Inner(name, cut[0], None)))
+        for one, other in ((0, 1), (1, 0)) if len(cut) == 2 else ():
+            found.append((_off(phi(values[one]) * values[other], hidden), _Inner(name, cut[one], cut[other])))
+    off, best = min(
+        found, key=lambda pair: pair[0]
+    )  # GELU and its approximation are nearer to each other than rounding
+    return best if off <= allowed else None
+
+
+def _off(made: Tensor, given: Tensor) -> float:
+    return float((made - given).abs().max() / given.abs().max().clamp_min(1e-30))
+
+
+def _whole(
+    inner: _Inner,
+    last: Passed,
+    z: Tensor,
+    own: Normed | None,
+    kind: str,
+    later: tuple[Sequence[Normed], Sequence[Passed]],
+    allowed: float,
+) -> tuple[FeedForward, tuple[Passed, ...]] | None:
+    """The block with what follows its last map; null where the sum with z is not met, or a norm is none by its numbers."""
+    norms, maps = later
+    met = [n.given for n in norms] + [p.x for p in maps]
+    behind, y = None, last.leaf.detach()
+    if not any(near(z + y, g, allowed) and as_added(g, last.leaf) for g in met if g.shape == z.shape):
+        behind = next((n for n in norms if same(n.x, y)), None)
+        if behind is None or not any(near(z + behind.y, g, allowed) for g in met if g.shape == z.shape):
+            return None
+        y = behind.y
+    after = None
+    if kind == "post":
+        after = next((n for n in norms if n.x.shape == z.shape and near(z + y, n.x, allowed)), None)
+        if after is None:
+            return None
+    around = [_rescaling(n) for n in (own, behind, after)]
+    if any(n is not None and found is None for n, found in zip((own, behind, after), around, strict=True)):
+        return None
+    pairs = [_rows(*cut) if cut is not None else (None, None) for cut in (inner.operand, inner.gate)]
+    (first, bias), (gate, gate_bias), final = pairs[0], pairs[1], last.map()
+    assert first is not None
+    outer = final.weight.detach(), None if final.bias is None else final.bias.detach()
+    uses = (inner.operand[0], *(() if inner.gate is None else (inner.gate[0],)), last)
+    return FeedForward(inner.activation, first, bias, gate, gate_bias, *outer, *around), tuple(dict.fromkeys(uses))
+
+
+def _rows(p: Passed, rows: slice) -> tuple[Tensor, Tensor | None]:
+    affine = p.map()
+    return affine.weight.detach()[rows], None if affine.bias is None else affine.bias.detach()[rows]
+
+
+def _rescaling(used: Normed | None) -> Rescaling | None:
+    norm = None if used is None else measure_norm(used)
+    return None if norm is None else Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred)

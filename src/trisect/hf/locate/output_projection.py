@@ -1,0 +1,631 @@
+"""The output projection W_O of an attention call, found by the values that enter it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from trisect.core.subject import ModelInputs
+from trisect.core.trace import Origin
+from trisect.hf.hooks.calls import Call, opened, tensors_in
+from trisect.hf.locate.affine import (
+    DIRECTIONS,
+    Affine,
+    OutLaw,
+    Passed,
+    PassRecord,
+    holding,
+    map_law,
+    out_law,
+    rows_of,
+    share_of,
+)
+from trisect.hf.verify.agreement import COARSE, NEAR
+
+UNFOLLOWED = "gradients off, by which its map would be found"
+OTHERWISE = "moves what follows by another amount than its gradient says, so that it is not what is added"
+NOTED = 1 << 12  # numbers
+ROUNDED = 8  # times what rounding of every number alone would make
+_Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
+
+
+class Output(NamedTuple):
+    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, and its law on every read."""
+
+    origin: Origin
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    passed: Passed | None = None
+    law: OutLaw | None = None
+
+
+class Left(NamedTuple):
+    """What a module gave on: its tensors of numbers, and how many uses of affine maps came before that."""
+
+    name: str
+    made: tuple[Tensor, ...]
+    uses: int
+
+
+@contextlib.contextmanager
+def leaving(model: nn.Module, note: Callable[[str, tuple[Tensor, ...]], object]) -> Iterator[None]:
+    """`note` gets what numbers every module with parts gives on in the passes inside, in the order in which they end."""
+
+    def hook(name: str, out: Any) -> None:
+        if made := tuple(t.clone() for t in tensors_in((out,)) if t.is_floating_point()):
+            note(name, made)
+
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if list(module.children()):
+                stack.callback(module.register_forward_hook(lambda _m, _a, out, name=name: hook(name, out)).remove)
+        yield
+
+
+def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Passed, ...], ...]:
+    """For every call the affine maps that its output enters, whatever happens to it on the way, with no other map between."""
+    found: list[list[Passed]] = [[] for _ in calls]
+    for passed in record.passed:
+        before = [
+            i for i, c in enumerate(calls) if c.order < passed.calls and c.raw is not None and c.raw.requires_grad
+        ]
+        if not passed.x.requires_grad or not before:
+            continue
+        draw = torch.Generator().manual_seed(0)
+        mixed = torch.randn(passed.x.shape, generator=draw).to(passed.x)  # a plain sum is blind behind a norm
+        raws = [raw for i in before if (raw := calls[i].raw) is not None]
+        made = torch.autograd.grad((passed.x * mixed).sum(), raws, retain_graph=True, allow_unused=True)
+        for i, gradient in zip(before, made, strict=True):
+            if gradient is not None and bool(gradient.any()):
+                found[i].append(passed)
+    return tuple(tuple(own) for own in found)
+
+
+def find_output(
+    call: Call,
+    record: PassRecord,
+    sources: Sequence[Passed],
+    consumers: Sequence[Passed],
+    left: Sequence[Left],
+    allowed: float,
+) -> Output:
+    """The one affine map that a call's output enters, as it is; else what lies between, or that there is no such map.
+
+    `sources` are the maps that q, k and v come from, `consumers` those that the output enters. The residual compares
+    Σ_h weights v W_O + b_O with what the map gave, as a share of the largest value.
+    """
+    names = list(dict.fromkeys(p.name for p in consumers))
+    if not names:
+        later = next((p for p in record.passed if p.calls > call.order), None)
+        found = "enters no affine map of this model"
+        found = found if later is None or later.followed else f"goes on where the model switches {UNFOLLOWED}"
+        return Output(Origin("unknown", f"the output {found}"))
+    if len(names) > 1:
+        shown = f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else " and ".join(names)
+        words = f"the output enters {shown}, so that no one map is W_O"
+        return Output(Origin("mixed", words), passed=consumers[0])
+    if (uses := len({(p.name, p.nth) for p in consumers})) > 1:
+        words = f"the output enters {names[0]} {uses} times, so that no one use of it is W_O"
+        return Output(Origin("mixed", words), passed=consumers[0])
+    passed = consumers[0]
+    columns = _columns(call.output.detach(), passed.x.detach())
+    if columns is None:
+        return Output(_between(call, record, passed, sources), passed=passed)
+    found = _checked(call, passed, columns, allowed)
+    if found.weight is None:
+        return found
+    owner = _common(call.module, passed.name)
+    made = _left_by(owner, passed, record, left)
+    if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, made, allowed):
+        words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
+        return Output(Origin("mixed", words), passed=passed)
+    if made is not None and (next_map := _entered(record, passed, made, owner)) is not None:
+        words = f"what {passed.name} makes of the output enters {next_map} before it leaves {owner}, so that neither alone is W_O"
+        return Output(Origin("mixed", words), passed=passed)
+    same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
+    law = map_law(passed.name, passed.nth, passed.map())
+    time_first = not torch.equal(
+        _flat(call.output.detach(), False), passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
+    )
+    return found._replace(law=out_law(law, columns, owner if same and owner else None, time_first))
+
+
+@torch.enable_grad()
+def compare_with_gradients(
+    model: nn.Module, inputs: ModelInputs, record: PassRecord, laws: Sequence[OutLaw | None]
+) -> dict[int, float]:
+    """Calls behind whose W_O the model moves otherwise than its gradients say, and by what share; `laws` are those of the calls.
+
+    What all maps and norms make is held as it was, so that nothing but sums follows W_O up to the next call's. A little is added
+    to what it makes, by another size at each position, and to what a norm makes of that alone. What then enters and leaves
+    modules has to change as its derivative says: a gradient that was cut off or replaced says something else than values do.
+    """
+    values = {(p.name, p.nth): p.leaf.detach() for p in record.passed} | {(n.name, n.nth): n.y for n in record.normed}
+    uses = {(law.map.name, law.map.nth): order for order, law in enumerate(laws) if law is not None}
+    if not uses:
+        return {}
+    places = {use: [use] for use in uses}
+    for use, order in uses.items():
+        places[use] += [(n.name, n.nth) for n in record.normed if n.calls > order and _same(n.x, values[use])]
+    leaves = {one: values[one].clone().requires_grad_() for own in places.values() for one in own}
+    before = _run_held(model, inputs, values | leaves, uses)
+    added = {one: _addition(values[one], segment) for use, segment in before.items() for one in places[use]}
+    after = _run_held(model, inputs, values | {one: values[one] + t for one, t in added.items()}, uses)
+    shares: dict[int, float] = {}
+    for use, segment in before.items():
+        near, rounding = NEAR.get(values[use].dtype, COARSE), ROUNDED * segment.rounding
+        change, size = _linear_change(segment.total, leaves, added)
+        if float((after[use].total - segment.total - change).detach().norm()) <= near * size + rounding:
+            continue
+        # alone, since what moves behind an earlier use moves here too; and half way, where more than sums follows
+        own = {one: added[one] for one in places[use]}
+        half = {one: (values[one] + t / 2).requires_grad_() for one, t in own.items()}
+        between = _run_held(model, inputs, values | half, uses)
+        alone = _run_held(model, inputs, values | {one: values[one] + t for one, t in own.items()}, uses)
+        at_first, _ = _linear_change(segment.total, {one: leaves[one] for one in own}, own)
+        change, size = _linear_change(between[use].total, half, own)
+        off = float((alone[use].total - segment.total - change).detach().norm())
+        # where the derivative itself moves as much, values and derivatives do not contradict each other
+        if off > near * size + rounding + float((change - at_first).norm()):
+            shares[uses[use]] = off / max(size, off * near)
+    return shares
+
+
+def _linear_change(total: Tensor, leaves: Mapping[_Use, Tensor], added: Mapping[_Use, Tensor]) -> tuple[Tensor, float]:
+    """By what sums change with what is added to leaves, by their derivatives, and how large that is without signs."""
+    change, size = torch.zeros_like(total.detach()), 0.0
+    for i, one in enumerate(total if total.requires_grad else ()):
+        grads = torch.autograd.grad(one, list(leaves.values()), retain_graph=True, allow_unused=True)
+        for use, gradient in zip(leaves, grads, strict=True):
+            if gradient is not None:
+                part = gradient.double() * added[use].double()
+                change[i] += part.sum().to(change.device)
+                size = math.hypot(size, float(part.norm()))
+    return change, size
+
+
+@dataclass(eq=False)
+class _Segment:
+    """What a pass meets from one use of W_O to the next: random sums of it, its size and what is rounding in those sums."""
+
+    total: Float[Tensor, " r"]
+    size: float = 0.0
+    rounding: float = 0.0
+
+
+def _run_held(
+    model: nn.Module, inputs: ModelInputs, values: Mapping[_Use, Tensor], uses: Container[_Use]
+) -> dict[_Use, _Segment]:
+    """A pass in which maps and norms make the given values, and what of their width it meets behind each of those uses."""
+    found: dict[_Use, _Segment] = {}
+    count = itertools.count()
+
+    def see(t: Tensor) -> None:
+        use, here = next(reversed(found.items()))
+        draw, width = torch.Generator().manual_seed(next(count)), values[use].shape[-1]
+        # what a model looks at beside its gradients goes no way that they could follow
+        if t.shape[-1:] != (width,) or not torch.is_grad_enabled():
+            return
+        wide = t.reshape(-1, width).double()
+        rows, columns = (torch.randn(n, DIRECTIONS, generator=draw).to(wide) for n in wide.shape)
+        here.total = here.total + (wide @ columns * rows).sum(0).to(here.total.device)
+        length = float(wide.detach().norm())
+        here.size = max(here.size, length / max(1, wide.numel()) ** 0.5)
+        here.rounding = math.hypot(here.rounding, torch.finfo(t.dtype).eps * length)
+
+    def met(name: str, nth: int, x: Tensor) -> None:
+        if (name, nth) in uses:
+            found[name, nth] = _Segment(x.new_zeros(DIRECTIONS, dtype=torch.float64))
+        elif found:
+            see(x)
+
+    def left(_name: str, made: Sequence[Tensor]) -> None:
+        for t in made if found else ():
+            see(t)
+
+    # what a module notes of its inputs, as a quantiser's observer does, is as before; larger buffers are no notes
+    noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
+    with opened(), holding(model, values, met), leaving(model, left), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
+        model(**inputs)
+    with torch.no_grad():
+        for buffer, was in noted:
+            if not torch.equal(buffer, was):
+                buffer.copy_(was)
+    return found
+
+
+def _addition(made: Tensor, behind: _Segment) -> Tensor:
+    """Something random to add to what a map made: large enough to be seen where it goes, and smaller at some positions."""
+    near = NEAR.get(made.dtype, COARSE)
+    size = 10 * near * float(made.double().square().mean()) ** 0.5
+    size += 4 * torch.finfo(made.dtype).eps / near * behind.size
+    draw = torch.randn(made.shape, generator=torch.Generator().manual_seed(made.numel())).to(made)
+    steps = 2.0 ** -(torch.arange(made.shape[:-1].numel(), device=made.device) % 3).view(*made.shape[:-1], 1)
+    return size * steps.to(made) * draw
+
+
+def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left]) -> Tensor | None:
+    """What a module gave on after that use of a map inside it: of several tensors the one that its result is in."""
+    index = next(i for i, p in enumerate(record.passed) if p is passed)
+    made = next((one.made for one in left if one.name == owner and one.uses > index), ())
+    alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
+    return next(alike, made[0] if made else None)
+
+
+def _entered(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> str | None:
+    """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
+    if not owner or _reaches(made, passed):
+        return None
+    later = (p for p in record.passed if p is not passed and p.calls == passed.calls and p.name.startswith(f"{owner}."))
+    return next((p.name for p in later if _same(p.x.detach(), passed.leaf)), None)
+
+
+def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
+    """Whether a tensor that has a use's result in it has more of it than a sum."""
+    if not made.requires_grad:
+        return False
+    draw = torch.Generator().manual_seed(0)
+    mixed = torch.randn(made.shape, generator=draw).to(made)
+    (gradient,) = torch.autograd.grad((made * mixed).sum(), passed.leaf, retain_graph=True, allow_unused=True)
+    if gradient is None or gradient.numel() != mixed.numel():
+        return False
+    both = [gradient.reshape(mixed.shape)]
+    if mixed.dim() == 3:  # time first on one side of it
+        rows, length, width = mixed.shape
+        both.append(gradient.reshape(length, rows, width).transpose(0, 1))
+    off = min(float((g - mixed).abs().max()) for g in both)
+    return off > allowed * float(mixed.abs().max())
+
+
+def _normed_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> bool:
+    """Whether what leaves is a norm of what was made and something besides: the block is LN(x + attention(x))."""
+    for norm in record.normed:
+        if norm.calls != passed.calls or norm.given.numel() != passed.leaf.numel() or not _same(norm.y, made):
+            continue
+        alone = _same(norm.x, passed.leaf.detach())
+        if not alone and _reaches(norm.given, passed) and not _changed(norm.given, passed, allowed):
+            return True
+    return False
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(one.flatten(), other.detach().flatten().to(one.device))
+
+
+def _reaches(made: Tensor, passed: Passed) -> bool:
+    if not made.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(made.sum(), passed.leaf, retain_graph=True, allow_unused=True)
+    return gradient is not None
+
+
+def _common(module: str, other: str) -> str:
+    """The innermost module that holds both."""
+    pairs = zip(module.split("."), other.split("."), strict=False)
+    return ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _columns(output: Tensor, x: Tensor) -> Tensor | None:
+    """Which input unit of x each (head, dimension) of output [B H T E] is, bit for bit; null where one is not there."""
+    rows, heads, length, width = output.shape
+    if x.shape[:-1].numel() != rows * length or x.dtype != output.dtype:
+        return None
+    for time_first in (False, True):
+        flat = _flat(output, time_first)
+        given = x.reshape(rows * length, -1)
+        if given.shape == flat.shape and torch.equal(given, flat):
+            return torch.arange(heads * width).view(heads, width)
+        place = {column.tobytes(): i for i, column in enumerate(_bytes(given))}
+        found = [place.get(column.tobytes(), -1) for column in _bytes(flat)]
+        if min(found) >= 0 and len(set(found)) == len(found):
+            return torch.tensor(found).view(heads, width)
+    return None
+
+
+def _flat(output: Tensor, time_first: bool) -> Tensor:
+    rows, heads, length, width = output.shape
+    return output.permute((2, 0, 1, 3) if time_first else (0, 2, 1, 3)).reshape(rows * length, heads * width)
+
+
+def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
+    return flat.T.contiguous().cpu().view(torch.uint8).numpy()
+
+
+def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:
+    affine, flat = passed.map(), columns.flatten()
+    weight = rows_of(affine.weight.detach().T, columns)
+    made = _summed(call, weight)
+    x, y = passed.x.detach(), passed.leaf.detach().reshape(-1, weight.shape[-1])
+    words = f"columns of {passed.name}"
+    others = _others(affine, flat)
+    if len(others):
+        beside = x.reshape(-1, x.shape[-1])[:, others] @ affine.weight[:, others].detach().T
+        made = made + beside[_order(call, x)].view(made.shape)
+        words += f", whose other {len(others)} inputs are not attention's"
+    made = made if affine.bias is None else made + affine.bias.detach()
+    rounding = None
+    if passed.quantised is not None:
+        lost, words = passed.rounded_off(), f"{words}, of {passed.quantised.words}"
+        rounding, y = share_of(lost, y), y + lost.reshape(y.shape)  # as it would be made of what enters, unrounded
+    size = float(y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
+    off = min(float((made.reshape(-1, y.shape[-1]) - y[order]).abs().max()) for order in _orders(call)) / size
+    origin = Origin(
+        "rows", words, affine.parameter, affine.bias_parameter, columns, affine.transposed, 1.0, off, rounding
+    )
+    if not off <= max(allowed, passed.allowed):
+        words = f"the output enters {passed.name}, but recomputed from it that is off by {off:.1e}"
+        return Output(Origin("unknown", words, residual=off), passed=passed)
+    return Output(origin, weight, affine.bias, passed)
+
+
+def _others(affine: Affine, flat: Tensor) -> Tensor:
+    mask = torch.ones(affine.weight.shape[1], dtype=torch.bool)
+    mask[flat] = False
+    return mask.nonzero().flatten()
+
+
+def _orders(call: Call) -> tuple[Tensor, Tensor]:
+    """Where row (b, t) of a batch stands in what is stored batch first, and time first."""
+    rows, _, length, _ = call.output.shape
+    number = torch.arange(rows * length)
+    return number, number.view(length, rows).T.flatten()
+
+
+def _order(call: Call, x: Tensor) -> Tensor:
+    return _orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]
+
+
+def _summed(call: Call, weight: Tensor) -> Tensor:
+    """Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them."""
+    mixed = call.output.detach()
+    if call.weights is not None:
+        v = call.v.detach()
+        mixed = call.weights.detach() @ v.repeat_interleave(call.weights.shape[1] // v.shape[1], 1)
+    return torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
+
+
+def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[Passed]) -> Origin:
+    """What lies between attention's output and the map that it enters."""
+    for norm in record.normed:
+        if norm.calls == call.order + 1 and _columns(call.output.detach(), norm.x) is not None:
+            return Origin("normed", f"the output is normed before it enters {passed.name}")
+    used = {id(s.leaf) for s in sources}
+    near = [p for p in record.passed if p.calls <= call.order + 1 and p.leaf is not passed.leaf]
+    made = passed.x.sum()
+    grads = (
+        torch.autograd.grad(made, [p.leaf for p in near], retain_graph=True, allow_unused=True)
+        if near and made.requires_grad
+        else [None] * len(near)
+    )
+    reached = {p.name for p, g in zip(near, grads, strict=True) if g is not None and id(p.leaf) not in used}
+    query = {p.name for p in sources if p.leaf.shape[-1] > call.q.shape[1] * call.q.shape[3]}
+    names = sorted(reached | query)
+    if names:
+        return Origin(
+            "gated", f"the output is multiplied by what {', '.join(names)} makes before it enters {passed.name}"
+        )
+    return Origin("unknown", f"the output is changed before it enters {passed.name}")
+
+
+DIGIT = 100  # whole numbers up to it are exact in half precision
+
+
+def misplaced(call: Call, consumers: Sequence[Passed]) -> str:
+    """What is wrong with the order of a call's rows, in words; empty where nothing is, or where that does not show.
+
+    What row t of weights makes has to enter the next map at position t; where that map takes more positions, as far
+    from it as every other row's. Attention of queries that are chosen by what they are (as Informer's) puts each row
+    where its query came from, so that row t is no position's that anyone could name.
+    """
+    rows, length = call.output.shape[0], call.output.shape[2]
+    number = _numbers(call)
+    for passed in consumers if number is not None else ():
+        given = _by_position(passed.x, rows)
+        if number is None or given is None or given.shape[1] < length:
+            continue
+        offsets: dict[int, tuple[int, int]] = {}
+        for position in sorted({0, 1, length // 2, length - 1, given.shape[1] - 1} & set(range(given.shape[1]))):
+            found = _rows_at(given[0, position], call, number)
+            if found is None:
+                return ""
+            offsets |= {position - t: (t, position) for t in found}
+        wrong = [places for by, places in offsets.items() if by]
+        if wrong and (given.shape[1] == length or len(offsets) > 1):
+            t, position = wrong[0]
+            return f"its rows are not in the order of positions: what row {t} makes goes to position {position}"
+        return ""
+    return ""
+
+
+def mixed_texts(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str:
+    """Which of q, k and v of the first text is made of other texts, in words; empty where none is, or where that does not show.
+
+    Heads and texts may lie in one axis, heads first, so that a row of what was recorded is no text's.
+    """
+    for name, t in parts.items():
+        if t.shape[0] == 1 or not t.requires_grad or not uses:
+            continue
+        mixed = 1 + torch.rand(t[0].shape, generator=torch.Generator().manual_seed(0)).to(t)
+        leaves = [use.leaf for use in uses]
+        made = torch.autograd.grad((t[0] * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
+        for use, gradient in zip(uses, made, strict=True):
+            texts = [] if gradient is None else _by_text(gradient, t.shape[0])
+            if texts and all(bool(one[1:].any()) for one in texts):
+                return f"{name} of one text is made of what {use.name} makes of others, as where heads come before texts in one axis"
+    return ""
+
+
+def _by_text(gradient: Tensor, rows: int) -> list[Tensor]:
+    """A gradient with texts first, in each way in which they may lie in it."""
+    if gradient.dim() == 2 and len(gradient) % rows == 0:
+        gradient = gradient.unflatten(0, (rows, -1))
+        return [gradient, gradient.flatten(0, 1).unflatten(0, (-1, rows)).transpose(0, 1)]
+    if gradient.dim() != 3:
+        return []
+    return [gradient.movedim(axis, 0) for axis in (0, 1) if gradient.shape[axis] == rows]
+
+
+def _numbers(call: Call) -> Tensor | None:
+    """For each number of a call's raw output its head and position, counted from 1, in the first text, and 0 in others."""
+    raw, output = call.raw, call.output
+    if raw is None or not raw.requires_grad or not output.requires_grad or raw.numel() != output.numel():
+        return None
+    heads, length = output.shape[1:3]
+    codes = torch.arange(1, heads * length + 1, device=output.device).view(heads, length, 1)
+    whole = torch.zeros(raw.shape, dtype=torch.long, device=raw.device)
+    for place in (1, DIGIT, DIGIT**2):
+        digits = torch.zeros_like(output)
+        digits[0] = (codes // place % DIGIT).to(output)
+        (found,) = torch.autograd.grad((output * digits).sum(), raw, retain_graph=True, allow_unused=True)
+        if found is None:
+            return None
+        whole += found.round().long() * place
+    return whole
+
+
+def _by_position(x: Tensor, rows: int) -> Tensor | None:
+    """What enters a map as [B T D]; null where its texts and positions do not show."""
+    if not x.requires_grad or x.dim() not in (2, 3):
+        return None
+    if x.dim() == 2:
+        return x.unflatten(0, (rows, -1)) if len(x) % rows == 0 else None
+    if x.shape[0] == rows:
+        return x
+    return x.transpose(0, 1) if x.shape[1] == rows else None
+
+
+def _rows_at(vector: Tensor, call: Call, number: Tensor) -> list[int] | None:
+    """The row of each head that a vector is made of; null where that is several of one head, or another text's."""
+    assert call.raw is not None
+    draw = torch.Generator().manual_seed(0)
+    mixed = (1 + torch.rand(vector.shape, generator=draw)).to(vector)
+    (found,) = torch.autograd.grad((vector * mixed).sum(), call.raw, retain_graph=True, allow_unused=True)
+    if found is None:
+        return []
+    places = number[found.ne(0)].unique()
+    heads, rows = (places - 1) // call.output.shape[2], (places - 1) % call.output.shape[2]
+    return None if bool(places.eq(0).any()) or len(heads.unique()) < len(heads) else rows.tolist()
+
+
+class Placement(NamedTuple):
+    """How a part depends on its position: in words, empty where it is at most turned; whether it is turned.
+
+    `time_first` says that positions come before rows in what the map makes.
+    """
+
+    words: str
+    turned: bool
+    time_first: bool = False
+
+
+class Selected(NamedTuple):
+    """A plain selection: units of one use of a map, each times a factor, with `extra` added; as [H, E]."""
+
+    source: Passed
+    units: Int[Tensor, "H E"]
+    factors: Float[Tensor, "H E"]
+    extra: Float[Tensor, "H E"] | None
+
+
+def find_placement(name: str, t: Tensor, chosen: Selected, passed: Sequence[Passed], allowed: float) -> Placement:
+    """Look at several positions of t [B H T E], which at position 0 is the given selection."""
+    rows, length = t.shape[0], t.shape[2]
+    fresh = _without_repeats(chosen.units)
+    turned, layouts = False, {1, rows}  # how far apart two positions lie: batch first, or time first
+    for position in sorted({0, min(1, length - 1), length // 2, length - 1}):
+        place = f"at position {position} {name} "
+        draw = torch.Generator().manual_seed(position)
+        mixed = torch.randn(t[0, :, position].shape, generator=draw).to(t) * fresh[:, None].to(t)
+        made = torch.autograd.grad(
+            (t[0, :, position] * mixed).sum(), [p.leaf for p in passed], retain_graph=True, allow_unused=True
+        )
+        more = [
+            p.name for p, g in zip(passed, made, strict=True) if g is not None and g.any() and p is not chosen.source
+        ]
+        if more:
+            return Placement(f"{place}is also made of {' and '.join(dict.fromkeys(more))}", True)
+        gradient = made[[p is chosen.source for p in passed].index(True)]
+        found, layouts = _one_row(place, gradient, chosen, position, layouts, length)
+        if isinstance(found, str):
+            return Placement(found, True)
+        words, here = _compare(place, t[0, :, position], mixed, found, chosen, fresh, allowed)
+        if words and position:  # the first is compared with the map itself
+            return Placement(words, True)
+        turned = turned or here
+    return Placement("", turned, layouts == {rows} and rows > 1)
+
+
+def _without_repeats(units: Tensor) -> Tensor:
+    """Which heads have units that no head before has: keys may be repeated for a group of queries."""
+    seen: set[int] = set()
+    fresh = []
+    for own in units.tolist():
+        fresh.append(not seen & set(own))
+        seen |= set(own)
+    return torch.tensor(fresh, device=units.device)
+
+
+class _Row(NamedTuple):
+    """What a map made at one position, and the derivative by it."""
+
+    value: Tensor
+    gradient: Tensor
+
+
+def _one_row(
+    place: str, gradient: Tensor | None, chosen: Selected, position: int, layouts: set[int], length: int
+) -> tuple[_Row | str, set[int]]:
+    name = chosen.source.name
+    if gradient is None or not gradient.any():
+        return f"{place}is not made of {name}", layouts
+    flat = gradient.reshape(-1, gradient.shape[-1])
+    rows = flat.any(1).nonzero().flatten().tolist()
+    fits = {step for step in layouts if step * position == rows[0]}
+    if len(rows) == 1 and fits:
+        value = chosen.source.leaf.detach().reshape(flat.shape)[rows[0]]
+        return _Row(value.double(), flat[rows[0]].double()), fits
+    step = 1 if gradient.dim() < 3 or gradient.shape[-2] >= length else next(iter(sorted(layouts, reverse=True)))
+    listed = [str(r // step) for r in rows]
+    if len(rows) == 1:
+        return f"{place}is made of position {listed[0]} of {name}", layouts
+    shown = (
+        f"{', '.join(listed[:3])} and {len(listed) - 3} more"
+        if len(listed) > 4
+        else " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
+    )
+    return f"{place}is put together from positions {shown} of {name}", layouts
+
+
+def _compare(
+    place: str, t: Tensor, mixed: Tensor, row: _Row, chosen: Selected, fresh: Tensor, allowed: float
+) -> tuple[str, bool]:
+    """What is wrong with one position, in words, and whether it is turned there."""
+    source, units, factors, extra = chosen
+    units = units.to(t.device)
+    factors, mixed, t = factors.to(t.device, torch.float64), mixed.double(), t.detach().double()
+    own = (row.gradient[units] / factors)[fresh]
+    size = mixed[fresh].norm(dim=1)
+    times = own.norm(dim=1) / size
+    if bool(((times - 1).abs() > allowed).any()):
+        furthest = float(times[(times - 1).abs().argmax()])
+        return f"{place}is {furthest:.3g} times what {source.name} makes, though not at every position", True
+    whole, seen = row.gradient.square().sum(), row.gradient[units[fresh].flatten()].square().sum()
+    if float(whole - seen) > allowed * float(whole):
+        return f"{place}is also made of other units of {source.name}", True
+    value = row.value[units] if extra is None else row.value[units] + extra.to(t) / factors
+    made = (row.gradient[units] * value)[fresh].sum(1)
+    given = (mixed * t)[fresh].sum(1)
+    # one sum of products beside another: rounding grows with what is summed
+    most = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny
+    if bool(((made - given).abs() > allowed * most).any()):
+        return f"{place}is more than what {source.name} makes: something that depends on the position is added", True
+    return "", bool(((own - mixed[fresh]).abs().amax(1) > allowed * size).any())

@@ -1,0 +1,351 @@
+"""Whether a model answers read as it does unread: with a cache, over longer texts, and within what quantisation rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import ModelInputs
+from trisect.core.trace import Projections
+from trisect.hf.batches import first_tensor
+from trisect.hf.files.model_errors import room
+from trisect.hf.hooks.calls import Call, CallHook, ModelOutput, eagerly, evaluating, opened, sparing
+from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantised, share_of
+
+LOOSE = 4  # sums over more positions round more
+AT_ONCE = 1 << 17  # numbers of an answer that are compared at once
+TINY = torch.finfo(torch.float32).tiny
+MASKS = ("attention_mask", "decoder_attention_mask")  # which say what is padding; others say something else
+
+
+@dataclass(eq=False)
+class Agreement:
+    """Over how many positions the two answers were compared, what share of an answer's length is rounding, and under which autocast."""
+
+    longest: int
+    allowed: float
+    autocast: str = ""
+
+    def check_autocast(self, name: str, model: nn.Module) -> None:
+        """Raise ModelError where a pass would be under another autocast than the verification was."""
+        if (now := autocast_of(model)) == self.autocast:
+            return
+        here, there = (
+            f"inside torch.autocast, in {own}" if own else "outside torch.autocast" for own in (now, self.autocast)
+        )
+        given = f"{name} is run {here}."
+        known = f"It was verified {there}: its numbers round otherwise there."
+        raise ModelError(given, known, "Load it and read it both inside torch.autocast, or both outside.")
+
+    def confirm(
+        self, name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput
+    ) -> None:
+        """Run the model by itself where its attention saw more positions than ever before, and compare; raises ModelError.
+
+        What is read is its eager attention, with hooks in place: another implementation, or a model that looks for hooks,
+        may compute something else as soon as a text is long.
+        """
+        masks = [t for name, t in inputs.items() if name in MASKS and isinstance(t, Tensor) and t.dim() == 2]
+        length = longest(calls) - min((t.shape[1] - int(t.bool().sum(1).max()) for t in masks), default=0)
+        if length <= self.longest:
+            return
+        with ExitStack() as around:
+            quiet = (torch.no_grad(), evaluating(model), sparing(model), eagerly())
+            for one in (room(name, "Running", inputs), *quiet):
+                around.enter_context(one)
+            own = first_tensor(model(**inputs))
+            share = apart(first_tensor(made), own, masks)
+        if not share <= LOOSE * self.allowed:
+            known = f"Over {length} positions the two answers are apart by a share of {share:.1e}; "
+            known += f"on loading, over {self.longest}, they agreed."
+            todo = (
+                "Read shorter texts, or find what in it depends on the length, its attention's implementation or hooks."
+            )
+            raise ModelError(f"{name} does not answer the same while it is read.", known, todo)
+        self.longest = length
+
+
+def autocast_of(model: nn.Module) -> str:
+    """The precisions of torch.autocast in which a model's operations are, by its devices; empty where it is off."""
+    kinds = sorted({p.device.type for p in model.parameters() if not p.is_meta})
+    own = [
+        str(torch.get_autocast_dtype(kind)).removeprefix("torch.") for kind in kinds if torch.is_autocast_enabled(kind)
+    ]
+    return " and ".join(dict.fromkeys(own))
+
+
+def longest(calls: Sequence[Call]) -> int:
+    """The most positions that any call asks from or sees."""
+    return max((max(call.q.shape[2], call.k.shape[2]) for call in calls), default=0)
+
+
+def apart(made: Tensor, own: Tensor, masks: Sequence[Tensor]) -> float:
+    """How long the difference of two answers is, beside the answer, where no padding stands; a part at a time.
+
+    Infinite where they are of other shapes, where one holds numbers and the other none, and where only padding stands.
+    """
+    if made.shape != own.shape or not own.numel():
+        return float("inf")
+    real = torch.ones(own.shape[:2] if own.dim() > 2 else own.shape[:1], dtype=torch.bool, device=own.device)
+    for mask in masks:
+        if mask.shape == real.shape:
+            real &= mask.bool().to(real.device)
+    places, (one, other) = real.flatten(), (t.reshape(real.numel(), -1) for t in (made, own))
+    off = size = 0.0
+    for part in places.nonzero().flatten().split(max(1, AT_ONCE // one.shape[1])):
+        here, there = one[part].float(), other[part].to(one.device).float()
+        kept = here.isfinite()
+        if not torch.equal(kept, there.isfinite()):
+            return float("inf")
+        off += float((here - there).masked_fill_(~kept, 0).double().square().sum())
+        size += float(there.masked_fill(~kept, 0).double().square().sum())
+    return (off / max(size, TINY)) ** 0.5 if bool(places.any()) else float("inf")
+
+
+NEAR = {
+    torch.float64: 1e-3,
+    torch.float32: 1e-3,
+}  # of the largest derivative; in half precision sums of products round more
+COARSE = 5e-2
+
+
+class Response(NamedTuple):
+    """Whether weights move as the softmax of `scale` q·k, whatever is added to it, and what forbids to read them at all.
+
+    `sink` says that what rows are short of one stands in the softmax's denominator: that it falls where keys rise.
+    """
+
+    scaled: bool = True
+    fault: str = ""
+    sink: bool = True
+
+
+def find_response(call: Call, q: Tensor, k: Tensor) -> Response:
+    """Derivatives of one head's weights by q and k of a call, `q` and `k` being what was added to them, in their graph.
+
+    With ds = w (r − Σ w r) of weights w and random r, those are scale · ds k and scale · dsᵀ q. A softcap has no one scale;
+    weights that are mixed over heads move with the queries of others.
+    """
+    weights = call.weights
+    if weights is None or not weights.requires_grad:
+        return Response()  # computed apart, of what PyTorch's own attention makes
+    heads, group = weights.shape[1], weights.shape[1] // k.shape[1]
+    head, draw = call.order % heads, torch.Generator().manual_seed(call.order)
+    mixed = torch.zeros_like(weights)
+    mixed[:, head] = torch.randn(weights[:, head].shape, generator=draw).to(weights)
+    made = torch.autograd.grad((weights * mixed).sum(), (q, k), retain_graph=True, allow_unused=True)
+    by_q, by_k = (torch.zeros_like(t) if g is None else g.double() for t, g in zip((q, k), made, strict=True))
+    near = max(NEAR.get(kind, COARSE) for kind in (call.q.dtype, weights.dtype))
+    for name, found, own in (("queries", by_q, head), ("keys", by_k, head // group)):
+        rest = found.abs().amax((0, 2, 3))
+        size, rest[own] = float(rest[own]), 0
+        if float(rest.max()) > near * size:
+            return Response(False, f"the weights of a head depend on {name} of other heads")
+    sink = _absorbs(call, k, near, float(by_k.abs().max()))
+    if call.scale is None:
+        return Response(False, sink=sink)
+    w, r = weights.detach()[:, head].double(), mixed[:, head].double()
+    scores = call.scale * w * (r - (w * r).sum(-1, keepdim=True))
+    given_q, given_k = call.q.detach()[:, head].double(), call.k.detach()[:, head // group].double()
+    pairs = (by_q[:, head], scores @ given_k), (by_k[:, head // group], scores.transpose(1, 2) @ given_q)
+    return Response(all(float((a - b).abs().max()) <= near * float(b.abs().max()) for a, b in pairs), sink=sink)
+
+
+def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
+    """Whether rows' sums S move with the keys as those of a softmax with a sink do: dS = S (1 − S) times that of scores.
+
+    A gate behind the softmax stays what it is, whatever the keys are. `size` is the largest derivative of one weight's.
+    """
+    assert call.weights is not None
+    w = call.weights.detach().double()
+    sums = w.sum(-1)
+    short = (1 - sums).clamp_min(0).masked_fill(sums == 0, 0)  # a padded position may attend to nothing at all
+    if float(short.max()) <= near:
+        return True  # too little to be seen beside rounding, or nothing
+    draw = torch.randn(short.shape, generator=torch.Generator().manual_seed(call.order), dtype=torch.float64).to(w)
+    (made,) = torch.autograd.grad((call.weights.sum(-1) * draw).sum(), k, retain_graph=True, allow_unused=True)
+    moved = torch.zeros_like(k, dtype=torch.float64) if made is None else made.double()
+    if call.scale is None:
+        return float(moved.abs().max()) > near * size * float(short.max())
+    wanted = call.scale * (w * (draw * short)[..., None]).transpose(2, 3) @ call.q.detach().double()
+    wanted = wanted.unflatten(1, (k.shape[1], -1)).sum(2)
+    return float((moved - wanted).abs().max()) <= 10 * near * float(wanted.abs().max())
+
+
+@contextlib.contextmanager
+def unspoilt(model: nn.Module) -> Iterator[None]:
+    """Inside, what gradients need is copied, so that a model may write over it, as inference code does."""
+    own = {
+        t.untyped_storage().data_ptr() for t in itertools.chain(model.parameters(), model.buffers()) if not t.is_meta
+    }
+
+    def keep(t: Tensor) -> Tensor:
+        return t if t.layout != torch.strided or t.untyped_storage().data_ptr() in own else t.detach().clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        yield
+
+
+@torch.no_grad()
+def cached_otherwise(
+    name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], answer: Tensor, allowed: float
+) -> ModelError | None:
+    """Why a model is refused that keeps keys of several calls in one place of its cache; null where it does not.
+
+    Reads leave caches out. A module that stands at two places of a list of layers has one number there, by which a cache
+    knows it, so that it is given keys of both.
+    """
+    module, times = Counter(call.module for call in calls).most_common(1)[0]
+    if times == 1 or "use_cache" not in inspect.signature(model.forward).parameters:
+        return None
+    with opened():
+        without = first_tensor(model(**{**inputs, "use_cache": False}))
+    if apart(answer, without, ()) <= LOOSE * allowed:
+        return None
+    given = f"{name} computes something else with a cache than without."
+    known = (
+        f"Its module {module!r} attends {times} times in a pass, and the cache gives each the keys of the others too."
+    )
+    todo = "Give every layer a module of its own, which may share its weights, or set model.config.use_cache to False."
+    return ModelError(given, known, todo)
+
+
+@contextlib.contextmanager
+def derived(model: nn.Module) -> Iterator[None]:
+    """Inside, gradients pass quantised maps as those of their weights; what they make stays the same, bit for bit.
+
+    Of some there is no derivative, or a wrong one that PyTorch warns of.
+    """
+    before = [(m, m.__dict__.get("forward")) for _, m in affine_modules(model) if quantised(m) is not None]
+    try:
+        for module, _ in before:
+            module.forward = _straight(module, module.forward)
+        yield
+    finally:
+        for module, forward in before:
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.forward = forward
+
+
+def _straight(module: nn.Module, forward: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+    def made(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            out = forward(x.detach())
+        if not torch.is_grad_enabled() or not x.requires_grad:
+            return out
+        weight = affine_of("", module, x.shape[-1], x).weight.detach()
+        linear = F.linear(x.to(weight), weight)
+        return out + (linear - linear.detach()).to(out)
+
+    return made
+
+
+class Rounding(NamedTuple):
+    """By what share of their largest number q, k and v of every call, and the answer, move when no map rounds its input."""
+
+    parts: tuple[tuple[float, float, float], ...] = ()
+    answer: float = 0.0
+
+
+NO_ROUNDING = Rounding()
+
+
+@torch.no_grad()
+def rounding_of(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], answer: Tensor
+) -> Rounding:
+    """What rounding moves, in all maps at once: a layer's q, k and v move with what those below it add; 0 where none rounds.
+
+    `calls` and `answer` are those of the model as it is, `hook` is what recorded them.
+    """
+    maps = [(name, module) for name, module, own in _found(model) if own.rounds is not None]
+    if not maps:
+        return Rounding(((0.0, 0.0, 0.0),) * len(calls))
+    with _unrounded(maps), hook(model) as others:
+        made = first_tensor(model(**inputs))
+    both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
+    shares = [[share_of(n - w, w) for n, w in zip(_parts(new), _parts(was), strict=True)] for was, new in both]
+    return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(made.to(answer) - answer, answer))
+
+
+def _parts(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    return call.q.detach(), call.k.detach(), call.v.detach()
+
+
+@contextlib.contextmanager
+def _unrounded(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Inside, those maps make x Wᵀ + b of x itself."""
+    probing = False
+
+    def hook(name: str, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
+        nonlocal probing
+        ends = None if probing else ends_of(module, args, kwargs, out)
+        if ends is None:
+            return None
+        probing = True
+        affine = affine_of(name, module, ends[0].shape[-1], ends[0])
+        probing = False
+        made = ends[0].to(affine.weight) @ affine.weight.T
+        return (made if affine.bias is None else made + affine.bias).to(out)
+
+    with contextlib.ExitStack() as stack:
+        for name, module in maps:
+            one = lambda m, a, k, o, name=name: hook(name, m, a, k, o)  # noqa: E731
+            stack.callback(module.register_forward_hook(one, with_kwargs=True).remove)
+        yield
+
+
+def said_of_rounding(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
+    """What is said of a model with quantised maps: of which kinds they are, and by how much their rounding moved what was seen."""
+    kinds = {own.words: own for _, _, own in _found(model)}
+    if not kinds:
+        return ()
+    said = f"Maps of it are quantised: {'; '.join(kinds)}. Weights are those that it multiplies by, not those before."
+    if not any(own.rounds for own in kinds.values()):
+        return (said,)
+    q, k, v = (max((of[i] for of in moved.parts), default=0.0) for i in range(3))
+    lost = max((p.origins["o"].rounding or 0.0 for p in projections), default=0.0)
+    said += (
+        " Against a pass in which no map rounds its input, on the example that it was verified with, rounding in all layers together moves "
+        f"q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e} and the answer by {moved.answer:.1e}."
+    )
+    if lost:
+        said += f" W_O's own rounding moves what it makes by up to {lost:.1e}: sums of a·v·W_O miss what a layer adds by as much."
+    return (said,)
+
+
+def coarsest(model: nn.Module) -> float:
+    """What share of the largest value is rounding in the coarsest of a model's quantised maps; 0 without any."""
+    return max((TOLERANCE[own.kind] for _, _, own in _found(model) if own.kind is not None), default=0.0)
+
+
+def _found(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
+    return [(name, module, own) for name, module in affine_modules(model) if (own := quantised(module)) is not None]
+
+
+def check_weights(name: str, model: nn.Module) -> None:
+    """Raise ModelError for weights without gradients, and for those that are no plain tensors, as torchao has them."""
+    for key, tensor in model.named_parameters():
+        if tensor.is_inference():
+            known = "No gradient can be followed through it, by which a model is verified."
+            todo = "Make or load the model outside torch.inference_mode; reading inside is no matter."
+            raise ModelError(f"{key} of {name} was made in inference mode.", known, todo)
+        if is_traceable_wrapper_subclass(tensor):
+            kind = type(tensor.data)
+            given = f"{key} of {name} is a {kind.__module__.split('.')[0]} {kind.__name__}."
+            todo = "Give the model as it was before, or quantised by torch.ao's quantize_dynamic or bitsandbytes."
+            raise ModelError(given, "A tensor of that kind gives away neither its numbers nor its rows.", todo)

@@ -1,0 +1,340 @@
+"""Examples of a model's inputs: token ids, pixels, samples or spectra, drawn at random in the shapes that its kind takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError, pass_memory
+from trisect.hf.hooks.calls import eagerly
+
+TEXTS, LONG = 2, 5
+
+
+def grouped(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """Groups of inputs for a forward that takes those names, in the shapes that kinds of models have; none for most."""
+    if "grid_thw" in takes:
+        yield from _patches(config, takes, draw)
+    if {"pixel_values", "pixel_attention_mask", "spatial_shapes"} <= set(takes):
+        yield _rows_of_patches(config, takes, draw)
+    if "flattened_patches" in takes:
+        yield _flattened(config, draw)
+    if "pixel_position_ids" in takes:
+        width = (_number(config, "num_channels") or 3) * (_number(config, "patch_size") or 16) ** 2
+        side = _number(config, "pooling_kernel_size") or 1
+        places = torch.cartesian_prod(torch.arange(2 * side), torch.arange(3 * side)).expand(TEXTS, -1, 2)
+        rows = torch.randn(TEXTS, places.shape[1], width, generator=draw)
+        yield {"pixel_values": rows, "pixel_position_ids": places}
+    if "input_features_mask" in takes or "audio_mel_mask" in takes:
+        yield from _heard(config, takes, draw)
+    if "past_values" in takes:
+        yield from _series(config, takes, draw)
+    if {"states", "actions", "timesteps"} <= set(takes):
+        yield _trajectories(config, draw)
+    if {"query_embeds", "encoder_hidden_states"} <= set(takes):
+        widths = _number(config, "hidden_size") or 1, _number(config, "encoder_hidden_size") or 1
+        asking, asked = (
+            torch.randn(TEXTS, n, w, generator=draw) for n, w in zip((LONG, LONG + 2), widths, strict=True)
+        )
+        yield {"query_embeds": asking, "encoder_hidden_states": asked}
+
+
+def _number(config: Any, *names: str) -> int | None:
+    """The first of those settings that is a number, or the last of two."""
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, (list, tuple)) and value:
+            value = value[-1]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def _patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """The patches of one picture, one after another, each as a row or as a square."""
+    merged = _number(config, "spatial_merge_size", "merge_kernel_size", "merge_size") or 1
+    high, wide = 2 * merged, 3 * merged
+    grid = torch.tensor([[1, high, wide]])
+    bands = _number(config, "in_channels", "in_chans", "num_channels") or 3
+    side, frames = _number(config, "patch_size") or 14, _number(config, "temporal_patch_size") or 1
+    shapes: list[tuple[int, ...]] = [(bands * frames * side * side,), (bands, side, side), (bands, frames, side, side)]
+    shapes.append((bands * (2 if frames == 1 else 1) * side * side,))
+    name = next((n for n in ("hidden_states", "pixel_values", "pixel_values_videos") if n in takes), None)
+    beside = {"grid_thw": grid} | ({"merge_sizes": torch.tensor([merged])} if "merge_sizes" in takes else {})
+    for shape in shapes if name is not None else ():
+        yield {str(name): torch.randn(high * wide, *shape, generator=draw)} | beside
+
+
+def _rows_of_patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> dict[str, Tensor]:
+    """Patches as rows, as many for every picture, with how many of them are high and wide; and a text where there is one."""
+    sizes = getattr(config, "vision_config", None) or config
+    width = (_number(sizes, "num_channels") or 3) * (_number(sizes, "patch_size") or 16) ** 2
+    made = {
+        "pixel_values": torch.randn(TEXTS, 6, width, generator=draw),
+        "pixel_attention_mask": torch.ones(TEXTS, 6, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[2, 3]] * TEXTS),
+    }
+    if "input_ids" in takes:
+        made["input_ids"] = torch.randint(6, 20, (TEXTS, LONG + 2), generator=draw)
+    return made
+
+
+def _flattened(config: Any, draw: torch.Generator) -> dict[str, Tensor]:
+    """Patches as rows that begin with their place, and the beginning of a text about them."""
+    sizes = getattr(config, "vision_config", None) or config
+    width = 3 * (_number(sizes, "patch_size") or 16) ** 2
+    places = torch.cartesian_prod(torch.arange(1, 3), torch.arange(1, 4)).float().expand(TEXTS, 6, 2)
+    made = torch.cat((places, torch.randn(TEXTS, 6, width, generator=draw)), -1)
+    text = torch.randint(6, 20, (TEXTS, LONG), generator=draw)
+    return {"flattened_patches": made, "attention_mask": torch.ones(TEXTS, 6), "decoder_input_ids": text}
+
+
+def _heard(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """Spectra, bins first and frames first, with a mask of frames."""
+    bins = _number(config, "num_mel_bins", "input_feat_size", "n_mels", "input_size", "feature_size") or 128
+    frames = 2 * (_number(config, "max_source_positions") or 64)
+    if "audio_mel_mask" in takes:
+        spectra = torch.randn(TEXTS, 64, bins, generator=draw)
+        yield {"audio_mel": spectra, "audio_mel_mask": torch.zeros(TEXTS, 64, dtype=torch.bool)}
+        return
+    for shape in ((TEXTS, bins, frames), (TEXTS, frames, bins)):
+        mask = torch.ones(TEXTS, frames, dtype=torch.long)
+        yield {"input_features": torch.randn(shape, generator=draw), "input_features_mask": mask}
+
+
+def _series(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """Values of the past with what else a forecast is made from."""
+    context, ahead = _number(config, "context_length"), _number(config, "prediction_length") or 1
+    if context is None:
+        return
+    if _number(config, "num_input_channels") is None and not {"future_values", "past_observed_mask"} & set(takes):
+        made = {"past_values": torch.randn(TEXTS, context, generator=draw)}
+        rest = {"past_values_padding": torch.zeros(TEXTS, context, dtype=torch.long), "freq": torch.zeros(TEXTS).long()}
+        yield made | {n: t for n, t in rest.items() if n in takes}
+        return
+    lags = getattr(config, "lags_sequence", None)
+    past = context + (max(lags) if isinstance(lags, (list, tuple)) and lags else 0)
+    wide = _number(config, "num_input_channels")
+    apart = _number(config, "input_size") or 1
+    known = _number(config, "num_time_features") or 0
+    classes = _number(config, "num_static_categorical_features") or 0
+    shape = (TEXTS, past, wide) if wide is not None else (TEXTS, past) if apart == 1 else (TEXTS, past, apart)
+    made = {"past_values": torch.randn(shape, generator=draw)}
+    future = (TEXTS, ahead, *shape[2:])
+    rest = {
+        "past_time_features": torch.randn(TEXTS, past, known, generator=draw),
+        "past_observed_mask": torch.ones(shape),
+        "future_values": torch.randn(future, generator=draw),
+        "future_time_features": torch.randn(TEXTS, ahead, known, generator=draw),
+    }
+    if classes:
+        rest["static_categorical_features"] = torch.zeros(TEXTS, classes, dtype=torch.long)
+    yield made | {n: t for n, t in rest.items() if n in takes}
+    yield made
+
+
+def _trajectories(config: Any, draw: torch.Generator) -> dict[str, Tensor]:
+    """States, actions and rewards of two short trajectories."""
+    widths = {"states": _number(config, "state_dim") or 1, "actions": _number(config, "act_dim") or 1}
+    made = {n: torch.randn(TEXTS, LONG, w, generator=draw) for n, w in widths.items()}
+    made |= {n: torch.randn(TEXTS, LONG, 1, generator=draw) for n in ("rewards", "returns_to_go")}
+    return made | {"timesteps": torch.arange(LONG).expand(TEXTS, LONG), "attention_mask": torch.ones(TEXTS, LONG)}
+
+
+SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
+SAFE = 6  # ids below are likely special tokens
+PLACES = ("_token_id", "_token_index")
+SAMPLES, FRAMES = 3200, 50
+APART = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
+BLOCK = 1920  # of which a count of samples has to be a multiple, for some
+FAILED = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    StopIteration,
+    ImportError,
+)
+
+
+def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
+    """Inputs that the model's forward takes: its main one, else all that are known by name, in the first shapes that pass.
+
+    Raises ModelError where it takes nothing that is known, or none of it passes.
+    """
+    if getattr(model, "config", None) is None:
+        known = "It is no model of Hugging Face's, whose configuration says what its forward takes."
+        raise ModelError(f"{name} cannot be tried out.", known, _todo(model))
+    first: Exception | None = None
+    for given in _candidates(model, seed):
+        try:
+            with torch.no_grad(), eagerly(), torch.random.fork_rng(devices=[]):
+                model(**given)
+        except FAILED as error:
+            pass_memory(error)
+            first = first or error
+            continue
+        return given
+    main = _main_input(model)
+    said = f"The model says: {' '.join(str(first).split())[:200]}" if first else f"Its main input is {main!r}."
+    known = (
+        f"No example that is known of {main!r}, the main one, passes. {said}"
+        if first
+        else f"{said} No example is known."
+    )
+    raise ModelError(f"{name} cannot be tried out.", known, _todo(model)) from first
+
+
+def _main_input(model: nn.Module) -> str:
+    """The name of the model's main input; the first of several."""
+    named: Any = getattr(model, "main_input_name", None) or "input_ids"
+    return named if isinstance(named, str) else str(named[0])
+
+
+def _todo(model: nn.Module) -> str:
+    return f"Give an example of its inputs: load(model, inputs={{...}}), of {_taken(model)}."
+
+
+def _taken(model: nn.Module) -> str:
+    """The names of what a module's forward has to be given."""
+    takes = list(inspect.signature(model.forward).parameters.values())
+    needed = [p.name for p in takes if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return ", ".join(needed) or ", ".join(p.name for p in takes[:6] if p.kind is not p.VAR_KEYWORD)
+
+
+def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
+    """Inputs to try: the main one and what goes with it, in every shape that its kind has; then all that are known."""
+    config: Any = model.config
+    takes = inspect.signature(model.forward).parameters
+    main = _main_input(model)
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+
+    def placed(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if like is None:
+            return dict(given)
+        return {n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for n, t in given.items()}
+
+    def drawn(name: str) -> list[Tensor]:
+        made = MAKERS[name](config, torch.Generator().manual_seed(seed)) if name in MAKERS else []
+        return made if name in takes or name == main else []
+
+    pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
+    beside = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
+    needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
+    for group in grouped(config, list(takes), torch.Generator().manual_seed(seed)):
+        yield placed(group)
+    for own in drawn(main):
+        yield placed({main: own, **({n: made[0] for n in needed if (made := drawn(n))}), **beside})
+    others = [n for n in MAKERS if n in takes and n != main and n not in APART]
+    known = {n: made for n in others if (made := drawn(n))}
+    for own in drawn(main) or [None]:
+        for turn in range(max(map(len, known.values()), default=0)):
+            rest = {n: made[min(turn, len(made) - 1)] for n, made in known.items()}
+            yield placed(({main: own} if own is not None else {}) | rest | beside)
+    for n in others:
+        for own in drawn(n):
+            yield placed({n: own} | beside)
+
+
+def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:
+    text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
+    sizes = [getattr(of, n, None) for of in (text, config) for n in ("vocab_size", "src_vocab_size", "tgt_vocab_size")]
+    known = [n for n in sizes if isinstance(n, int) and n > 1]
+    known = known or [1000]  # ids that are hashed, or letters
+    top = min(known)
+    made = torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
+    marks = {v for of in (text, config) for n, v in vars(of).items() if n.endswith(PLACES) and isinstance(v, int)}
+    for mark in marks:  # which would stand for an image, or for padding
+        made[made == mark] = min(SAFE, top - 1) if min(SAFE, top - 1) not in marks else 0
+    made[:, -1] = max((n for n in range(top - 20, top) if n >= 0 and n not in marks), default=top - 1)
+    return [made]  # some towers answer at the position of the largest id
+
+
+def _part(config: Any, *kinds: str) -> Any:
+    for kind in kinds:
+        found = getattr(config, f"{kind}_config", None)
+        if found is not None and not isinstance(found, dict):
+            return found
+    return config
+
+
+def _pixels(config: Any, draw: torch.Generator) -> list[Tensor]:
+    sizes = _part(config, "vision", "image", "backbone", "encoder")
+    side = getattr(sizes, "image_size", getattr(config, "image_size", None)) or 224
+    high, wide = (side, side) if isinstance(side, int) else tuple(side)[-2:]
+    bands = getattr(sizes, "num_channels", None) or getattr(sizes, "in_channels", None) or 3
+    frames = getattr(sizes, "num_frames", None) or getattr(sizes, "frames_per_clip", None) or 2
+    shapes = [
+        (2, bands, high, wide),
+        (2, frames, bands, high, wide),
+        (2, 1, bands, high, wide),
+        (2, 2, bands, high, wide),
+    ]
+    return [torch.randn(shape, generator=draw) for shape in shapes]
+
+
+def _features(config: Any, draw: torch.Generator) -> list[Tensor]:
+    sizes = _part(config, "audio", "encoder", "speech")
+    frames = getattr(sizes, "max_source_positions", None) or getattr(config, "max_source_positions", None) or FRAMES
+    named = ("num_mel_bins", "n_mels", "feature_size", "input_feat_per_channel", "input_dim", "feat_dim", "num_mels")
+    found = [n for of in (sizes, config) for name in named if isinstance(n := getattr(of, name, None), int)]
+    shapes: list[tuple[int, ...]] = []
+    for bins in dict.fromkeys([*found, 80, 128]):
+        shapes += [(2, bins, 2 * frames), (2, 2 * frames, bins), (2, 160, bins), (2, bins, 3000)]
+    return [torch.randn(shape, generator=draw) for shape in dict.fromkeys(shapes)]
+
+
+def _samples(config: Any, draw: torch.Generator) -> list[Tensor]:
+    bins, frames = getattr(config, "num_mel_bins", 128), getattr(config, "max_length", 1024)
+    shapes: list[tuple[int, ...]] = [(2, SAMPLES), (2, 1, SAMPLES), (2, 2 * BLOCK), (2, 1, 2 * BLOCK)]
+    if isinstance(frames, int) and isinstance(bins, int):
+        shapes.append((2, frames, bins))
+    return [torch.randn(shape, generator=draw) for shape in shapes]
+
+
+def _boxes(config: Any, draw: torch.Generator) -> list[Tensor]:
+    corners = torch.randint(0, 30, (2, SOURCE, 4), generator=draw).sort(-1).values
+    return [corners, corners.float() / 30]
+
+
+def _regions(config: Any, draw: torch.Generator) -> list[Tensor]:
+    named = ("visual_feat_dim", "visual_embedding_dim")
+    width = next((n for name in named if isinstance(n := getattr(config, name, None), int)), 32)
+    return [torch.randn(2, TARGET, width, generator=draw)]
+
+
+def _places(config: Any, draw: torch.Generator) -> list[Tensor]:
+    return [torch.rand(2, TARGET, getattr(config, "visual_pos_dim", 4), generator=draw)]
+
+
+def _queries(config: Any, draw: torch.Generator) -> list[Tensor]:
+    return [torch.randn(2, TARGET, getattr(config, "hidden_size", 32), generator=draw)]
+
+
+def _labels(config: Any, draw: torch.Generator) -> list[Tensor]:
+    return _ids(config, TARGET, draw)
+
+
+MAKERS: dict[str, Callable[[Any, torch.Generator], list[Tensor]]] = {
+    "input_ids": lambda c, d: _ids(c, SOURCE, d),
+    "pixel_values": _pixels,
+    "pixel_values_videos": _pixels,
+    "input_features": _features,
+    "input_values": _samples,
+    "decoder_input_ids": _labels,
+    "qformer_input_ids": _labels,
+    "bbox": _boxes,
+    "visual_feats": _regions,
+    "visual_pos": _places,
+    "visual_embeds": _regions,
+    "query_embeds": _queries,
+    "inputs_embeds": _queries,
+    "task_inputs": lambda c, d: _ids(c, getattr(c, "task_seq_len", TARGET), d),
+}

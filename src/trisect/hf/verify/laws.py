@@ -1,0 +1,487 @@
+"""The laws of attention on every batch that is read: what was found on loading has to hold there, at every position.
+
+What a map makes is compared with x Wᵀ + b by a few random directions g: y·g = x·(Wᵀg) + b·g. That costs two products
+with thin matrices in place of one with W, and what is off in any output unit shows. A sample of positions would miss what is
+off at one word alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import ModelInputs
+from trisect.hf.hooks.calls import Call, tensors_in
+from trisect.hf.locate.affine import (
+    DIRECTIONS,
+    CallLaws,
+    MapLaw,
+    OutLaw,
+    PartLaw,
+    Quantised,
+    ends_of,
+    following_parameters,
+    marks_of,
+    quantised,
+)
+
+
+class Places(NamedTuple):
+    """Positions of a batch: row and position of each, and how many positions a row has (0: not known)."""
+
+    row: Int[Tensor, " N"]
+    position: Int[Tensor, " N"]
+    length: int = 0
+
+    def of(self, x: Tensor, rows: int, length: int, time_first: bool) -> Tensor:
+        """x at those positions, [N units]; x is batch first or time first, and may hold more positions than are asked."""
+        if x.dim() == 3 and rows != length:
+            time_first = tuple(x.shape[:2]) == (length, rows)
+        flat = x.reshape(-1, x.shape[-1])
+        index = self.position * rows + self.row if time_first else self.row * (len(flat) // rows) + self.position
+        return flat[index.to(flat.device)]
+
+
+class _Finding(NamedTuple):
+    """By how much a law is off at each position of a sample, what is allowed, and the law in words."""
+
+    off: Float[Tensor, " N"]
+    allowed: float
+    sample: Places
+    order: int
+    words: str
+    finite: bool = True
+
+
+class Deviations(list[_Finding]):
+    """What was found of the laws of one forward pass; `masks` [B T] of its inputs say which positions are padding."""
+
+    def __init__(self, masks: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.masks = masks
+
+    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
+        """By how much a law is off at some positions, beside the size of what it is about."""
+        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
+        finite = torch.isfinite(size)
+        if bool(finite.all()):
+            self.append(_Finding(share.nan_to_num(torch.inf), allowed, sample, order, words))
+            return
+        lost = ~finite & ~self._padding(sample).to(finite.device)
+        share = torch.where(finite, share.nan_to_num(torch.inf), torch.where(lost, torch.inf, 0.0))
+        self.append(_Finding(share, allowed, sample, order, words, not bool(lost.any())))
+
+    def _padding(self, sample: Places) -> Tensor:
+        """Which of a sample are padding, where there may be no numbers; without lengths to compare none has to have them."""
+        if not sample.length:
+            return torch.ones_like(sample.row, dtype=torch.bool)
+        found = torch.zeros_like(sample.row, dtype=torch.bool)
+        for mask in self.masks:
+            if mask.shape[1] == sample.length and mask.shape[0] > int(sample.row.max()):
+                found = found | ~mask.to(found.device)[sample.row, sample.position]
+        return found
+
+    def fail(self, order: int, words: str) -> None:
+        """A law that cannot hold at all."""
+        none = torch.zeros(1, dtype=torch.long)
+        self.append(_Finding(torch.full((1,), torch.inf), 0.0, Places(none, none), order, words))
+
+    def judge(self, name: str, addresses: Sequence[object]) -> None:
+        """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
+        for one in sorted(self, key=lambda f: f.order):
+            if one.off.numel() and not float(one.off.max()) <= one.allowed:
+                worst = int(one.off.argmax())
+                raise _refusal(name, str(addresses[one.order]), one, worst)
+
+
+def _refusal(name: str, layer: str, one: _Finding, worst: int) -> ModelError:
+    off = float(one.off[worst])
+    where = (
+        f", by {off:.1e} of its size at position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
+    )
+    known = f"In this read {one.words}{where if off < torch.inf else ''}; {one.allowed:.0e} would be rounding."
+    known = known if off < torch.inf else f"In this read {one.words}."
+    if not one.finite:
+        place = f"position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
+        known = f"In this read there is NaN or infinity at {place}, which is no padding."
+        todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
+        return ModelError(f"{layer[0].upper()}{layer[1:]} of {name} gives no numbers.", known, todo)
+    todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
+    return ModelError(
+        f"{layer[0].upper()}{layer[1:]} of {name} does not compute what was found on loading.", known, todo
+    )
+
+
+AT_ONCE = 2048  # positions whose numbers are copied at once
+WEIGHTS = 1 << 24  # attention weights that are multiplied at once
+# what share of the typical size is rounding, for sums of that precision
+ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
+
+
+class _Use(NamedTuple):
+    """What entered a map, what it made, units last; and what of x it multiplied, in the coarsest precision on the way."""
+
+    x: Tensor
+    y: Tensor
+    rounded: Tensor
+    kind: torch.dtype | None = None
+
+    def sampled(self, sample: Places, rows: int, length: int, time_first: bool) -> _Use:
+        """The same at some positions."""
+        x, y = (sample.of(t, rows, length, time_first) for t in (self.x, self.y))
+        rounded = x if self.rounded is self.x else sample.of(self.rounded, rows, length, time_first)
+        return _Use(x, y, rounded, self.kind)
+
+
+class _Mixed(NamedTuple):
+    """What weights times v are at every position, waiting for W_O; the output is [rows, heads, length, width]."""
+
+    order: int
+    shape: tuple[int, ...]
+    allowed: float
+    made: Float[Tensor, "B T r"]
+
+
+@dataclass(eq=False)
+class _Entered:
+    """A copy of what enters maps, one for all maps that it enters unchanged."""
+
+    last: tuple[Tensor, int, Tensor] | None = None
+
+    def of(self, x: Tensor) -> Tensor:
+        """The copy of a tensor as it is now."""
+        if x.is_inference():  # its changes are not counted
+            return x.clone()
+        if self.last is None or self.last[0] is not x or self.last[1] != x._version:
+            self.last = x, x._version, x.clone()
+        return self.last[2]
+
+
+@dataclass(eq=False)
+class Checker:
+    """Looks at the calls and maps of one forward pass; `laws` are those of its calls, null where a call is not read.
+
+    `past` says how many keys come from a cache, `masks` [B T] which positions of the inputs are real.
+    """
+
+    laws: Sequence[CallLaws | None]
+    past: int = 0
+    masks: Sequence[Tensor] = ()
+    wanted: set[tuple[str, int]] = field(default_factory=set)
+    used: dict[str, int] = field(default_factory=dict)
+    uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
+    deviations: Deviations = field(init=False)
+    waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
+    last: dict[tuple[str, int], int] = field(default_factory=dict)
+    leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
+    checked: set[tuple[str, int]] = field(default_factory=set)
+    forward: dict[tuple[str, int], tuple[int, MapLaw]] = field(default_factory=dict)
+    entered: _Entered = field(default_factory=_Entered)
+
+    def __post_init__(self) -> None:
+        self.deviations = Deviations(self.masks)
+        for order, laws in enumerate(self.laws):
+            if laws is not None:
+                own = {(m.name, m.nth) for m in _maps(laws)}
+                self.forward |= {(m.name, m.nth): (order, m) for m in laws.forward}
+                self.wanted |= own | self.forward.keys()
+                self.last |= dict.fromkeys(own, order)
+                self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
+
+    def meet(self, name: str, x: Tensor, y: Tensor, own: Quantised | None = None) -> None:
+        """A map was used."""
+        key = name, self.used.get(name, 0)
+        self.used[name] = key[1] + 1
+        if key in self.last:  # looked at when attention is called: a model may write over either before
+            x, y = self.entered.of(x), y.clone()
+        use = _Use(x, y, x) if own is None else _Use(x, y, own.entered(x), own.kind)
+        if key in self.waiting:
+            self._output(key, use)
+        elif key in self.last:
+            self.uses[key] = use
+        if key in self.forward:
+            _look_behind(self, *self.forward[key], use)
+
+    def left(self, owner: str, out: Any) -> None:
+        """A module gave something on."""
+        order, name, y = self.leaving.pop(owner, (0, "", None))
+        given = [t for t in tensors_in((out,)) if t.is_floating_point()]
+        if y is None or not given:
+            return
+        made = next((t for t in given if t.shape == y.shape), given[0])
+        flat = [t.reshape(-1, t.shape[-1]) for t in (made, y)]
+        if flat[0].shape != flat[1].shape:
+            self.deviations.fail(order, f"{owner} does not give on what {name} makes")
+            return
+        words = f"{owner} does not give on what {name} makes"
+        for sample in _places(1, len(flat[0])):
+            one, other = (t[sample.position.to(t.device)].float() for t in flat)
+            size = other.norm(dim=1) + one.norm(dim=1)
+            # of several rows, as one long one: no length, by which padding would be looked up
+            self.deviations.note(
+                (one - other).norm(dim=1), size, _rounding(made, y), sample._replace(length=0), order, words
+            )
+
+    def call(self, call: Call) -> None:
+        """An attention call was made; what its parts are made of came before it."""
+        laws = self.laws[call.order] if call.order < len(self.laws) else None
+        if laws is None:
+            return
+        if call.fault:
+            self.deviations.fail(call.order, call.fault)
+            return
+        for name, part in laws.parts.items():
+            self._part(call, name, part)
+        for law in laws.maps.values():
+            self._under(call, law)
+        self._mixed(call, laws.out)
+        self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
+        self.entered = _Entered()
+
+    def _under(self, call: Call, law: MapLaw) -> None:
+        """A map with a norm behind it."""
+        key, rows = (law.name, law.nth), call.q.shape[0]
+        use = self.uses.get(key)
+        if use is None or key in self.checked:
+            return
+        self.checked.add(key)
+        self.look(law, use, call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
+
+    def _part(self, call: Call, name: str, law: PartLaw) -> None:
+        t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
+        use = self.uses.get(key)
+        if use is None and self.past and name != "q":
+            return  # all of it is what a cache holds, as the source's keys and values
+        if use is None:
+            self.deviations.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
+            return
+        rows, length = t.shape[0], t.shape[2]
+        if self.past and name != "q":  # what a cache holds was made in another pass
+            made = len(use.y.reshape(-1, use.y.shape[-1])) // rows
+            if made + self.past != length:
+                return
+            t, length = t[:, :, self.past :], made
+        if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
+            self.deviations.fail(
+                call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
+            )
+            return
+        if key not in self.checked:
+            self.checked.add(key)
+            self.look(law.map, use, call.order, rows, length, law.time_first)
+        kind, words = law.map.images.dtype, f"{name} is not what {law.map.name} makes, as it was on loading"
+        words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
+        for sample in _places(rows, length):
+            y = sample.of(use.y, rows, length, law.time_first)
+            made = y.to(kind)[:, law.units.to(y.device)] * law.factors.to(y.device, kind)
+            made = made if law.extra is None else made + law.extra.to(made)
+            given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
+            one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
+            size = made.norm(dim=(1, 2)) + given.norm(dim=(1, 2))
+            # at padding may be nothing but a bias, too small to be seen beside others
+            size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
+            off = (one - other).flatten(1).norm(dim=1)
+            self.deviations.note(off, size, _rounding(t, y), sample, call.order, words)
+
+    def look(self, law: MapLaw, use: _Use, order: int, rows: int, length: int, time_first: bool = False) -> None:
+        """A map's input and output; a length of 0 says that no position of a text is meant."""
+        words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
+        for sample in _places(rows, length or len(use.y.reshape(-1, use.y.shape[-1]))):
+            here = use.sampled(sample, rows, sample.length, time_first)
+            kind, x, y = law.images.dtype, here.rounded, here.y
+            made, given = (
+                x.to(kind) @ law.images.to(x.device) + law.shift.to(x.device),
+                y.to(kind) @ law.directions.to(y.device),
+            )
+            size = (
+                y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
+            )
+            where = sample if length else sample._replace(length=0)
+            self.deviations.note(
+                (made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y, kind=use.kind), where, order, words
+            )
+
+    def _mixed(self, call: Call, law: OutLaw | None) -> None:
+        """Weights times v beside the output, and beside what enters W_O when that comes."""
+        assert call.weights is not None
+        rows, heads, length, width = call.output.shape
+        kind = torch.float64 if call.v.dtype == torch.float64 else torch.float32
+        if law is None or law.heads.shape[:2] != (heads, width):
+            draw = _draw(call.order)
+            looks = torch.randn(heads, width, DIRECTIONS, generator=draw, dtype=kind).to(call.v.device)
+        else:
+            looks = law.heads.to(call.v.device, kind)
+        group, allowed = heads // call.v.shape[1], _rounding(call.v, call.weights)
+        v = (call.v.to(kind).unsqueeze(2) @ looks.unflatten(0, (-1, group))).flatten(1, 2)
+        found: list[Tensor] = []
+        for part in torch.arange(length).split(max(1, WEIGHTS // max(1, call.weights[:, :, 0].numel()))):
+            span = slice(int(part[0]), int(part[-1]) + 1)
+            weights, output = (t[:, :, span].to(kind) for t in (call.weights, call.output))
+            made = (weights @ v).sum(1)
+            given = torch.einsum("bhte,her->btr", output, looks)
+            size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
+            sample = Places(torch.arange(rows).repeat_interleave(len(part)), part.repeat(rows), length)
+            words = "weights times v are not the output"
+            self.deviations.note(
+                (made - given).norm(dim=2).flatten(), size.flatten(), allowed, sample, call.order, words
+            )
+            found.append(made)
+        if law is not None:
+            made = torch.cat(found, 1) if found else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
+            self.waiting[law.map.name, law.map.nth] = _Mixed(call.order, tuple(call.output.shape), allowed, made)
+
+    def _output(self, key: tuple[str, int], use: _Use) -> None:
+        order, (rows, _, length, _), allowed, mixed = self.waiting.pop(key)
+        laws = self.laws[order]
+        law = None if laws is None else laws.out
+        assert law is not None
+        length = min(length, len(use.x.reshape(-1, use.x.shape[-1])) // rows)  # it may be padded for attention alone
+        if use.x.shape[-1] != len(law.own):
+            self.deviations.fail(order, f"what enters {key[0]} is of another width than on loading")
+            return
+        words = f"weights times v are not what enters {key[0]}"
+        for sample in _places(rows, length):
+            x = sample.of(use.x, rows, length, law.time_first).to(law.own.dtype)
+            given = x @ law.own.to(x.device)
+            made = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(given)
+            off = (made - given).norm(dim=1) / DIRECTIONS**0.5
+            self.deviations.note(
+                off, x.norm(dim=1) * law.map.size, max(allowed, _rounding(use.x)), sample, order, words
+            )
+        self.look(law.map, use, order, rows, length, law.time_first)
+        if law.owner:
+            self.leaving[law.owner] = order, key[0], use.y.clone()  # it may be changed in place before it leaves
+
+    def judge(self, name: str, addresses: Sequence[object]) -> None:
+        """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
+        for key, one in self.waiting.items():
+            self.deviations.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
+        self.deviations.judge(name, addresses)
+
+
+def _look_behind(checker: Checker, order: int, law: MapLaw, use: _Use) -> None:
+    """A map of the feed-forward block, whatever the shape that it is used in."""
+    checker.look(law, use, order, 1, 0)
+
+
+def _places(rows: int, length: int) -> Iterator[Places]:
+    """All positions of a batch, some at once."""
+    for index in torch.arange(rows * length).split(AT_ONCE) if rows * length else ():
+        yield Places(index // length, index % length, length)
+
+
+def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
+    """The maps that q, k and v are made by."""
+    return (*(part.map for part in laws.parts.values()), *laws.maps.values())
+
+
+def _draw(order: int) -> torch.Generator:
+    return torch.Generator().manual_seed(order)
+
+
+def _rounding(*given: Tensor, kind: torch.dtype | None = None) -> float:
+    """What share is rounding where tensors of these precisions meet, and another precision on the way."""
+    kinds = [t.dtype for t in given] + ([] if kind is None else [kind])
+    found = max(ROUNDING.get(own, ROUNDING[torch.float32]) for own in kinds)
+    coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or found == 1e-4 for t in given)
+    return max(found, ROUNDED_PRODUCTS) if coarse else found
+
+
+@contextlib.contextmanager
+def checking(
+    model: nn.Module,
+    name: str,
+    laws: Sequence[CallLaws | None],
+    addresses: Sequence[object],
+    inputs: ModelInputs,
+) -> Iterator[Checker]:
+    """Look at the laws in one forward pass over those inputs inside; raises ModelError at its end where one does not hold."""
+    checker = Checker(laws, _past(inputs), _masks(inputs))
+    modules = dict(model.named_modules())
+    names = {key[0] for key in checker.wanted}
+    owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
+    with contextlib.ExitStack() as stack:
+        for one in names & modules.keys():
+            stack.callback(
+                modules[one].register_forward_hook(_meeting(checker, one, modules[one]), with_kwargs=True).remove
+            )
+        for one in owners & modules.keys():
+            hook = lambda _m, _a, out, one=one: checker.left(one, out)  # noqa: E731
+            stack.callback(modules[one].register_forward_hook(hook).remove)
+        if bare := names - modules.keys():
+            stack.enter_context(
+                following_parameters(model, lambda n, x, y: checker.meet(n, x, y) if n in bare else None)
+            )
+        yield checker
+    checker.judge(name, addresses)
+
+
+def _masks(inputs: ModelInputs) -> tuple[Tensor, ...]:
+    """Which positions are real, of every mask [B T] among the inputs."""
+    given = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
+    return tuple(t.bool() for t in given if t.dim() == 2)
+
+
+def _past(inputs: ModelInputs) -> int:
+    """How many positions a cache among the inputs holds."""
+    return max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
+
+
+@torch.no_grad()
+def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], addresses: Sequence[object]) -> None:
+    """Feed a few random vectors to every map that weights were found in, and compare those that are bare parameters with their marks.
+
+    Raises ModelError where one makes something else by now.
+    """
+    checker, modules = Checker(laws), dict(model.named_modules())
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    for order, own in enumerate(laws):
+        maps = () if own is None else (*_maps(own), *(() if own.out is None else (own.out.map,)))
+        for bare, mark in () if own is None else own.bare.items():
+            now, known = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
+            off = torch.inf if now is None else float((now - known).norm() / known.norm().clamp_min(1e-30))
+            if not off <= ROUNDING[torch.float64]:
+                checker.deviations.fail(order, f"{bare} is not what it was on loading")
+        for law in maps:
+            module = modules.get(law.name)
+            if module is None or (law.name, law.nth) in checker.checked:
+                continue
+            checker.checked.add((law.name, law.nth))
+            x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
+            x, y = _fed(module, x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
+            own = quantised(module)
+            use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
+            checker.look(law, use, order, 1, 0)
+    checker.judge(name, addresses)
+
+
+def _fed(module: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
+    """What enters a map that is given some vectors, which hooks of the model's own may change, and what it makes."""
+    met: list[tuple[Tensor, Tensor] | None] = []
+    noting = module.register_forward_hook(lambda m, a, k, out: met.append(ends_of(m, a, k, out)), with_kwargs=True)
+    try:
+        module(given)
+    finally:
+        noting.remove()
+    assert met[0] is not None
+    return met[0]
+
+
+def _meeting(checker: Checker, name: str, module: nn.Module) -> Callable[..., None]:
+    own = quantised(module)
+
+    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        ends = ends_of(module, args, kwargs, out)
+        if ends is not None:
+            checker.meet(name, *ends, own)
+
+    return hook

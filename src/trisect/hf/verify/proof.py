@@ -1,0 +1,548 @@
+"""The proof of a loaded model: coverage, laws of attention, projections and cause, with a verdict per layer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trisect.core.errors import ModelError, began, pass_memory
+from trisect.core.subject import Heads, ModelInputs, Parts, Shape, Writer
+from trisect.core.trace import NAMES, Address
+from trisect.hf.batches import first_tensor
+from trisect.hf.files.model_errors import room, said_of, saying
+from trisect.hf.hooks.calls import (
+    NOTHING,
+    Call,
+    CallHook,
+    Calls,
+    Edits,
+    alone,
+    copied,
+    eagerly,
+    evaluating,
+    kept,
+    opened,
+    sparing,
+)
+from trisect.hf.hooks.interface_hook import UnreadAttention, eager, find_pieces, record_interface
+from trisect.hf.hooks.product_hook import IN_PIECES, following, record_products
+from trisect.hf.locate.affine import TOLERANCE, CallLaws, is_affine
+from trisect.hf.locate.blocks import Around
+from trisect.hf.locate.weights import CallWeights, find_weights, tolerance
+from trisect.hf.verify.agreement import (
+    NO_ROUNDING,
+    Agreement,
+    Response,
+    Rounding,
+    autocast_of,
+    cached_otherwise,
+    coarsest,
+    derived,
+    find_response,
+    longest,
+    rounding_of,
+    unspoilt,
+)
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.sources import displaced, find_addresses, reordered
+
+SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
+
+
+class Coverage(NamedTuple):
+    """What the better hook saw of one forward pass, what no hook saw, and how far that hook moved the answer.
+
+    `moved` is the largest change of the answer by recording it, in the same implementation (0: bit for bit); `apart`
+    that between the implementation which is read and the one which the model came with (PyTorch's fast path among them), as
+    a share of the largest.
+    """
+
+    hook: CallHook
+    words: str
+    calls: tuple[Call, ...]
+    unread: tuple[UnreadAttention, ...]
+    answer: Tensor
+    moved: float
+    apart: float
+
+
+@torch.no_grad()
+def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
+    """Read one forward pass through both hooks, and keep the one that sees more; the interface where both see the same.
+
+    Raises ModelError where two passes over the same inputs differ by themselves.
+    """
+    with _running(model) as ran, eagerly():
+        own = first_tensor(model(**inputs))
+    with following(model, calls=Calls(copied)) as follower:
+        followed = first_tensor(model(**inputs))
+    # a second pass that differs may be the hook's doing or the model's
+    if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
+        _refuse_nan(model, own)
+        given = f"{type(model).__name__} answers the same inputs in two ways."
+        raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
+    with opened():
+        open_own = first_tensor(model(**inputs))
+        plain, error = _eagerly(model, inputs)
+    calls, taped = Calls(copied), own
+    if plain is not None:
+        with record_interface(model, NOTHING, calls=calls):
+            taped = first_tensor(model(**inputs))
+    elif not follower.calls:
+        raise _no_eager(model, error) from error
+    read = [c.module for c in (*calls, *follower.calls)]
+    cut = [s for s in follower.unread if s.words == IN_PIECES and not _among(s.module, read)]
+    pieces = find_pieces(model, inputs, cut)
+    if pieces:
+        with following(model, pieces=pieces, calls=Calls(copied)) as follower:
+            followed = first_tensor(model(**inputs))
+    by_tape = bool(calls) and len(calls) >= len(follower.calls)
+    if plain is not None and len(calls) == len(follower.calls) and not _near(model, plain, own):
+        by_tape = not _near(model, open_own, own)  # as it was loaded, where eager attention is another
+    chosen, other = (calls, follower.calls) if by_tape else (follower.calls, calls)
+    read = [c.module for c in chosen]
+    whole = [p.module for p in pieces] + (read if by_tape else [])
+    unread = [s for s in follower.unread if not _among(s.module, whole)]
+    unread += [UnreadAttention(c.module, "only the other hook sees it") for c in other if not _among(c.module, read)]
+    named = read + [s.module for s in unread]
+    unread += [UnreadAttention(name, SILENT) for name in ran if not _among(name, named)]
+    beside = silent_layers(model, named) if chosen else []
+    unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
+    hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
+    shown = plain if by_tape and plain is not None else open_own
+    moved = _change(taped if by_tape else followed, shown)
+    apart = _apart(shown, own)
+    answer = taped if by_tape else followed
+    return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
+
+
+def _refuse_nan(model: nn.Module, answer: Tensor) -> None:
+    """Raise ModelError for an answer with NaN, which is equal to nothing, itself included."""
+    if count := int(answer.isnan().sum()):
+        known = (
+            f"{count:,} of {answer.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
+        )
+        todo = "Look at its weights, or read it in a wider precision, such as float64."
+        raise ModelError(f"{type(model).__name__} answers with what are no numbers.", known, todo)
+
+
+def _eagerly(model: nn.Module, inputs: ModelInputs) -> tuple[Tensor, None] | tuple[None, RuntimeError]:
+    """The answer with eager attention, which shows its weights; the error where the model has none that runs."""
+    try:
+        with eager(model):
+            return first_tensor(model(**inputs)), None
+    except RuntimeError as error:
+        pass_memory(error)
+        return None, error
+
+
+def _no_eager(model: nn.Module, error: object) -> ModelError:
+    given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
+    known = f"The model says: {' '.join(str(error).split())[:200]}"
+    return ModelError(given, known, "Choose a model whose eager attention runs.")
+
+
+def _near(model: nn.Module, answer: Tensor, own: Tensor) -> bool:
+    """Whether an answer is the model's own but for rounding."""
+    return _apart(answer, own) <= max(TOLERANCE[own.dtype], coarsest(model))
+
+
+def should_attend(module: nn.Module) -> bool:
+    """Whether a module calls itself attention and owns at least three affine maps (or torch's own packed ones)."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    named = "attention" in type(module).__name__.lower() or "attn" in type(module).__name__.lower()
+    return named and sum(is_affine(child) for child in module.children()) >= 3
+
+
+def silent_layers(model: nn.Module, attending: Sequence[str]) -> list[UnreadAttention]:
+    """The layers of a hybrid that mix their sequence otherwise: those beside layers that attend, in one list of layers."""
+    found, shared = [], {id(model.get_submodule(name)) for name in attending}
+    for name, module in model.named_modules():
+        layers = {f"{name}.{n}" if name else n: c for n, c in module.named_children()}
+        inner = any(part.isdigit() for part in name.split("."))  # the parts of one layer, as T5 lists them
+        if inner or not isinstance(module, nn.ModuleList) or len(layers) < 2:
+            continue
+        loud = {place for place in layers if any(a.startswith(f"{place}.") or a == place for a in attending)}
+        loud |= {place for place, layer in layers.items() if not shared.isdisjoint(map(id, layer.modules()))}
+        usual = {n for place in loud for n, _ in layers[place].named_children()}
+        for place in layers.keys() - loud if loud else ():
+            own = [n for n, _ in layers[place].named_children() if n not in usual]
+            mixer = f"{place}.{own[0]}" if own else place
+            words = f"in it nothing calls softmax on one product of queries and keys ({type(model.get_submodule(mixer)).__name__})"
+            found.append(UnreadAttention(mixer, words))
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def _running(model: nn.Module) -> Iterator[list[str]]:
+    """The names of the modules that should attend and are used in the passes inside."""
+    ran: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if should_attend(module):
+                hook = lambda _m, _a, name=name: ran.append(name)  # noqa: E731
+                stack.callback(module.register_forward_pre_hook(hook).remove)
+        yield ran
+
+
+def _among(name: str, others: Sequence[str]) -> bool:
+    """Whether that module is one of the others, inside one, or around one."""
+    return any(name == o or name.startswith(f"{o}.") or o.startswith(f"{name}.") or not o for o in others)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.equal(a, b))
+
+
+def _apart(a: Tensor, own: Tensor) -> float:
+    """How far an answer is from the model's own, as a share of the largest, where the latter is not left at 0.
+
+    PyTorch's fast path leaves padding at 0.
+    """
+    if a.shape != own.shape or not own.dim():
+        return _change(a, own)
+    return float((a - own)[own.ne(0)].abs().amax() if own.any() else 0.0) / float(own.abs().max().clamp_min(1e-30))
+
+
+def _change(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max()) if a.shape == b.shape else float("inf")
+
+
+TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
+
+
+BEHIND = "rows of weights sum to less than 1, and what they are short of does not stand in the softmax, as a sink does"
+OTHER_STEPS = "where gradients are asked for it is computed in other steps than where none are"
+
+
+class Cause(NamedTuple):
+    """Whether a write to q, k and v of one call reaches the answer, and how its weights move with q and k."""
+
+    reached: tuple[bool, bool, bool]
+    response: Response
+
+
+class Law(NamedTuple):
+    """The laws that one attention call was found to satisfy.
+
+    `rows` is the largest |sum of weights − 1|, `mixing` the largest |weights v − output| as a share of the largest
+    output, `sink` whether rows may sum to less, `ahead` whether a position gives weight to a later one. `cause` says
+    of q, k and v whether a write there reaches the answer, `order` what is wrong with the order of rows. `fault` is what
+    was seen of the call by itself that forbids to read it; `scaled` says that its weights move with q and k as a softmax
+    of `scale` q·k does; `terms` is that of the Call.
+    """
+
+    rows: float
+    mixing: float
+    sink: bool
+    cause: tuple[bool, bool, bool]
+    allowed: float
+    ahead: bool = False
+    order: str = ""
+    fault: str = ""
+    scaled: bool = True
+    terms: int = 1
+
+    @property
+    def failure(self) -> str:
+        """What fails, in words; empty where nothing does."""
+        if self.fault:
+            return self.fault
+        if not (self.rows <= self.allowed or self.sink):
+            return f"rows of weights sum to 1 only within {self.rows:.1e}"
+        if not self.mixing <= self.allowed:
+            return f"weights times v miss the output by {self.mixing:.1e}"
+        if not all(self.cause):
+            dead = ", ".join(n for n, reached in zip("qkv", self.cause, strict=True) if not reached)
+            return f"what is written to {dead} does not reach the answer"
+        return self.order
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """What was proved of a model, attention call by attention call, and how to read it.
+
+    `found` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
+    and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` says
+    how far q, k and v and the answer of a quantised model would move if its maps did not round what they are given.
+    """
+
+    name: str
+    hook: CallHook
+    words: str
+    addresses: tuple[Address, ...]
+    found: tuple[CallWeights, ...] = field(repr=False)
+    laws: tuple[Law, ...]
+    shape: Shape
+    unread: tuple[UnreadAttention, ...] = ()
+    refusal: ModelError | None = None
+    rounding: Rounding = NO_ROUNDING
+    agreement: Agreement = field(default_factory=lambda: Agreement(0, float("inf")), repr=False)
+
+    def rows(self) -> tuple[dict[str, str], ...]:
+        """A row of words per layer, and one per attention that is not read."""
+        rows = []
+        for address, found, law in zip(self.addresses, self.found, self.laws, strict=True):
+            row = {"layer": str(address), "module": found.module, "hook": self.words}
+            row["laws"] = f"rows {law.rows:.0e}{' (sink)' if law.sink else ''}, output {law.mixing:.0e}"
+            for name in NAMES:
+                origin = found.projections.origins[name]
+                residual = "" if origin.residual is None else f" ({origin.residual:.0e})"
+                row[name] = origin.how + residual
+            reached = [n for n, yes in zip("qkv", law.cause, strict=True) if yes]
+            row["cause"] = " ".join(reached) or "none"
+            row["verdict"] = f"not verified: {law.failure}" if law.failure else "verified"
+            rows.append(row)
+        empty = dict.fromkeys(("laws", *NAMES, "cause"), "")
+        rows += [
+            {"layer": "", "module": s.module, "hook": "none", **empty, "verdict": f"not verified: {s.words}"}
+            for s in self.unread
+        ]
+        return tuple(rows)
+
+    def call_laws(self) -> tuple[CallLaws | None, ...]:
+        """What every read looks at again, call by call; null for what is not read."""
+        return tuple(found.laws if found.valid else None for found in self.found)
+
+    def around(self) -> dict[Address, Around]:
+        """The norm and the residual around attention, for every layer where they were found."""
+        return {f.projections.address: f.around for f in self.found if f.around is not None}
+
+    def read_at(self, call: Call) -> CallWeights | None:
+        """What was found of a call that is read, by its place and its module; null for one that is not."""
+        own = self.found[call.order] if call.order < len(self.found) else None
+        return own if own is not None and own.module == call.module and own.valid else None
+
+    @property
+    def several(self) -> tuple[str, ...]:
+        """Which layers' scores are more than one product, so that q and k are not all that makes them."""
+        return tuple(
+            f"{address}: its scores are a sum of {law.terms} products; q and k are those of one of them"
+            for address, law in zip(self.addresses, self.laws, strict=True)
+            if law.terms > 1 and not law.failure
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
+        return (*self.several, *self._origins())
+
+    def _origins(self) -> tuple[str, ...]:
+        return tuple(
+            f"{address}, {name}: {found.projections.origins[name].words}"
+            for address, found in zip(self.addresses, self.found, strict=True)
+            for name in NAMES
+            if found.projections.origins[name].how != "rows"
+        )
+
+
+@alone
+@torch.inference_mode(False)
+@torch.enable_grad()
+def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Proof:
+    """Prove on one forward pass that what is read of a model's attention is what the model computes.
+
+    In this order: coverage (every attention is seen), laws (weights sum to one, weights v = output, the answer is
+    unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
+    own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
+    """
+    began(f"Verifying {name} …")
+    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model), unspoilt(model), kept():
+        given = example_inputs(name, model) if inputs is None else {n: _derivable(t) for n, t in inputs.items()}
+        if inputs is not None:
+            try_out(name, model, given)
+        try:
+            return _prove(name, model, given)
+        except RuntimeError as error:
+            if "Inference tensors cannot be saved for backward" not in str(error):
+                raise
+            known = "No gradient can be followed beside it, by which a model is verified."
+            todo = "Load the model again, and run it in torch.inference_mode only once it is verified."
+            raise ModelError(f"{name} keeps a tensor that was made in inference mode.", known, todo) from error
+
+
+def _derivable(given: Any) -> Any:
+    """An input beside which gradients can be asked for, as beside those that were made in inference mode they cannot."""
+    return given.clone() if isinstance(given, Tensor) and given.is_inference() else given
+
+
+@torch.no_grad()
+def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
+    """Raise ModelError for an example of inputs that a model does not run with, whatever it raises of them."""
+    if empty := next((n for n, t in given.items() if isinstance(t, Tensor) and 0 in t.shape[:2]), None):
+        shape = tuple(given[empty].shape)
+        words = f"The input {empty!r} of {name} is empty: its shape is {shape}."
+        raise ModelError(words, "A pass has at least one row and one position.", "Give an example with some.")
+    known = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in given.items())
+
+    def refused(error: Exception) -> ModelError:
+        todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
+        return ModelError(f"{name} does not run with the example {known}.", said_of(error, 200), todo)
+
+    with saying(refused), eagerly():
+        model(**given)
+
+
+def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
+    seen = read_coverage(model, given)
+    if not seen.calls:
+        return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, _unseen(name, model, seen.unread))
+    if all(call.k.shape[2] == 1 for call in seen.calls):
+        known = "With one key every weight is 1, whatever queries and keys are."
+        raise ModelError(f"The example of inputs of {name} has one position.", known, "Give one with several.")
+    addresses = find_addresses(name, model, seen.calls, given, seen.hook)
+    causes = find_causes(model, given, seen.hook, seen.calls)
+    laws = tuple(
+        check_law(call, cause.reached, _has_sink(model, call))._replace(scaled=cause.response.scaled)
+        for call, cause in zip(seen.calls, causes, strict=True)
+    )
+    short = ["" if cause.response.sink or not law.sink else BEHIND for law, cause in zip(laws, causes, strict=True)]
+    faults = [law.fault or cause.response.fault or why for law, cause, why in zip(laws, causes, short, strict=True)]
+    sinks = [law.sink and cause.response.sink for law, cause in zip(laws, causes, strict=True)]
+    laws = tuple(law._replace(fault=f, sink=sink) for law, f, sink in zip(laws, faults, sinks, strict=True))
+    found = find_weights(model, given, seen.hook, addresses)
+    elsewhere = displaced(model, given, seen.hook, addresses)
+    orders = [f.order or elsewhere.get(n, "") for n, f in enumerate(found)]
+    laws = tuple(law._replace(order=order) for order, law in zip(orders, laws, strict=True))
+    found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
+    heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
+    rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
+    allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
+    refusal = cached_otherwise(name, model, given, seen.calls, seen.answer, allowed)
+    refusal = refusal or reordered(name, model, given, seen.hook, seen.calls)
+    refusal = refusal or _refused(name, seen, addresses, laws, allowed)
+    agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))
+    about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
+    return Proof(name, seen.hook, seen.words, *about)
+
+
+def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:
+    """The laws of one call; with a sink, rows of weights may sum to less than one but not to more."""
+    if call.weights is None:
+        return Law(float("inf"), float("inf"), False, cause, tolerance(call.v), fault=call.fault)
+    weights, v, output = (t.detach().double() for t in (call.weights, call.v, call.output))
+    sums = weights.sum(-1)
+    made = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], 1)
+    size = float(output.abs().max().clamp_min(1e-30))
+    allowed = tolerance(call.v)
+    below = sink and bool((sums <= 1 + allowed).all()) and bool((weights >= 0).all())
+    # a padded position may attend to nothing at all
+    nothing = weights.eq(0).all(-1) & output.eq(0).all(-1)
+    rows = float((sums - 1).masked_fill(nothing, 0).abs().max()) if not nothing.all() else float("inf")
+    ahead = weights.shape[2] == weights.shape[3] and bool(weights.triu(1).ne(0).any())
+    mixing = float((made - output).abs().max()) / size
+    return Law(rows, mixing, below and rows > allowed, cause, allowed, ahead, fault=call.fault, terms=call.terms)
+
+
+def find_causes(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Cause, ...]:
+    """For each call whether a write to its q, k and v reaches the answer, and how its weights move with q and k.
+
+    All are written to at once, each by an amount of its own that is zero; the derivative of the answer by that amount
+    says whether any other write would have changed it. Where it is 0, as after a softmax that is all on one key or
+    between values that are all the same, the opposite is written instead.
+    """
+    written: dict[int, tuple[Tensor, ...]] = {}
+
+    def nudge(order: int) -> Writer:
+        def write(parts: Parts) -> Parts:
+            written[order] = tuple(torch.zeros_like(t).requires_grad_() for t in parts)
+            return Parts(*(t + amount for t, amount in zip(parts, written[order], strict=True)))
+
+        return write
+
+    orders = range(len(calls))
+    try:
+        with torch.enable_grad(), hook(model, Edits(write={n: nudge(n) for n in orders}), calls=Calls(copied)) as made:
+            answer = first_tensor(model(**inputs))
+    except ModelError as error:  # a hook that cannot write here
+        return (Cause((False, False, False), Response(False, f"nothing can be written to it ({error.known})")),) * len(
+            calls
+        )
+    if len(made) != len(calls) or len(written) != len(calls):
+        return (Cause((False, False, False), Response(False, OTHER_STEPS)),) * len(calls)
+    draw = torch.Generator().manual_seed(0)
+    mixed = (answer * torch.randn(answer.shape, generator=draw).to(answer)).sum()
+    flat = [amount for n in orders for amount in written[n]]
+    found = mixed.requires_grad
+    grads = torch.autograd.grad(mixed, flat, retain_graph=True, allow_unused=True) if found else (None,) * len(flat)
+
+    def reaches(order: int, part: int) -> bool:
+        grad = grads[3 * order + part]
+        return (grad is not None and bool(grad.any())) or _opposed(model, inputs, hook, order, part, answer.detach())
+
+    return tuple(
+        Cause((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(made[n], *written[n][:2])) for n in orders
+    )
+
+
+@torch.no_grad()
+def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor) -> bool:
+    """Whether the answer changes when the negative of q, k or v is written to one call.
+
+    Where it does not, q and k are tried once more between random values: an example may give every position the same
+    value (0 where a constructed model reads none of its words), so that no weights could change anything.
+    """
+
+    def answer(opposite: bool, random: bool) -> Tensor:
+        def write(parts: Parts) -> Parts:
+            made = Parts(*(-t if opposite and i == part else t for i, t in enumerate(parts)))
+            draw = torch.Generator().manual_seed(order)
+            return made._replace(v=torch.randn(made.v.shape, generator=draw).to(made.v)) if random else made
+
+        with hook(model, Edits(write={order: write})):
+            return first_tensor(model(**inputs))
+
+    if not torch.equal(answer(True, False), clean):
+        return True
+    return NAMES[part] != "v" and not torch.equal(answer(True, True), answer(False, True))
+
+
+def _heads(call: Call) -> Heads:
+    return Heads(call.q.shape[1], call.v.shape[1])
+
+
+def _has_sink(model: nn.Module, call: Call) -> bool:
+    """Whether the attention module has a parameter with one number per head, as sinks have, or a map that makes one."""
+    module, heads = model.get_submodule(call.module), call.q.shape[1]
+    maps = [child for child in module.children() if isinstance(child, nn.Linear)]
+    return any(p.numel() == heads for p in module.parameters(recurse=False)) or any(
+        m.out_features == heads for m in maps
+    )
+
+
+def _unseen(name: str, model: nn.Module, unread: Sequence[UnreadAttention]) -> ModelError:
+    if not unread:
+        known = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
+        return ModelError(f"{name} has no attention that can be read.", known, TODO)
+    return ModelError(f"{name} cannot be read.", _listed(model, unread), TODO)
+
+
+def _listed(model: nn.Module, unread: Sequence[UnreadAttention]) -> str:
+    first = unread[0]
+    more = f", and so for {len(unread) - 1} more" if len(unread) > 1 else ""
+    return f"{type(model.get_submodule(first.module)).__name__} {first.module!r}: {first.words}{more}."
+
+
+def _refused(
+    name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
+) -> ModelError | None:
+    """Why the whole model is refused; null where at least one layer passes and the answer stays what it is.
+
+    Two ways to compute it may be as far apart as is allowed: maps that round, round each on its own.
+    """
+    if seen.moved:
+        known = f"Recorded, its answer differs by {seen.moved:.1e}."
+        return ModelError(f"{name} does not answer the same while it is read.", known, TODO)
+    if seen.apart > allowed:
+        known = f"Computed eagerly, which shows the weights, its answer differs by a share of {seen.apart:.1e}."
+        return ModelError(f"{name} has two kinds of attention that do not agree.", known, TODO)
+    failures = [f"{a}: {law.failure}" for a, law in zip(addresses, laws, strict=True) if law.failure]
+    if len(failures) == len(laws):
+        return ModelError(f"{name} does not pass the proof.", f"{failures[0]}; no layer passes.", TODO)
+    return None

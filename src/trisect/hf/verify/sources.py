@@ -1,0 +1,604 @@
+"""Whose positions the keys of an attention call are, in their order, and which calls are layers of one stack."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from trisect.core.errors import ModelError, pass_memory
+from trisect.core.subject import ModelInputs, Parts
+from trisect.core.trace import Address
+from trisect.hf.hooks.calls import Arguments, Call, CallHook, Calls, Edits, NamedArguments, copied
+
+SELF, CROSS, MERGED = "self", "cross", "merged"
+
+
+class CallSource(NamedTuple):
+    """Where a call stands: the nth use of its module in the pass, and whose positions its keys are."""
+
+    module: str
+    nth: int
+    kind: str
+
+
+class EnteredFloats:
+    """The floats that entered the module around the call under way, each cut from its graph."""
+
+    def __init__(self) -> None:
+        self.inside: str | None = None
+        self.given: list[Tensor] = []
+        self.leaves: list[Tensor] = []
+        self.before: dict[int, tuple[Tensor, Tensor]] = {}
+        self.uses: dict[str, int] = {}
+        self.put: list[_Slot] = []
+
+    def enter(self, name: str, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
+        """A module that attends, or one around it, begins; the outermost that is given floats is cut off."""
+        self.uses[name] = self.uses.get(name, -1) + 1
+        if self.inside is not None:
+            return None
+        made: dict[int, Any] = {}
+        leaves: list[tuple[Tensor, Tensor]] = []
+        given = _mapped((args, dict(kwargs)), made, leaves, self.put)
+        if not leaves:
+            self.restore()
+            return None
+        self.inside, self.given, self.leaves = name, [own for own, _ in leaves], [leaf for _, leaf in leaves]
+        self.before |= {id(leaf): (own, leaf) for own, leaf in leaves}
+        return given
+
+    def words(self, which: Iterable[int]) -> set[Node]:
+        """The look-ups of embeddings that some of those floats are made of, the cuts before them put together again."""
+        open_, seen, found = [self.given[i].grad_fn for i in which], set[Node](), set[Node]()
+        while open_:
+            node = open_.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if type(node).__name__.startswith("EmbeddingBackward"):
+                found.add(node)
+            cut = self.before.get(id(getattr(node, "variable", None)))
+            open_ += [one for one, _ in node.next_functions] + ([] if cut is None else [cut[0].grad_fn])
+        return found
+
+    def leave(self, name: str) -> None:
+        """That module is done."""
+        if self.inside == name:
+            self.inside, self.given, self.leaves = None, [], []
+            self.restore()
+
+    def restore(self) -> None:
+        """What was put into lists and dictionaries of the model's own is as it was, where the model put nothing else there."""
+        for held, place, own, copy in self.put:
+            if (place in held if isinstance(held, dict) else place < len(held)) and held[place] is copy:
+                held[place] = own
+        self.put.clear()
+
+
+class _Slot(NamedTuple):
+    """A place in a list or dictionary, what stood there, and what stands there now, made of leaves' copies."""
+
+    held: dict[Any, Any] | list[Any]
+    place: Any
+    own: Any
+    copy: Any
+
+
+def _mapped(given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[_Slot]) -> Any:
+    """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one.
+
+    Lists and dictionaries stay the model's own, since a layer may leave in them what a later one takes out. `made` is
+    what stands for each object by its id, so that one that is given twice, or holds itself, is gone through once.
+    """
+    if isinstance(given, Tensor):
+        if not given.is_floating_point() or given.dim() < 2:
+            return given
+        if id(given) not in made:
+            leaf = given.detach().requires_grad_()
+            leaves.append((given, leaf))
+            made[id(given)] = leaf.clone()
+        return made[id(given)]
+    if type(given) is tuple:
+        return tuple(_mapped(one, made, leaves, put) for one in given)
+    if type(given) in (list, dict) and id(given) not in made:
+        made[id(given)] = given
+        for place, own in list(enumerate(given) if type(given) is list else given.items()):
+            copy = _mapped(own, made, leaves, put)
+            if copy is not own:
+                given[place] = copy
+                put.append(_Slot(given, place, own, copy))
+    return given
+
+
+def find_sources(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
+) -> tuple[CallSource, ...]:
+    """Whose positions the keys of every call are, in order; what no gradient says is decided by lengths."""
+    around = _around([call.module for call in calls])
+    cut, found = EnteredFloats(), list[CallSource]()
+    try:
+        with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
+            model(**inputs)
+    except RuntimeError as error:  # a model that cannot be derived
+        pass_memory(error)
+        found = []
+    if len(found) != len(calls):
+        return tuple(CallSource(call.module, 0, _by_length(call)) for call in calls)
+    return tuple(found)
+
+
+def _around(modules: Sequence[str]) -> list[str]:
+    """The modules that attend, and those around one of them alone."""
+    own = set(modules)
+    names = {name[:i] for name in own for i, letter in enumerate(name) if letter == "."} | own
+    return [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in own) == 1]
+
+
+@contextlib.contextmanager
+def _watching(
+    model: nn.Module, names: Sequence[str], cut: EnteredFloats, calls: Sequence[Call], found: list[CallSource]
+) -> Iterator[None]:
+    def leave(name: str) -> None:
+        found.extend(_source(call, cut) for call in calls[len(found) :])
+        cut.leave(name)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(cut.restore)
+        for name in names:
+            module = model.get_submodule(name)
+            before = lambda _m, a, k, name=name: cut.enter(name, a, k)  # noqa: E731
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(lambda _m, _a, _o, name=name: leave(name)).remove)
+        yield
+        found.extend(_source(call, cut) for call in calls[len(found) :])
+
+
+def _source(call: Call, cut: EnteredFloats) -> CallSource:
+    return CallSource(call.module, cut.uses.get(call.module, 0), _kind(call, cut))
+
+
+def _kind(call: Call, cut: EnteredFloats) -> str:
+    asks, gives = _reached(call.q, cut.leaves), _reached(call.v, cut.leaves)
+    if not gives or not asks:  # learned queries, or nothing that is known
+        return _by_length(call)
+    if asks & gives:
+        return MERGED if gives - asks and call.k.shape[2] > call.q.shape[2] else SELF
+    # a shorter sequence made of the other one just before, as Funnel's
+    pooled = any(
+        _reached(cut.given[a], [cut.given[b]]) or _reached(cut.given[b], [cut.given[a]]) for a in asks for b in gives
+    )
+    return SELF if pooled or (_in_step(call) and cut.words(asks) == cut.words(gives)) else CROSS
+
+
+def _in_step(call: Call) -> bool:
+    """Whether no position sees a later one: then one sequence made in two ways may be read, as by norms of their own."""
+    weights, length = call.weights, call.q.shape[2]
+    return weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
+
+
+def _reached(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
+    if not t.requires_grad or not leaves:
+        return set()
+    draw = torch.Generator().manual_seed(0)
+    mixed = (t * torch.randn(t.shape, generator=draw).to(t)).sum()
+    found = torch.autograd.grad(mixed, leaves, retain_graph=True, allow_unused=True)
+    return {i for i, grad in enumerate(found) if grad is not None and bool(grad.any())}
+
+
+def _by_length(call: Call) -> str:
+    return SELF if call.q.shape[2] == call.k.shape[2] else CROSS
+
+
+@torch.no_grad()
+def flows(model: nn.Module, inputs: ModelInputs, hook: CallHook, source: int, later: Call) -> bool:
+    """Whether what one call gives reaches a later one: whether its queries change when the values of the first do."""
+
+    def write(parts: Parts) -> Parts:
+        return Parts(parts.q, parts.k, -2 * parts.v)
+
+    with hook(model, Edits(write={source: write})) as calls:
+        model(**inputs)
+    return not torch.equal(calls[later.order].q, later.q)
+
+
+PLACE = 1  # the first may be a special token's
+TRIES = 8  # orders that are drawn until one rises and falls
+
+
+@torch.no_grad()
+def reordered(
+    name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
+) -> ModelError | None:
+    """Why a model is refused that turns, sorts or shifts its tokens by itself; null where that does not show.
+
+    One token of the last row is replaced by another of that row; then that row is put in an order of no sort, in which tokens
+    change places. The first queries, keys or values that are as many as tokens and change have to change there: else a
+    trace's positions are not those of the tokens beside them.
+    """
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+        return None
+    row = ids.shape[0] - 1
+    others = ids[row][ids[row] != ids[row, PLACE]]
+    if not len(others):
+        return None
+
+    def called(tokens: Int[Tensor, " T"]) -> Sequence[Call]:
+        given = ids.clone()
+        given[row] = tokens
+        with hook(model) as made:
+            model(**{**inputs, "input_ids": given})
+        return list(made)
+
+    changed = ids[row].clone()
+    changed[PLACE] = others[-1]
+    try:
+        moved = _moved(calls, called(changed), ids)
+        if moved is None:
+            return None
+        if not moved[row, PLACE]:
+            known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
+            return _refusal(name, known)
+        one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
+        base = called(one) if swaps else []
+        still: list[int] = []
+        for other in swaps:
+            moved = _moved(base, called(other), ids)
+            places = one.ne(other).nonzero().flatten().tolist()
+            places = [p for p in places if moved is None or not moved[row, p]]
+            # two tokens may be alike to the model; then neither says anything where it stands
+            still += [p for p in places if _moved(base, called(_with(one, p, other)), ids) is not None]
+    except Exception as error:
+        pass_memory(error)
+        return None  # tokens may stand for images, of which there are as many
+    if not still:
+        return None
+    known = f"Two tokens of row {row} change places, and what attention is given at position {still[0]}, "
+    return _refusal(name, known + "the place of one of them, counted from 0, stays as it was.")
+
+
+@torch.no_grad()
+def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]) -> dict[int, str]:
+    """Calls whose positions are not those of the tokens, in words, by their order; those of the first stack alone.
+
+    With values of 0 no attention carries anything from one position to another, so that another token changes queries and keys where
+    it stands, in every layer. What lies between layers may reach further, as convolutions do.
+    """
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+        return {}
+    own = [n for n, address in enumerate(addresses) if address.stack == addresses[0].stack]
+    row, others = ids.shape[0] - 1, ids[-1][ids[-1] != ids[-1, PLACE]]
+    if len(own) < 2 or not len(others):
+        return {}
+    changed = ids.clone()
+    changed[row, PLACE] = others[-1]
+    silent = Edits({n: lambda parts: parts._replace(v=torch.zeros_like(parts.v)) for n in range(len(addresses))})
+    passes: list[list[Call]] = []
+    try:
+        for given in (ids, changed):
+            with hook(model, silent, calls=Calls(copied)) as made:
+                model(**{**inputs, "input_ids": given})
+            passes.append(list(made))
+    except Exception as error:
+        pass_memory(error)
+        return {}  # of some nothing can be replaced, and tokens may stand for images
+    before, after = passes
+    if len(before) != len(addresses) or len(after) != len(addresses):
+        return {}
+    found: dict[int, str] = {}
+    for n in own:
+        moved = _moved(before[n : n + 1], after[n : n + 1], ids)
+        if moved is not None and not moved[row, PLACE]:
+            found[n] = (
+                f"its positions are not those of its tokens: the token at position {PLACE} of row {row} is at {_first(moved)} there"
+            )
+    return found
+
+
+def _with(tokens: Int[Tensor, " T"], place: int, others: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
+    found = tokens.clone()
+    found[place] = others[place]
+    return found
+
+
+def _moved(calls: Sequence[Call], others: Sequence[Call], ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"] | None:
+    """Where the first queries, keys or values that change do so, of those that are as many as tokens; null where none do."""
+    for was, now in zip(calls, others, strict=False):
+        pairs = [(a.detach(), b) for a, b in ((was.q, now.q), (was.k, now.k), (was.v, now.v)) if a.shape == b.shape]
+        found = [a.ne(b).any(3).any(1) for a, b in pairs if (a.shape[0], a.shape[2]) == tuple(ids.shape)]
+        if found and bool((moved := torch.stack(found).any(0)).any()):
+            return moved
+    return None
+
+
+def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], list[Int[Tensor, " T"]]]:
+    """The tokens in an order that is not sorted, and those again with pairs of unlike ones swapped: in each other pairs.
+
+    Padding stays where it is. Of what is moved as a whole where one token moves, one swap may show everywhere.
+    """
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == len(tokens):
+        real = mask[-1].bool()
+    free = real.nonzero().flatten().tolist()
+    one, draw = tokens.clone(), torch.Generator().manual_seed(0)
+    for _ in range(TRIES):
+        one[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
+        if bool((one.diff() > 0).any()) and bool((one.diff() < 0).any()):
+            break
+    pairs: list[tuple[int, int]] = []
+    while free:
+        here = free.pop(0)
+        there = next((p for p in reversed(free) if one[p] != one[here]), None)
+        if there is not None:
+            free.remove(there)
+            pairs.append((here, there))
+    swaps = []
+    for some in (pairs[::2], pairs[1::2]):
+        other = one.clone()
+        for here, there in some:
+            other[here], other[there] = one[there], one[here]
+        swaps += [other] if some else []
+    return one, swaps
+
+
+def _first(moved: Bool[Tensor, "B T"]) -> str:
+    row, place = moved.nonzero()[0].tolist()
+    return f"position {place} of row {row}"
+
+
+def _refusal(name: str, known: str) -> ModelError:
+    given = f"{name} does not read its tokens where they are given."
+    todo = "Give the part of it that attends, with tokens in the order in which that takes them."
+    return ModelError(given, known, todo)
+
+
+# words of a module's name that say whose tower it is in; the first that is met counts
+WORDS = {
+    **dict.fromkeys(("qformer",), "qformer"),
+    **dict.fromkeys(("resampler", "perceiver", "abstractor"), "resampler"),
+    **dict.fromkeys(("memory",), "memory"),
+    **dict.fromkeys(("prompt",), "prompt"),
+    **dict.fromkeys(("mask",), "mask"),
+    **dict.fromkeys(("vision", "visual", "visn", "image", "img", "pixel"), "vision"),
+    **dict.fromkeys(("video",), "video"),
+    **dict.fromkeys(("audio", "speech", "acoustic"), "audio"),
+    **dict.fromkeys(("text", "language", "lang", "llm"), "text"),
+}
+PLAIN = {"attention", "attn", "self", "att", "layer", "layers", "block", "blocks", "module", "model", "transformer"}
+PLAIN |= {"encoder", "decoder", "cross", "crossattention", "base", "inner", "multihead", "mha", "h", "tower"}
+ROLES = ("enc", "dec", "cross", "plain", "pre")
+
+
+class Met(NamedTuple):
+    """One attention call, as far as its stack follows from it."""
+
+    module: str
+    nth: int
+    kind: str
+    asks: int
+    sees: int
+
+
+def words_of(path: str) -> list[str]:
+    """The words of a dotted name, without numbers."""
+    return [w for w in re.split(r"[._]", re.sub(r"([a-z])([A-Z])", r"\1_\2", path).lower()) if w and not w.isdigit()]
+
+
+def tower_of(path: str) -> str:
+    """The tower that a name says; empty where it says none."""
+    said = [WORDS[w] for w in words_of(path) if w in WORDS]
+    return min(said, key=list(dict.fromkeys(WORDS.values())).index) if said else ""
+
+
+def container(module: str) -> str:
+    """The name of the list of layers that a module is in: what stands before its first number, else before its last word."""
+    parts = module.split(".")
+    number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[:number])
+
+
+def name_stacks(met: Sequence[Met], towers: Sequence[str]) -> list[str]:
+    """The stack of every call, given the tower of each; calls of a tower are split by their part in it."""
+    found = [""] * len(met)
+    for tower in dict.fromkeys(towers):
+        own = [i for i, t in enumerate(towers) if t == tower]
+        roles = _roles([met[i] for i in own], [m for m, t in zip(met, towers, strict=True) if t != tower])
+        for i, role in zip(own, roles, strict=True):
+            inner = "" if role == "dec" and "enc" not in roles else role  # a tower that reads another one
+            found[i] = (role or "plain") if not tower else f"{tower}_{inner}" if inner else tower
+    return found
+
+
+def _roles(met: Sequence[Met], others: Sequence[Met]) -> list[str]:
+    """Of the calls of one tower: enc, dec, cross and merged, or empty where they are layers of one stack."""
+    away = {m.asks for m in others if m.kind == SELF}
+    crossing = {container(m.module) for m in met if m.kind != SELF}
+    roles = []
+    for i, one in enumerate(met):
+        place = container(one.module)
+        if one.kind in (CROSS, MERGED):
+            roles.append(one.kind)
+        elif place in crossing:
+            feeds = any(m.kind == SELF and container(m.module) not in crossing for m in met)
+            fed = _feeding(met, place, away)
+            roles.append("dec" if fed or not feeds else "")
+        else:
+            later = {container(m.module) for m in met[i:] if m.kind != SELF}
+            roles.append("enc" if any(place in _feeding(met, c, away) for c in later) else "")
+    return roles
+
+
+def _feeding(met: Sequence[Met], place: str, away: set[int]) -> set[str]:
+    """The lists of layers whose positions the cross-attention of `place` sees; `away` are lengths of other towers."""
+    sees = {
+        m.sees - (m.asks if m.kind == MERGED else 0) for m in met if m.kind != SELF and container(m.module) == place
+    }
+    first = next(i for i, m in enumerate(met) if m.kind != SELF and container(m.module) == place)
+    before = [m for m in met[:first] if m.kind == SELF and container(m.module) != place]
+    long = {container(m.module) for m in before if m.asks in sees}
+    if long or sees & away:
+        return long
+    return {c for m in before if "encoder" in words_of(c := container(m.module))}  # padded, or pooled
+
+
+def number_layers(met: Sequence[Met], stacks: Sequence[str]) -> list[tuple[str, int]]:
+    """The stack and the layer of every call; a stack with two calls in each layer is split by what they are called."""
+    found: dict[int, tuple[str, int]] = {}
+    taken = set(stacks)
+    for stack in dict.fromkeys(stacks):
+        own = [i for i, s in enumerate(stacks) if s == stack]
+        uses = list(dict.fromkeys((met[i].module, met[i].nth) for i in own))
+        layers = {use: (name, n) for use, name, n in _split(stack, uses, met, own, taken)}
+        seen: dict[tuple[str, int], int] = {}
+        for i in own:
+            use = met[i].module, met[i].nth
+            part = seen[use] = seen.get(use, 0) + 1  # a layer that attends twice, as DiffLlama's
+            name, number = layers[use]
+            found[i] = name if part == 1 else f"{'part' if name == 'plain' else name}{part}", number
+    return [found[i] for i in range(len(met))]
+
+
+Use = tuple[str, int]
+
+
+def _split(
+    stack: str, uses: Sequence[Use], met: Sequence[Met], own: Sequence[int], taken: set[str]
+) -> list[tuple[Use, str, int]]:
+    numbers = layer_numbers([m for m, _ in uses])
+    if numbers is not None:
+        return [(use, stack, n) for use, n in zip(uses, numbers, strict=True)]
+    length = {(met[i].module, met[i].nth): met[i].asks for i in own}
+    for groups in (_grouped(uses, _leaf), _grouped(uses, lambda u: container(u[0]))):
+        counted = {key: layer_numbers([m for m, _ in group]) for key, group in groups.items()}
+        places = {container(group[0][0]) for group in groups.values()}
+        apart = len(places) == 1 or len({length[group[0]] for group in groups.values()}) > 1
+        apart = apart or not _one_by_one(uses, groups)
+        if len(groups) > 1 and apart and all(n is not None for n in counted.values()):
+            names = _names(stack, list(groups), taken)
+            return [
+                (use, name, n)
+                for (key, group), name in zip(groups.items(), names, strict=True)
+                for use, n in zip(group, counted[key] or (), strict=True)
+            ]
+    return [(use, stack, n) for n, use in enumerate(uses, 1)]
+
+
+def _one_by_one(uses: Sequence[Use], groups: Mapping[str, Sequence[Use]]) -> bool:
+    """Whether each group ends before the next begins, as the stages of one stack do."""
+    return list(uses) == [use for group in groups.values() for use in group]
+
+
+def _grouped(uses: Sequence[Use], key: object) -> dict[str, list[Use]]:
+    assert callable(key)
+    groups: dict[str, list[Use]] = {}
+    for use in uses:
+        groups.setdefault(str(key(use)), []).append(use)
+    return groups
+
+
+def _leaf(use: Use) -> str:
+    return ".".join(part for part in use[0].split(".") if not part.isdigit())
+
+
+def _names(stack: str, keys: Sequence[str], taken: set[str]) -> list[str]:
+    """A name for each part of a stack: one without a word of its own keeps the stack's, else the first."""
+    common = set.intersection(*(set(words_of(key)) for key in keys))
+    own = {key: [w for w in dict.fromkeys(words_of(key)) if w not in common] for key in keys}
+    said = {key: "_".join(w for w in words if w not in PLAIN) or _role(words) for key, words in own.items()}
+    first = next((key for key, name in said.items() if not name), keys[0])
+    names = []
+    for number, key in enumerate(keys, 1):
+        name = said[key] or f"part{number}"
+        name = stack if key == first else name if stack == "plain" else f"{stack}_{name}"
+        while key != first and name in taken:
+            name += "2"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _role(words: Sequence[str]) -> str:
+    return next((role for word, role in (("encoder", "enc"), ("decoder", "dec")) if word in words), "")
+
+
+def layer_numbers(modules: Sequence[str]) -> list[int] | None:
+    """A layer number from 1 for each module name, by the number in it that counts; in order where none has a number.
+
+    Null where they have numbers, and none of those counts.
+    """
+    paths = [[int(part) for part in name.split(".") if part.isdigit()] for name in modules]
+    for place in range(max((len(path) for path in paths), default=0)):
+        if all(len(path) > place for path in paths):
+            numbers = [path[place] + 1 for path in paths]
+            if all(a < b for a, b in pairwise(numbers)):
+                return numbers
+    return [1] if len(modules) == 1 else None
+
+
+def find_addresses(
+    name: str, model: nn.Module, calls: Sequence[Call], inputs: ModelInputs, hook: CallHook
+) -> tuple[Address, ...]:
+    """The address of every call of one forward pass, in order.
+
+    Whose positions a call's keys are says whether it is cross-attention (see `hf.sources`), its module's name which tower
+    and layer it is in (see `hf.stacks`). A tower of text that all others flow into is the main one, without a name.
+    """
+    found = find_sources(model, inputs, hook, calls)
+    met = [Met(s.module, s.nth, s.kind, c.q.shape[2], c.k.shape[2]) for s, c in zip(found, calls, strict=True)]
+    towers = _main(met, [_tower(one, inputs) for one in met], model, calls, inputs, hook)
+    made = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
+    assert len(set(made)) == len(made), f"{name}: two calls with one address"
+    return made
+
+
+def _tower(met: Met, inputs: ModelInputs) -> str:
+    """The tower by the module's name, else by the input that has as many positions as it asks from."""
+    crossing = met.kind != SELF  # which may be called by what it reads
+    if said := tower_of(container(met.module) if crossing else met.module):
+        return said
+    ids = inputs.get("input_ids")
+    floats = {n: t for n, t in inputs.items() if isinstance(t, Tensor) and t.is_floating_point() and t.dim() == 3}
+    named = {tower: t.shape[1] for n, t in floats.items() if (tower := tower_of(n))}
+    if not isinstance(ids, Tensor) or not named:
+        return ""
+    return next((tower for tower, n in {"text": ids.shape[-1], **named}.items() if n == met.asks), "")
+
+
+def _main(
+    met: Sequence[Met],
+    towers: list[str],
+    model: nn.Module,
+    calls: Sequence[Call],
+    inputs: ModelInputs,
+    hook: CallHook,
+) -> list[str]:
+    """The towers, the main one without a name: the only one, or that of text which all others flow into."""
+    names = list(dict.fromkeys(towers))
+    if len(names) == 1:
+        return [""] * len(towers)
+    if "" in names and "text" in names and _unfed([m for m, tower in zip(met, towers, strict=True) if not tower]):
+        return ["" if tower == "text" else tower for tower in towers]  # the encoder of a decoder without a name
+    if "" in names or "text" not in names:
+        return towers
+    last = max(i for i, tower in enumerate(towers) if tower == "text")
+    for other in names:
+        source = max((i for i, tower in enumerate(towers) if tower == other and i < last), default=None)
+        later = [c for i, c in enumerate(calls) if towers[i] == "text" and source is not None and i > source]
+        if other != "text" and (source is None or not flows(model, inputs, hook, source, later[0])):
+            return towers
+    return ["" if tower == "text" else tower for tower in towers]
+
+
+def _unfed(met: Sequence[Met]) -> bool:
+    """Whether some of those calls read another sequence, and no layers among them make one."""
+    crossing = {container(m.module) for m in met if m.kind != SELF}
+    return bool(crossing) and all(container(m.module) in crossing for m in met)

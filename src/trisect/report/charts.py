@@ -1,0 +1,871 @@
+"""Figures: panels with shared axes, the data behind their marks, and their HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import altair as alt
+from markupsafe import Markup
+from typing_extensions import TypedDict
+
+from trisect.core.files import Json
+from trisect.report import render
+from trisect.report.format import Point, by_site, extreme, order, place
+from trisect.stats.paired import summary, t_interval
+from trisect.stats.tested import number as as_number
+
+
+class SharedAxis(NamedTuple):
+    """The vertical axis that the panels of a figure share: its unit, its ends, and where it turns logarithmic.
+
+    `linear` is null on a linear axis; else the size up to which the axis is linear around zero. Values outside are
+    drawn at the edge.
+    """
+
+    unit: str
+    low: float
+    high: float
+    linear: float | None = None
+
+    def scale(self) -> alt.Scale:
+        """The axis as a scale that keeps what lies outside at its edge."""
+        domain = [self.low, self.high]
+        if self.linear is None:
+            return alt.Scale(domain=domain, nice=False, zero=False, clamp=True)
+        return alt.Scale(type="symlog", constant=self.linear, domain=domain, nice=False, clamp=True)
+
+    def axis(self, field: str) -> alt.Y:
+        """The axis as an encoding of `field`."""
+        axis = (
+            alt.Axis(format=".6~g")  # without digits of its own a lone 10 is 1e+1
+            if self.linear is None
+            else alt.Axis(format="~g", values=list(self.ticks()), tickCount=40)
+        )
+        return alt.Y(field=field, type="quantitative", scale=self.scale(), title=self.unit, axis=axis)
+
+    def ticks(self) -> tuple[float, ...]:
+        """Tick marks of the logarithmic axis: zero, and half-decades on both sides from three times `linear`."""
+        assert self.linear is not None
+        sizes = [self.linear * s * 10**k for k in range(8) for s in (3, 10)]
+        marks = [-s for s in reversed(sizes)] + [0.0] + sizes
+        return tuple(float(f"{m:.3g}") for m in marks if self.low <= m <= self.high)
+
+    def outside(self, values: Iterable[float]) -> int:
+        """How many of the values are drawn at the edge because they lie beyond it."""
+        return sum(not self.low <= v <= self.high for v in values)
+
+
+def around(
+    values: Sequence[float], unit: str, zero: bool = False, most: float = math.inf, bend: bool = False
+) -> SharedAxis:
+    """The frame that holds the values with a little air, at most up to `most`; `zero` makes sure that 0 is in it.
+
+    With `bend`, values of very unequal size get an axis that is linear near zero and logarithmic beyond.
+    """
+    inside = [v for v in values if v <= most] or [0.0]
+    if max(values, default=0.0) > most:
+        inside.append(most)
+    low, high = min(inside), max(inside)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    air = 0.06 * (high - low) or 0.05 * abs(high) or 0.1
+    frame = SharedAxis(unit, low - air, high + air)
+    sizes = sorted(abs(v) for v in inside if v)
+    if bend and sizes and sizes[-1] > 15 * max(sizes[len(sizes) // 2], 1e-4):
+        return SharedAxis(unit, low - 0.5 * abs(low) - 0.01, high * 1.4 + 0.01, 0.01)
+    return frame
+
+
+def label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list[float]:
+    """Where labels of these values stand: neighbours `gap` apart, inside the axis, and near their values.
+
+    When they do not all fit, those at the top go beyond it.
+    """
+
+    def centre(wanted: float, size: int) -> float:
+        half = gap * (size - 1) / 2
+        return max(min(wanted, axis.high - half), axis.low + half)
+
+    rank = sorted(range(len(values)), key=lambda i: (values[i], i))
+    blocks: list[tuple[float, list[int]]] = []
+    for i in rank:
+        blocks.append((centre(values[i], 1), [i]))
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (len(blocks[-1][1]) + len(blocks[-2][1])) / 2:
+            (under, below), (over, above) = blocks[-2:]
+            size = len(below) + len(above)
+            blocks[-2:] = [(centre((under * len(below) + over * len(above)) / size, size), below + above)]
+    placed = [0.0] * len(values)
+    for middle, members in blocks:
+        for k, i in enumerate(members):
+            placed[i] = middle + gap * (k - (len(members) - 1) / 2)
+    return placed
+
+
+def whole_ticks(last: float) -> list[int]:
+    """Ticks of an axis of whole numbers from 0 to `last`: at most seven, and none twice."""
+    steps = (s * 10**k for k in range(9) for s in (1, 2, 5))
+    step = next(s for s in steps if last / s <= 6)
+    return list(range(0, math.floor(last) + 1, step))
+
+
+def few_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
+    """Round numbers in an axis's range, multiples of one step of 1, 2 or 5 and as many as there can be up to `most`."""
+    if not high > low:
+        return (low,)
+    first = math.floor(math.log10((high - low) / (most + 1))) - 1
+    for k in range(first, first + 5):
+        for digit in (1, 2, 5):
+            step = digit * 10.0**k
+            start, end = math.ceil(low / step), math.floor(high / step)
+            if end - start < most:
+                ticks = (float(f"{i * digit}e{k}") for i in range(start, end + 1))
+                return tuple(t for t in ticks if low <= t <= high) or (low,)  # the quotients are rounded
+    return (low,)
+
+
+DIGITS = 8  # that count; losses are sums of float32 products, so that the rest is noise
+
+
+class Measure(NamedTuple):
+    """What a number is: its name, its unit, and whether it is a difference, which shows its sign."""
+
+    name: str
+    unit: str
+    signed: bool = False
+
+
+class Series(NamedTuple):
+    """Numbers of one run at one site, or their mean over seeds (`seed` null); `at` is empty where there is one number.
+
+    `low` and `high` are the ends of 95 % intervals, null where there is none; `n` is how many seeds are in each number.
+    """
+
+    measure: Measure
+    site: str
+    run: str
+    seed: int | None
+    at: tuple[float, ...]
+    values: tuple[float, ...]
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+    n: int = 1
+    diverged: bool = False
+
+
+class Stroke(NamedTuple):
+    """One drawn mark: the name in the key that hides it, and the numbers under it.
+
+    `series` is null for marks that are no numbers; a line has `length` vertices, from number `offset` of its series.
+    """
+
+    key: str
+    series: Series | None = None
+    offset: int = 0
+    length: int = 1
+
+
+Strokes = Mapping[str, tuple[Stroke, ...]]  # layer of the drawing -> its marks in the order of drawing
+
+
+def of_runs(points: Iterable[Point], measure: Measure) -> list[Series]:
+    """A series for every run at every site, in the order of first appearance; numbers in the order of `at`."""
+    found: dict[tuple[str, int, str], list[Point]] = {}
+    for point in points:
+        found.setdefault((point.site, point.seed, point.run), []).append(point)
+    series = []
+    for (site, seed, run), mine in found.items():
+        mine.sort(key=lambda p: p.at or 0.0)
+        at = tuple(p.at for p in mine if p.at is not None)
+        series.append(
+            Series(measure, site, run, seed, at, tuple(p.value for p in mine), diverged=any(p.diverged for p in mine))
+        )
+    return series
+
+
+def mean_of(runs: Sequence[Series]) -> Series:
+    """The mean of several seeds' series of one site, where most of them have a number; a single one is its own mean."""
+    assert runs
+    if len(runs) == 1:
+        return runs[0]
+    columns = [dict(zip(run.at or (None,), run.values, strict=True)) for run in runs]
+    count = Counter(at for column in columns for at in column)
+    full = max(count.values())
+    kept = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == full]
+    kept.sort(key=lambda at: at or 0.0)
+    sample = summary([[column[at] for column in columns if at in column] for at in kept])
+    low, high = t_interval(sample)
+    ends = [[as_number(v) for v in end] for end in (low, high)]
+    at = tuple(at for at in kept if at is not None)
+    means = tuple(float(m) for m in sample.mean)
+    off = any(run.diverged for run in runs)
+    return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), full, off)
+
+
+class FigureNumbers(TypedDict):
+    """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which."""
+
+    at: str
+    measures: list[list[str]]
+    sites: list[str]
+    runs: list[str]
+    axes: list[list[float]]
+    keys: list[str]
+    series: list[list[Json]]
+    views: list[dict[str, Json]]
+
+
+def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> FigureNumbers:
+    """A figure's numbers as JSON-ready lists, each series once however often it is drawn.
+
+    `views` are the ways of arranging the figure: a name, and for every panel its series and its strokes.
+    `at` is the word for what the numbers of one series run over.
+    """
+    words: dict[str, list[Any]] = {"measures": [], "sites": [], "runs": [], "axes": [], "keys": []}
+    index: dict[tuple[str, Any], int] = {}
+    numbers: dict[Series, int] = {}
+    packed: list[list[Any]] = []
+
+    def code(kind: str, value: Any) -> int:
+        if (kind, value) not in index:
+            index[kind, value] = len(words[kind])
+            words[kind].append(list(value) if isinstance(value, tuple) else value)
+        return index[kind, value]
+
+    def series_number(series: Series) -> int:
+        if series not in numbers:
+            numbers[series] = len(packed)
+            row: list[Any] = [code("measures", series.measure), code("sites", series.site), code("runs", series.run)]
+            row += [series.seed, series.n, int(series.diverged), code("axes", series.at), _short(series.values)]
+            packed.append(
+                row + ([_short(series.low), _short(series.high)] if any(v is not None for v in series.low) else [])
+            )
+        return numbers[series]
+
+    arranged = []
+    for name, panels in views:
+        shown = []
+        for series, strokes in panels:
+            spelt = {n: [_spelt(s, code, series_number) for s in of] for n, of in strokes.items()}
+            shown.append({"series": [series_number(one) for one in dict.fromkeys(series)], "strokes": spelt})
+        arranged.append({"name": name, "panels": shown})
+    return FigureNumbers(
+        at=at,
+        measures=words["measures"],
+        sites=words["sites"],
+        runs=words["runs"],
+        axes=words["axes"],
+        keys=words["keys"],
+        series=packed,
+        views=arranged,
+    )
+
+
+def _spelt(stroke: Stroke, code: Any, series_number: Any) -> list[int]:
+    key = code("keys", stroke.key)
+    if stroke.series is None:
+        return [key]
+    place = [key, series_number(stroke.series), stroke.offset, stroke.length]
+    return place[:2] if place[2:] == [0, 1] else place
+
+
+def _short(values: Iterable[float | None]) -> list[float | int | None]:
+    short = [None if v is None else float(f"{v:.{DIGITS}g}") for v in values]
+    return [int(v) if v is not None and v == int(v) else v for v in short]
+
+
+PANEL_WIDTH, HEIGHT = 246, 176
+LINE_HEIGHT = 13.5
+DOTS = 6  # at most so many marks on a curve
+
+
+class Panel(NamedTuple):
+    """One plot of a figure, with the words for those who do not see it, and the numbers under its marks."""
+
+    title: str
+    chart: alt.LayerChart
+    alt: str
+    series: tuple[Series, ...]
+    strokes: Strokes
+
+    def titled(self, title: str) -> Panel:
+        """The same panel under another title."""
+        chart = self.chart.copy(deep=False)
+        chart.title = title
+        return self._replace(title=title, chart=chart, alt=f"{title}{self.alt.removeprefix(self.title)}")
+
+
+class LegendEntry(NamedTuple):
+    """One entry of a figure's key: its name, and the look of its marks; without a shape it is a line."""
+
+    name: str
+    colour: str
+    shape: str | None = None
+    dash: tuple[int, ...] = ()
+
+
+class FigureView(NamedTuple):
+    """Another arrangement of a figure's rows: what its panels stand for, the panels, and their key."""
+
+    name: str
+    panels: tuple[Panel, ...]
+    key: tuple[LegendEntry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report: its panels side by side, and what the page says about them.
+
+    `key` names the marks; `ramp` gives the ends of a heat map's colours and their unit, `stops` the colours between.
+    `at` is the word for what curves run over. `view` says what a panel stands for where `others` arrange the same rows differently.
+    """
+
+    name: str
+    number: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    key: tuple[LegendEntry, ...] = ()
+    ramp: tuple[float, float, str] | None = None
+    at: str = ""
+    view: str = ""
+    others: tuple[FigureView, ...] = ()
+    stops: tuple[str, ...] = render.VIRIDIS
+
+    @property
+    def views(self) -> tuple[FigureView, ...]:
+        """Every arrangement, the one of paper and of the stored file first."""
+        return (FigureView(self.view, self.panels, self.key), *self.others)
+
+    def chart(self) -> alt.ConcatChart:
+        """All panels as one chart, as it is stored and shown in a notebook."""
+        whole = alt.concat(*(p.chart for p in self.panels), columns=3)
+        whole.config = render.theme()
+        # each panel keeps its own colours and offsets: shared, they would be taken from all panels' series at once
+        return whole.resolve_scale(
+            color="independent", shape="independent", strokeDash="independent", x="independent", xOffset="independent"
+        )
+
+
+def data_of(rows: Sequence[Mapping[str, object]]) -> alt.InlineData:
+    """Rows for a chart."""
+    # As text, since the chart library copies and checks every value of a list several times over.
+    return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
+
+
+def chart_of(name: str, rows: Sequence[Mapping[str, object]]) -> alt.Chart:
+    """A layer of a panel: its rows, by a name that the page knows it by."""
+    return alt.Chart(data_of(rows), name=name)
+
+
+def lay(title: str, *layers: alt.Chart, width: float = PANEL_WIDTH, height: float = HEIGHT) -> alt.LayerChart:
+    """Layers over one another, with a title."""
+    chart = alt.LayerChart(layer=list(layers))
+    chart.title, chart.width, chart.height = title, width, height
+    return chart
+
+
+def heat(
+    title: str,
+    rows: Sequence[Mapping[str, object]],
+    x: alt.X,
+    y: tuple[alt.Y] | tuple[alt.Y, alt.Y2],
+    ends: tuple[float, float],
+    unit: str,
+    size: tuple[float, float],
+    stops: Sequence[str] = render.VIRIDIS,
+    dots: Sequence[Mapping[str, object]] = (),
+    dot: float = 0.0,
+) -> alt.LayerChart:
+    """A heat map of each row's `value` between the ends of the colours; white `dots` of that area stand on some of its cells."""
+    scale = alt.Scale(domain=list(ends), range=list(stops), interpolate="rgb", clamp=True)
+    cells = chart_of("cells", rows).mark_rect().encode(x, *y, alt.Color("value:Q", scale=scale, title=unit))
+    if not dots:
+        return lay(title, cells, width=size[0], height=size[1])
+    look = chart_of("dots", dots).mark_point(
+        size=dot, filled=True, fill="white", stroke="black", strokeWidth=0.6, opacity=1
+    )
+    return lay(title, cells, look.encode(x, *y), width=size[0], height=size[1])
+
+
+def look_of(looks: Mapping[str, render.Mark]) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of every group, as encodings."""
+    domain, found = list(looks), looks.values()
+    colours, shapes = (
+        alt.Scale(domain=domain, range=ends) for ends in ([m.colour for m in found], [m.shape for m in found])
+    )
+    return alt.Color("group:N", scale=colours, title=None), alt.Shape("group:N", scale=shapes, title=None)
+
+
+def marks(
+    rows: Sequence[Mapping[str, Any]],
+    axis: SharedAxis,
+    x: alt.X,
+    looks: Mapping[str, render.Mark],
+    slots: Sequence[str] | None = None,
+    levels: Sequence[Level] = (),
+    small: Sequence[Mapping[str, Any]] = (),
+    behind: Sequence[alt.Chart] = (),
+) -> list[alt.Chart]:
+    """The layers of a panel of numbers: dashed levels, `small` marks of what they are of, 95 % intervals, and marks on top.
+
+    A row has its `group`, its `value` and the ends of its interval, `low` and `high`, or nulls. Groups stand beside each other at one
+    place of `x`, or each row at its own `slot` where there are `slots`.
+    """
+    colour, shape = look_of(looks)
+    at = list(slots or looks)
+    offset = alt.XOffset("slot:N" if slots else "group:N", scale=alt.Scale(domain=at), sort=at)
+    layers: list[alt.Chart] = []
+    for i, level in enumerate(levels):
+        line = chart_of(f"level{i}", [{"level": level.value}])
+        layers.append(line.mark_rule(color=render.BASELINE, strokeDash=list(level.dash)).encode(axis.axis("level")))
+    layers += behind
+    if small:
+        dots = chart_of("seeds", small).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
+        layers.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
+    if ranged := [row for row in rows if row["low"] is not None and row["high"] is not None]:
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
+        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
+    main = chart_of("main", rows).mark_point(size=50, filled=True, opacity=1)
+    return [*layers, main.encode(x, axis.axis("value"), colour, shape, offset)]
+
+
+class Level(NamedTuple):
+    """A horizontal line that sites are compared with: its name in the key, its height, and how it is dashed."""
+
+    name: str
+    value: float
+    dash: tuple[int, ...] = (5, 3)
+
+
+ZERO = Level("baseline", 0.0)
+
+
+def site_panel(
+    title: str,
+    points: Sequence[Point],
+    axis: SharedAxis,
+    levels: Sequence[Level] = (ZERO,),
+    measure: Measure | None = None,
+) -> Panel:
+    """Mean and 95 % interval per site, each seed's point beside it; x is the layer, colour and shape the component.
+
+    `levels` are drawn as grey dashed lines; `measure` says what the numbers are (else: the title, in the axis' unit).
+    """
+    means = by_site(points)
+    places = {site: place(site) for site in means}
+    columns = list(dict.fromkeys(p.layers for p in places.values()))
+    groups = sorted({p.group for p in places.values()}, key=lambda g: order(f"{g}@1"))
+    x = alt.X("layers:O", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.22), title="layer")
+
+    def row(site: str, slot: str) -> dict[str, Any]:
+        return {"layers": places[site].layers, "group": places[site].group, "slot": places[site].group + slot}
+
+    runs = of_runs(points, measure or Measure(title, axis.unit.partition(",")[0]))
+    wholes = {site: mean_of([r for r in runs if r.site == site]) for site in means}
+    whole = [row(s, "") | {"value": m.mean, "low": m.low, "high": m.high} for s, m in means.items()]
+    seeds = [row(r.site, " seeds") | {"value": r.values[0], "seed": r.seed} for r in runs]
+    small = seeds if max(m.n for m in means.values()) > 1 else ()
+    slots = [slot for group in groups for slot in (group, f"{group} seeds")]
+    layers = marks(whole, axis, x, {g: render.mark(g) for g in groups}, slots, levels, small)
+    every = {f"level{i}": (Stroke(level.name),) for i, level in enumerate(levels)} | {
+        "seeds": tuple(Stroke(places[r.site].group, r) for r in runs),
+        "bars": tuple(Stroke(places[s].group) for s, m in means.items() if m.low is not None),
+        "main": tuple(Stroke(places[s].group, wholes[s]) for s in means),
+    }
+    strokes = {str(layer.name): every[str(layer.name)] for layer in layers}
+    width = max(PANEL_WIDTH, 13 * len(columns) * len(groups))
+    ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
+    said = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
+    words = f"{title}, in {axis.unit}, for {len(means)} sites. {said}."
+    return Panel(title, lay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
+
+
+class CurveLine(NamedTuple):
+    """One curve of a panel: every seed thin, the mean bold, a word at its end; `shape` marks it beside its colour."""
+
+    name: str
+    colour: str
+    dash: tuple[int, ...]
+    series: tuple[Series, ...]
+    shape: str | None = None
+
+    @property
+    def key(self) -> LegendEntry:
+        """Its entry in the figure's key."""
+        return LegendEntry(self.name, self.colour, self.shape, self.dash)
+
+    @property
+    def last(self) -> float:
+        """How far to the right its numbers go."""
+        return max(at for series in self.series for at in series.at)
+
+
+MarkRow = dict[str, Any]
+
+
+def curve_panel(
+    title: str, lines: Sequence[CurveLine], axis: SharedAxis, x_title: str = "epoch", meet: bool = False
+) -> Panel:
+    """Curves over `at`: seeds as thin lines, their mean as a bold one for as long as every seed is there.
+
+    Names stand at the ends of the curves; where the curves `meet` at their ends, names stand as a list beside them.
+    """
+    thin: list[MarkRow] = []
+    bold: list[MarkRow] = []
+    dots: list[MarkRow] = []
+    ends: list[MarkRow] = []
+    strokes: dict[str, list[Stroke]] = {name: [] for name in ("seeds", "main", "dots", "signs", "dashes", "names")}
+    wholes = [mean_of(line.series) for line in lines]
+    for number, (line, whole) in enumerate(zip(lines, wholes, strict=True)):
+        look = {"line": f"{number}", "colour": line.colour, "dash": list(line.dash)}
+        for one in line.series:
+            thin += [look | {"at": a, "value": v, "seed": f"{number} {one.seed}"} for a, v in _numbers(one)]
+            strokes["seeds"].append(Stroke(line.name, one, 0, len(one.at)))
+        bold += [look | {"at": a, "value": v} for a, v in _numbers(whole)]
+        strokes["main"].append(Stroke(line.name, whole, 0, len(whole.at)))
+        if line.shape is not None:
+            every = math.ceil(len(whole.at) / DOTS)
+            kept = [pair for i, pair in enumerate(_numbers(whole)) if (i + number) % every == 0]
+            dots += [look | {"at": a, "value": v, "shape": line.shape} for a, v in kept]
+            strokes["dots"] += [Stroke(line.name)] * len(kept)
+        ends.append(look | {"value": whole.values[-1], "name": line.name, "shape": line.shape or "stroke"})
+        strokes["signs" if line.shape else "dashes"].append(Stroke(line.name))
+        strokes["names"].append(Stroke(line.name))
+    last = max(line.last for line in lines)
+    gap = LINE_HEIGHT / HEIGHT * (axis.high - axis.low)
+    heights = [axis.high - gap * (i + 0.5) for i in range(len(ends))]
+    if not meet:
+        heights = label_heights([e["value"] for e in ends], axis, gap)
+    for end, height in zip(ends, heights, strict=True):
+        end.update(at=last, value=height)
+    layers = _curves(thin, bold, dots, ends, axis, _whole_x(last, x_title))
+    said = "; ".join(f"{line.name} ends at {whole.values[-1]:.3g}" for line, whole in zip(lines, wholes, strict=True))
+    words = f"{title}: curves over {x_title}, in {axis.unit}. {said}."
+    series = tuple(s for line, whole in zip(lines, wholes, strict=True) for s in (*line.series, whole))
+    drawn = {layer.name for layer in layers}
+    kept_strokes = {name: tuple(found) for name, found in strokes.items() if name in drawn}
+    return Panel(title, lay(title, *layers, width=PANEL_WIDTH - 50), words, series, kept_strokes)
+
+
+def _numbers(series: Series) -> list[tuple[float, float]]:
+    return list(zip(series.at, series.values, strict=True))
+
+
+def _whole_x(last: float, title: str) -> alt.X:
+    scale = alt.Scale(domain=[0, last or 1], nice=False)
+    return alt.X("at:Q", scale=scale, title=title, axis=alt.Axis(values=whole_ticks(last), tickCount=40, format="d"))
+
+
+def _curves(
+    thin: list[MarkRow], bold: list[MarkRow], dots: list[MarkRow], ends: list[MarkRow], axis: SharedAxis, x: alt.X
+) -> list[alt.Chart]:
+    """The layers of a panel of curves. A name is ink; the mark before it has the look of its curve."""
+    colour, dash, y = alt.Color("colour:N", scale=None), alt.StrokeDash("dash:N", scale=None), axis.axis("value")
+    shape = alt.Shape("shape:N", scale=None)
+    layers = []
+    if len({row["seed"] for row in thin}) > len({row["line"] for row in thin}):
+        seeds = chart_of("seeds", thin).mark_line(strokeWidth=0.8, opacity=0.4)
+        layers.append(seeds.encode(x, y, colour, alt.Detail("seed:N")))
+    whole = chart_of("main", bold).mark_line(strokeWidth=2)
+    layers.append(whole.encode(x, y, colour, dash, alt.Detail("line:N")))
+    if dots:
+        layers.append(chart_of("dots", dots).mark_point(size=34, filled=True, opacity=1).encode(x, y, colour, shape))
+    marked = [row for row in ends if row["shape"] != "stroke"]
+    plain = [row for row in ends if row["shape"] == "stroke"]
+    if marked:
+        signs = chart_of("signs", marked).mark_point(size=40, filled=True, opacity=1, xOffset=9)
+        layers.append(signs.encode(x, y, colour, shape))
+    if plain:
+        strokes = chart_of("dashes", plain).mark_point(size=120, strokeWidth=2, opacity=1, xOffset=9)
+        layers.append(strokes.encode(x, y, colour, shape, dash))
+    names = chart_of("names", ends).mark_text(align="left", dx=17, fontSize=12, color=render.INK)
+    layers.append(names.encode(x, y, alt.Text("name:N")))
+    return layers
+
+
+def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, measure: Measure) -> Panel:
+    """Mean over seeds as colour: x is the layer, y the alpha of `at`; `low` and `high` are the ends of the ramp."""
+    runs = of_runs(cells, measure)
+    sites = sorted({r.site for r in runs}, key=order)
+    wholes = {site: mean_of([r for r in runs if r.site == site]) for site in sites}
+    heights = sorted({at for whole in wholes.values() for at in whole.at})
+    half = (heights[-1] - heights[0]) / max(1, len(heights) - 1) / 2 or 0.5
+    names = {site: place(site).layers for site in sites}
+    rows = [
+        {"layers": names[s], "from": at - half, "to": at + half, "value": value}
+        for s, whole in wholes.items()
+        for at, value in _numbers(whole)
+    ]
+    x = alt.X(
+        "layers:O", sort=list(names.values()), scale=alt.Scale(paddingInner=0.04, paddingOuter=0.02), title="layer"
+    )
+    ends = alt.Scale(domain=[heights[0] - half, heights[-1] + half], nice=False, zero=False)
+    y = alt.Y("from:Q", scale=ends, title="α (0: initial weights, 1: final)", axis=alt.Axis(grid=False))
+    chart = heat(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(PANEL_WIDTH, 202))
+    most = max(rows, key=lambda r: r["value"])
+    words = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
+    strokes = tuple(Stroke("", whole, i) for whole in wholes.values() for i in range(len(whole.at)))
+    return Panel(title, chart, words, (*runs, *wholes.values()), {"cells": strokes})
+
+
+MarkFields = Mapping[str, Json]
+DRAWN = ("point", "rect", "bar", "line")
+LOOKS = {"colour", "fill", "shape", "dash", "slot", "line", "order", "x", "y", "x2", "y2", "from", "to", "low", "high"}
+APART = ("color", "detail", "strokeDash")  # what splits the rows of a line into several
+
+
+class _Channel(NamedTuple):
+    """One encoding of a layer: its field, whether it is a number, and its title."""
+
+    field: str
+    number: bool
+    title: str
+
+
+class _Layer(NamedTuple):
+    """One layer of a chart: its name, what its marks are, its encodings, and its rows."""
+
+    name: str
+    kind: str
+    channels: Mapping[str, _Channel]
+    rows: tuple[MarkFields, ...]
+
+
+class _Value(NamedTuple):
+    """Which fields of a layer are its number: one, or the difference of two; and the axis that it is read on."""
+
+    field: str
+    less: str
+    title: str
+
+
+def read_out(figure: Figure) -> Figure:
+    """The figure with numbers under its marks; panels that have series keep theirs."""
+    panels = tuple(_panel(panel, figure.key) for panel in figure.panels)
+    others = tuple(
+        FigureView(view.name, tuple(_panel(panel, view.key) for panel in view.panels), view.key)
+        for view in figure.others
+    )
+    titles = {axis for panel in figure.panels if not panel.series for axis in (_across(panel),) if axis}
+    at = figure.at or (titles.pop() if len(titles) == 1 else "")
+    return replace(figure, panels=panels, others=others, at=at)
+
+
+def _layers(panel: Panel) -> list[_Layer]:
+    """Every layer that has a name, with its rows; the chart library keeps them in one place, by a name of their own."""
+    spec = panel.chart.to_dict(validate=False)
+    kept = spec.get("datasets", {})
+    found = []
+    for one in spec["layer"]:
+        data = one.get("data", spec.get("data", {}))
+        values = data.get("values", kept.get(data.get("name"), []))
+        rows = json.loads(values) if isinstance(values, str) else values
+        if "name" in one:
+            mark = one["mark"]
+            kind = mark if isinstance(mark, str) else mark["type"]
+            found.append(_Layer(one["name"], kind, _channels(one["encoding"]), tuple(rows)))
+    return found
+
+
+def _across(panel: Panel) -> str:
+    """The title of the axis that lines run along; empty where the panel has none."""
+    found = [layer.channels.get("x") for layer in _layers(panel) if layer.kind == "line"]
+    return next((x.title for x in found if x is not None and x.number), "")
+
+
+def _panel(panel: Panel, key: Sequence[LegendEntry]) -> Panel:
+    if panel.series or panel.strokes:
+        return panel
+    strokes: dict[str, tuple[Stroke, ...]] = {}
+    for layer in _layers(panel):
+        if not layer.name.startswith("level"):
+            strokes[layer.name] = tuple(_strokes(panel.title, layer, key))
+    series = tuple(dict.fromkeys(one.series for marks in strokes.values() for one in marks if one.series is not None))
+    return panel._replace(series=series, strokes=strokes)
+
+
+def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> list[Stroke]:
+    """A stroke for every mark of a layer, in the order of drawing."""
+    channels, value = layer.channels, _value(layer.channels)
+    rows = [row for row in layer.rows if _drawn(row, channels)]
+    if layer.kind == "line":
+        return [_line(title, group, channels, value, key) for group in _groups(rows, channels)]
+    if value is None or layer.kind not in DRAWN:
+        return [Stroke(_key(row, key)) for row in rows]
+    return [Stroke(_key(row, key), _single(title, row, channels, value)) for row in rows]
+
+
+def _channels(coded: Mapping[str, Json]) -> dict[str, _Channel]:
+    """Every encoding that has a field, by its name."""
+    found = {}
+    for name, one in coded.items():
+        if isinstance(one, dict) and isinstance(one.get("field"), str):
+            title = one.get("title", one["field"])
+            # a place without an axis is a matter of drawing
+            number = one.get("type") == "quantitative" and one.get("axis", {}) is not None
+            found[name] = _Channel(str(one["field"]), number, str(title or ""))
+    return found
+
+
+def _drawn(row: MarkFields, channels: Mapping[str, _Channel]) -> bool:
+    """Whether a row has a mark: one whose place is no number has none."""
+    ends = [channels[name] for name in ("x", "y") if name in channels and channels[name].number]
+    return all(isinstance(row.get(end.field), int | float) and math.isfinite(_number(row, end.field)) for end in ends)
+
+
+def _number(row: MarkFields, field: str) -> float:
+    value = row[field]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _value(channels: Mapping[str, _Channel]) -> _Value | None:
+    """The number of a layer: its colour, a bar's length, or the axis that is a number; null where it shows none."""
+    colour = channels.get("color")
+    if colour is not None and colour.number:
+        return _Value(colour.field, "", colour.title)
+    for name, end in (("y", "y2"), ("x", "x2")):
+        if name in channels and channels[name].number:
+            if end in channels:
+                return _Value(channels[end].field, channels[name].field, channels[name].title)
+            return _Value(channels[name].field, "", channels[name].title)
+    return None
+
+
+def _of(row: MarkFields, value: _Value) -> float:
+    return _number(row, value.field) - (_number(row, value.less) if value.less else 0.0)
+
+
+def _end(row: MarkFields, name: str) -> tuple[float | None, ...]:
+    found = row.get(name)
+    return (float(found),) if isinstance(found, int | float) else (None,)
+
+
+def _measure(title: str, value: _Value, signed: bool) -> Measure:
+    said = [title.replace("\n", " "), value.title]
+    return Measure(": ".join(dict.fromkeys(filter(None, said))) or "value", "", signed)
+
+
+def _single(title: str, row: MarkFields, channels: Mapping[str, _Channel], value: _Value) -> Series:
+    number = _of(row, value)
+    ends = () if value.less else (_end(row, "low"), _end(row, "high"))
+    measure = _measure(title, value, number < 0)
+    low, high = ends if ends else ((None,), (None,))
+    return Series(measure, _place(row, channels, value), "", None, (), (number,), low, high, 0)
+
+
+def _groups(rows: Sequence[MarkFields], channels: Mapping[str, _Channel]) -> list[list[MarkFields]]:
+    """The rows of each line, along it."""
+    apart = [channels[name].field for name in APART if name in channels and not channels[name].number]
+    along = channels["order"].field if "order" in channels else channels["x"].field
+    groups: dict[str, list[MarkFields]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps([row.get(field) for field in apart]), []).append(row)
+    return [sorted(group, key=lambda row: _number(row, along)) for group in groups.values()]
+
+
+def _line(
+    title: str,
+    rows: Sequence[MarkFields],
+    channels: Mapping[str, _Channel],
+    value: _Value | None,
+    key: Sequence[LegendEntry],
+) -> Stroke:
+    if value is None or not channels["x"].number:
+        return Stroke(_key(rows[0], key))
+    at, values = (tuple(_number(row, field) for row in rows) for field in (channels["x"].field, value.field))
+    measure = _measure(title, value, min(values) < 0)
+    series = Series(measure, _place(rows[0], {}, value, {channels["x"].field}), "", None, at, values, n=0)
+    return Stroke(_key(rows[0], key), series, 0, len(at))
+
+
+def _place(
+    row: MarkFields, channels: Mapping[str, _Channel], value: _Value, passed: set[str] | frozenset[str] = frozenset()
+) -> str:
+    """Where a mark stands, in words: what names it, and where it lies on axes that are not its number."""
+    axes = {channels[name].field: channels[name].title for name in ("x", "y") if name in channels}
+    own = {value.field, value.less, *passed}
+    said = []
+    for field, found in row.items():
+        named = isinstance(found, str) or field in axes or field in ("layer", "head")
+        if field in own or found is None or not named or (field in LOOKS and field not in axes):
+            continue
+        plain = f"{found:.4g}" if isinstance(found, float) else str(found)
+        # a field's own name says nothing to a reader but for layers and heads
+        title = axes.get(field, field if field in ("layer", "head") else "")
+        title = "" if title == field and field not in ("layer", "head") else title
+        between = ": " if " " in title else " "
+        said.append(f"{title}{between * bool(title)}{plain}".replace("\n", " "))
+    return ", ".join(dict.fromkeys(said))
+
+
+def _key(row: MarkFields, key: Sequence[LegendEntry]) -> str:
+    """The name in the key that a mark belongs to: one of the row's words, else that of its colour; empty for none."""
+    words = {found for found in row.values() if isinstance(found, str)}
+    named = [entry.name for entry in key if entry.name in words]
+    return next(iter(named or [entry.name for entry in key if entry.colour in words]), "")
+
+
+DRAWN_WIDTH = 328
+
+
+class DrawnPanel(TypedDict):
+    """One panel for a template: its SVG and its width in pixels, whether it needs the whole width, and its words."""
+
+    svg: Markup
+    width: int
+    wide: bool
+    alt: str
+
+
+class DrawnView(TypedDict):
+    """One arrangement of a figure for a template: `key` are signs with their names, and whether each can hide marks.
+
+    `width` is that of the widest panel.
+    """
+
+    name: str
+    panels: list[DrawnPanel]
+    key: list[tuple[Markup, str, bool]]
+    width: int
+
+
+def arrangement(name: str, view: FigureView) -> DrawnView:
+    """One way to arrange a figure, ready for a template: every panel as SVG with its words, and the key's signs."""
+    panels: list[DrawnPanel] = []
+    for i, panel in enumerate(view.panels, start=1):
+        text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
+        width = math.ceil(float(text.partition('width="')[2].partition('"')[0]))
+        root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
+        drawn = root + Markup(text.removeprefix("<svg "))
+        panels.append({"svg": drawn, "width": width, "wide": width > DRAWN_WIDTH, "alt": panel.alt})
+    hides = {stroke.key for panel in view.panels for strokes in panel.strokes.values() for stroke in strokes}
+    key = [(swatch(one), one.name, one.name in hides) for one in view.key]
+    return {"name": view.name, "panels": panels, "key": key, "width": max((p["width"] for p in panels), default=0)}
+
+
+_SHAPES = {
+    "circle": '<circle cx="7" cy="7" r="5"/>',
+    "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
+    "triangle-up": '<path d="M7 1.5L13 12H1Z"/>',
+    "diamond": '<path d="M7 1L13 7 7 13 1 7Z"/>',
+    "triangle-down": '<path d="M7 12.5L1 2h12Z"/>',
+    "cross": '<path d="M5 1h4v4h4v4H9v4H5V9H1V5h4Z"/>',
+    "triangle-left": '<path d="M1.5 7L12 1v12Z"/>',
+    "triangle-right": '<path d="M12.5 7L2 1v12Z"/>',
+}
+
+
+def swatch(key: LegendEntry) -> Markup:
+    """The sign of a mark, or a piece of the line, for a figure's key."""
+    if key.shape is None:
+        dash = f' stroke-dasharray="{" ".join(map(str, key.dash))}"' if key.dash else ""
+        line = f'<line x1="0" x2="26" y1="7" y2="7" stroke="{key.colour}"{dash} stroke-width="2"/>'
+        return Markup(f'<svg viewBox="0 0 26 14" width="26" height="14" aria-hidden="true">{line}</svg>')
+    shape = _SHAPES[key.shape].replace("/>", f' fill="{key.colour}"/>')
+    return Markup(f'<svg viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>')

@@ -1,0 +1,183 @@
+"""Heat maps of a whole model: one number per head, or labels by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from trisect.report import render
+from trisect.report.charts import Figure, Panel, heat
+from trisect.report.format import GROUP
+from trisect.report.measures import MeasuredValue, Measures
+
+WIDEST, LARGEST = 272.0, 24.0  # pixels: of a panel's cells, so that it fits a telephone, and of one cell
+TALLEST = 300.0
+LABELS, LABEL = 248.0, 30.0  # the same of a map of labels, whose words stand below their columns
+APART = 17.0  # pixels between the numbers at an axis, so that two digits do not touch
+LINE = 13.0  # the same of names
+TICKS = {"ticks": False, "domain": False, "labelPadding": 4, "labelOverlap": False}
+
+
+class LabelCell(NamedTuple):
+    """One number: of which row (a layer, as spelt) and which label. A value that is not finite is drawn as a gap."""
+
+    layer: str
+    label: str
+    value: float
+
+
+def grid(
+    name: str,
+    number: str,
+    title: str,
+    caption: str,
+    values: Sequence[tuple[int, int, float]] | Mapping[str, Sequence[tuple[int, int, float]]],
+    unit: str,
+    diverging: bool = False,
+    ends: tuple[float, float] | None = None,
+    marked: Mapping[str, Collection[tuple[int, int]]] | None = None,
+) -> Figure:
+    """Heat maps with layers downwards and heads to the right; a mapping gives a panel per title, all in one scale.
+
+    `values` are rows (layer, head, value), from 1; a value that is not finite is drawn as a gap. `ends` are the ends of the
+    colours where several figures share them; values beyond have the end's colour. `diverging` centres the colours on 0.
+    `marked` puts a dot on those (layer, head) of a panel; with one unnamed panel its title is "".
+    """
+    named = values if isinstance(values, Mapping) else {"": values}
+    low, high = ends or _ends([value for rows in named.values() for *_, value in rows], diverging)
+    stops, dots = render.DIVERGING if diverging else render.VIRIDIS, marked or {}
+    panels = tuple(_heads(panel, rows, (low, high), stops, unit, dots.get(panel, ())) for panel, rows in named.items())
+    return Figure(name, number, title, caption, panels, (), (low, high, unit), stops=stops)
+
+
+def head_maps(
+    names: tuple[str, str, str],
+    caption: str,
+    rows: Measures,
+    unit: str,
+    signed: bool = False,
+    ends: tuple[float, float] | None = None,
+    marked: Callable[[MeasuredValue], bool] | None = None,
+    title: Callable[[MeasuredValue], str] = lambda row: GROUP.get(row.component or "", row.component or ""),
+) -> Figure:
+    """Maps of rows that are of one head each, a panel for each component or other `title`; a dot where a row is `marked`."""
+    values: dict[str, list[tuple[int, int, float]]] = {}
+    dots: dict[str, set[tuple[int, int]]] = {}
+    for row in rows:
+        cell = (row.layer or 0, row.head or 0)
+        values.setdefault(title(row), []).append((*cell, row.value))
+        if marked is not None and marked(row):
+            dots.setdefault(title(row), set()).add(cell)
+    return grid(*names, caption, values, unit, signed, ends, dots)
+
+
+def label_grid(
+    name: str,
+    number: str,
+    title: str,
+    caption: str,
+    values: Mapping[str, Sequence[LabelCell]],
+    unit: str,
+    marked: Mapping[str, Collection[tuple[str, str]]],
+    rows: str = "layer",
+) -> Figure:
+    """A panel per title, a column a label, all in one scale centred on 0, with a dot on the (layer, label) `marked` there."""
+    ends = _ends([cell.value for cells in values.values() for cell in cells], True)
+    panels = tuple(_labels(panel, cells, ends, unit, marked.get(panel, ()), rows) for panel, cells in values.items())
+    return Figure(name, number, title, caption, panels, (), (*ends, unit), stops=render.DIVERGING)
+
+
+def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
+    """The ends of the colours: least and largest value, or the same on both sides of 0; never the same number twice."""
+    known = [v for v in values if math.isfinite(v)] or [0.0]
+    if diverging:
+        most = max(abs(v) for v in known) or 1.0
+        return -most, most
+    low, high = min(known), max(known)
+    return (low, high) if high > low else (low, low + (abs(low) or 1.0))
+
+
+def _heads(
+    title: str,
+    cells: Sequence[tuple[int, int, float]],
+    ends: tuple[float, float],
+    stops: Sequence[str],
+    unit: str,
+    marked: Collection[tuple[int, int]],
+) -> Panel:
+    layers, heads = (sorted({cell[i] for cell in cells}) for i in (0, 1))
+    wide = min(LARGEST, WIDEST / max(1, len(heads)))
+    high = min(LARGEST, TALLEST / max(1, len(layers)))
+    x = alt.X("head:O", scale=_scale(heads), title="head", axis=_axis(heads, wide, APART))
+    y = alt.Y("layer:O", scale=_scale(layers), title="layer", axis=_axis(layers, high, APART, -3))
+    rows = [{"layer": layer, "head": head, "value": v} for layer, head, v in cells if math.isfinite(v)]
+    dots = [row for row in rows if (row["layer"], row["head"]) in marked]
+    size = (wide * len(heads), high * len(layers))
+    named = f"{title}: heat map" if title else "Heat map"
+    said = f"{named} of {len(layers)} layer{'s'[: len(layers) > 1]} by {len(heads)} head{'s'[: len(heads) > 1]}, in {unit}."
+    said += _extremes(rows, lambda row: f"at layer {row['layer']} head {row['head']}")
+    if len(rows) < len(cells):
+        said += f" {len(cells) - len(rows)} without a number."
+    said += f" {len(dots)} marked." if dots else ""
+    return Panel(
+        title,
+        heat(title, rows, x, (y,), ends, unit, size, stops, dots, max(3.0, (0.4 * min(wide, high)) ** 2)),
+        said,
+        (),
+        {},
+    )
+
+
+def _labels(
+    title: str,
+    cells: Sequence[LabelCell],
+    ends: tuple[float, float],
+    unit: str,
+    marked: Collection[tuple[str, str]],
+    down: str,
+) -> Panel:
+    layers = list(dict.fromkeys(cell.layer for cell in cells))
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    wide, high = min(LABEL, LABELS / max(1, len(labels))), min(LARGEST, TALLEST / max(1, len(layers)))
+    across = alt.Axis(labelAngle=-90, labelLimit=110, **TICKS)
+    x = alt.X("label:N", scale=_scale(labels), sort=labels, title=None, axis=across)
+    y = alt.Y("layer:N", scale=_scale(layers), sort=layers, title=down, axis=_axis(layers, high, LINE, -3))
+    rows = [cell._asdict() for cell in cells if math.isfinite(cell.value)]
+    dots = [row for row in rows if (row["layer"], row["label"]) in marked]
+    size = (wide * len(labels), high * len(layers))
+    said = f"{title}: heat map of labels by {down}, in {unit}."
+    said += _extremes(rows, lambda row: f"for {row['label']} at {down} {row['layer']}")
+    said += f" {len(dots)} marked." if dots else ""
+    return Panel(
+        title,
+        heat(title, rows, x, (y,), ends, unit, size, render.DIVERGING, dots, (0.3 * min(wide, high)) ** 2 + 8),
+        said,
+        (),
+        {},
+    )
+
+
+def _scale(names: Sequence[Any]) -> alt.Scale:
+    inner = 0.06 if len(names) <= 24 else 0.0
+    return alt.Scale(domain=list(names), paddingInner=inner, paddingOuter=inner / 2)
+
+
+def _axis(names: Sequence[Any], room: float, apart: float, title: float | None = None) -> alt.Axis:
+    """Every name where there is room, else every second, fourth, eighth … from the first on; `title` moves that off the legend."""
+    step = next((s for s in (1, 2, 4, 8, 16) if s * room >= apart), 32)
+    # The theme's tickCount would thin out the values that are given.
+    axis = alt.Axis(values=list(names[::step]), tickCount=len(names), minExtent=0, **TICKS)
+    if title is not None:
+        axis.titleY = title
+    return axis
+
+
+def _extremes(rows: Sequence[Mapping[str, Any]], where: Callable[[Mapping[str, Any]], str]) -> str:
+    """The highest and the lowest cell for those who do not see the panel; empty where there is none."""
+    if not rows:
+        return ""
+    most, least = (find(rows, key=lambda row: row["value"]) for find in (max, min))
+    return f" Highest {most['value']:.3g} {where(most)}, lowest {least['value']:.3g} {where(least)}."

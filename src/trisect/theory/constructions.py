@@ -1,0 +1,797 @@
+"""Constructions of attention by hand: fixed keys, random keys, and words that attend to each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.random import Generator
+from scipy import special
+
+import trisect.theory.helpers as helpers
+from trisect.core.errors import TheoryError
+from trisect.theory.helpers import A, B, attention_weights, check_whole, deviations
+from trisect.theory.result import Apart, Array, Construction, Erratum, LogOdds, Variances
+
+
+def copying(
+    *,
+    beta: float = 10.0,
+    dim: int = 16,
+    keys: int = 8,
+    target: int = 1,
+    values: Float[np.ndarray, "N D"] | None = None,
+    generator: Generator | None = None,
+) -> Construction:
+    """Construction 1, (a): orthonormal keys and q = β k_j, so that c ≈ v_j; j is `target`, counted from 1.
+
+    With the logit gap g = k_jᵀq − max_{i≠j} k_iᵀq (here β): |c − v_j| ≤ (n − 1) / (n − 1 + e^g) · max_i |v_i − v_j|.
+    Raises TheoryError where `dim` has no room for the keys, or the target is none of them.
+    """
+    beta = helpers.check_beta(beta)
+    (keys, dim), target = helpers.check_keys(keys, dim), helpers.check_whole("target", target)
+    if not 1 <= target <= keys:
+        raise TheoryError(f"target {target} was given.", f"There are {keys} keys.", f"Use a number from 1 to {keys}.")
+    draw, j = helpers.generator(generator), target - 1
+    frame = helpers.frame(keys, dim, draw)
+    vectors = helpers.given_values(values, keys, dim, draw)
+    query = beta * frame[j]
+    logits = frame @ query
+    weights = attention_weights(logits)
+    gap = logits[j] - np.delete(logits, j).max()
+    widest = np.linalg.norm(vectors - vectors[j], axis=1).max()
+    return Construction(
+        name="copying",
+        question="Which query and keys make attention hand over one value as it is?",
+        settings={"beta": beta, "dim": dim, "keys": keys, "target": target},
+        inputs={"queries": query[None], "keys": frame, "values": vectors},
+        logits=logits,
+        weights=weights,
+        predicted=vectors[j],
+        computed=weights @ vectors,
+        error=helpers.length(deviations(weights, [j]) @ vectors),
+        expected=float(copying_bound(gap, keys) * widest),
+        measured="|c − v_j|",
+        relation="at most",
+        law="|c − v_j| ≤ (n − 1) / (n − 1 + e^gap) · max |v_i − v_j|; gap: the logit of j less the largest other, here β",
+        domain="Any query, keys and values; equality for n = 2, or where all other v_i coincide and all other logits are the same.",
+        errata=_copying_errata(),
+    )
+
+
+def copying_bound(gap: float, keys: int) -> float:
+    """The largest weight that n − 1 other keys can have together when the target's logit is ahead by `gap`."""
+    return float((keys - 1) * np.exp(-gap) / (1 + (keys - 1) * np.exp(-gap)))
+
+
+def _copying_errata() -> tuple[Erratum, ...]:
+    ahead = attention_weights(np.array([1.1, 0.0]))
+    shifted = [attention_weights(np.array([10.0, 0.0]) + shift) for shift in (0.0, 1000.0, -1000.0)]
+    return (
+        Erratum(
+            "The dot product with k_j has to exceed the sum of the other keys' exponentials.",
+            "That compares a logit with exponentials. What counts is exp(k_jᵀq) against that sum: logits 1.1 and 0 fulfil "
+            "the sentence (1.1 > e^0), and the weight is 0.75, not near 1.",
+            {"logits": (1.1, 0.0), "weights": tuple(ahead.tolist())},
+        ),
+        Erratum(
+            "The other keys' dot products with q have to go to −∞.",
+            "Only gaps matter: the same number added to all logits changes no weight.",
+            {
+                f"weights, logits {10 + s:g} and {s:g}": tuple(w.tolist())
+                for s, w in zip((0, 1000, -1000), shifted, strict=True)
+            },
+        ),
+    )
+
+
+def average(
+    *,
+    beta: float = 10.0,
+    dim: int = 16,
+    keys: int = 8,
+    values: Float[np.ndarray, "N D"] | None = None,
+    generator: Generator | None = None,
+) -> Construction:
+    """Construction 2, (b): orthonormal keys and q = β(k_a + k_b), so that c ≈ ½(v_a + v_b); a and b are keys 1 and 2.
+
+    α_a = α_b = e^β / (n − 2 + 2e^β), and |c − ½(v_a + v_b)| is the weight on the others times the distance of their mean.
+    Raises TheoryError where `dim` has no room for the keys.
+    """
+    beta = helpers.check_beta(beta)
+    keys, dim = helpers.check_keys(keys, dim)
+    draw = helpers.generator(generator)
+    frame = helpers.frame(keys, dim, draw)
+    vectors = helpers.given_values(values, keys, dim, draw)
+    query = beta * (frame[A] + frame[B])
+    logits = frame @ query
+    weights = attention_weights(logits)
+    return Construction(
+        name="average",
+        question="Which query makes attention return the mean of two values?",
+        settings={"beta": beta, "dim": dim, "keys": keys},
+        inputs={"queries": query[None], "keys": frame, "values": vectors},
+        logits=logits,
+        weights=weights,
+        predicted=(vectors[A] + vectors[B]) / 2,
+        computed=weights @ vectors,
+        error=helpers.length(deviations(weights, [A, B]) @ vectors),
+        expected=helpers.length(average_offset(beta, vectors)),
+        measured="|c − ½(v_a + v_b)|",
+        relation="equals",
+        law="α_a = α_b = e^β / (n − 2 + 2e^β); error = (n − 2) / (n − 2 + 2e^β) · |mean of the other values − ½(v_a + v_b)|",
+        domain="Orthonormal keys, any values, β up to about 1e14; exact, down to rounding of the two logits (β times 1e-16), which "
+        "beyond that decides between a and b. With two keys the law's error is 0 at every β.",
+        errata=_average_errata(),
+    )
+
+
+def _average_errata() -> tuple[Erratum, ...]:
+    return (
+        Erratum(
+            "The numerator of α_a, e^{β + βk_aᵀk_b}, is said to be e^β since β is any large number.",
+            "It is e^β because k_a and k_b are orthogonal, at any β. With k_aᵀk_b = 0.1 it is e^{0.1β} times as large, and a "
+            "larger β makes that worse.",
+            {
+                f"e^{{β + βk_aᵀk_b}} / e^β at β = 1, 10, 100, k_aᵀk_b = {between:g}": tuple(
+                    math.exp(beta * between) for beta in (1.0, 10.0, 100.0)
+                )
+                for between in (0.0, 0.1)
+            },
+        ),
+    )
+
+
+def average_offset(beta: float, values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " D"]:
+    """c − ½(v_a + v_b) of construction 2: what the other keys' weight adds."""
+    others = len(values) - 2
+    if others == 0:
+        return np.zeros(values.shape[1])
+    weight = others * np.exp(-beta) / (2 + others * np.exp(-beta))
+    return weight * (values[2:].mean(0) - (values[A] + values[B]) / 2)
+
+
+LETTERS = "abcd"
+LEAST = math.sqrt(2)
+
+
+class WordAttention(NamedTuple):
+    """Self-attention over n words: logits k_jᵀq_i [i, j], their softmax, values and outputs, a row for each word."""
+
+    logits: Float[np.ndarray, "N N"]
+    weights: Float[np.ndarray, "N N"]
+    values: Float[np.ndarray, "N D"]
+    outputs: Float[np.ndarray, "N D"]
+
+
+def self_attention(words: Float[np.ndarray, "N D"], query: Array, key: Array, value: Array) -> WordAttention:
+    """v_i = V x_i, k_i = K x_i, q_i = Q x_i, c_i = Σ_j α_ij v_j; matrices [D D]. Raises TheoryError for logits beyond 1e300."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
+        logits = (words @ query.T) @ (words @ key.T).T
+    weights = attention_weights(logits)
+    values = words @ value.T
+    return WordAttention(logits, weights, values, weights @ values)
+
+
+def identity_attention(
+    *, beta: float = 2.0, dim: int = 16, add_c: float = 0.0, add_d: float = 0.0, generator: Generator | None = None
+) -> Construction:
+    """Construction 7, (e-i): v = k = q = x with x_1 = u_d + u_b, x_2 = u_a, x_3 = u_c + u_b, and all |u| = β.
+
+    x_2's score with itself wins, so that c_2 ≈ x_2, whatever multiples `add_c` of u_c and `add_d` of u_d are added to x_2: the
+    score is ahead by at least ¾β². So c_2 is never near u_b: |c_2 − u_b| / β ≥ √2 α_22 ≥ √2 / (1 + 2e^{−¾β²}).
+    `error` is |c_2 − x_2| / β. Raises TheoryError where `dim` is less than 4.
+    """
+    beta, u = _letters(beta, dim, generator)
+    words, identity = _words(u), np.eye(u.shape[1])
+    add_c, add_d = helpers.check_number("add_c", add_c), helpers.check_number("add_d", add_d)
+    if not (math.isfinite(add_c) and math.isfinite(add_d)):
+        given = f"add_c {add_c} and add_d {add_d} were given."
+        raise TheoryError(given, "They are multiples of u_c and u_d.", "Use finite numbers, for example 1.")
+    words[1] += add_c * u[2] + add_d * u[3]
+    found = self_attention(words, identity, identity, identity)
+    # in units of u, where the words' scalar products are known exactly
+    x = np.array([[0, 1, 0, 1], [1, 0, add_c, add_d], [0, 1, 1, 0]], dtype=float)
+    exact = attention_weights(beta**2 * (x @ x[1]))
+    return Construction(
+        name="identity_attention",
+        question="If queries, keys and values are the words themselves, what can a word take from the others?",
+        settings={"beta": beta, "dim": u.shape[1], "add_c": add_c, "add_d": add_d},
+        inputs={"queries": words[1:2], "keys": words, "values": words, "letters": u},
+        logits=found.logits[1],
+        weights=found.weights[1],
+        predicted=words[1],
+        computed=found.outputs[1],
+        error=helpers.length(deviations(found.weights[1], [1]) @ words) / beta,
+        expected=helpers.length(deviations(exact, [1]) @ x),
+        measured="|c_2 − x_2| / β",
+        relation="equals",
+        law="c_2 ≈ x_2: with x_2 = u_a, error = √10 / (2 + e^{β²}). However much of u_c and u_d is added, the self-score leads by ≥ ¾β²",
+        domain="From β = 1 on x_2 has a weight above ½; the formula is exact at every β. Whatever is added of u_c "
+        "and u_d, c_2 is never near u_b: |c_2 − u_b| / β ≥ √2 / (1 + 2e^{−¾β²}).",
+        errata=_identity_errata(beta),
+    )
+
+
+def distance_from_b(beta: float) -> float:
+    """The least that |c_2 − u_b| / β can be in construction 7, whatever is added of u_c and u_d.
+
+    In units of β the part of c_2 − u_b along u_a is α_22 and the one along u_b is −α_22; α_22 ≥ 1 / (1 + 2e^{−¾β²}).
+    """
+    return LEAST / (1 + 2 * math.exp(-0.75 * beta**2))
+
+
+def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | None = None) -> Construction:
+    """Construction 8, (e-ii): matrices with c_1 ≈ u_b − u_c and c_2 ≈ u_b, for the words of construction 7.
+
+    V = β⁻²(u_b u_bᵀ − u_c u_cᵀ), K = u_d u_dᵀ + u_c u_cᵀ, Q = u_d u_aᵀ + u_c u_dᵀ; the winning logit is β⁶, all others 0.
+    `error` is the larger of |c_1 − (u_b − u_c)| and |c_2 − u_b|, over β. Raises TheoryError where `dim` is less than 4.
+    """
+    beta, u = _letters(beta, dim, generator)
+    words, (query, key, value) = _words(u), matrices(beta, u)
+    found = self_attention(words, query, key, value)
+    b, c = u[1], u[2]
+    sizes = [helpers.length(deviations(found.weights[i], [j]) @ found.values) / beta for i, j in ((0, 2), (1, 0))]
+    return Construction(
+        name="key_query_value",
+        question="Which matrices let two words take parts of the others that plain words cannot?",
+        settings={"beta": beta, "dim": u.shape[1]},
+        inputs={
+            "queries": (words @ query.T)[:2],
+            "keys": words @ key.T,
+            "values": found.values,
+            "words": words,
+            "letters": u,
+            "Q": query,
+            "K": key,
+            "V": value,
+        },
+        logits=found.logits[:2],
+        weights=found.weights[:2],
+        predicted=np.stack([b - c, b]),
+        computed=found.outputs[:2],
+        error=max(sizes),
+        expected=math.sqrt(5) / 2 * _others(beta),
+        measured="larger of |c_1 − (u_b − u_c)| / β and |c_2 − u_b| / β",
+        relation="equals",
+        law="The winning logit leads by β⁶: error = √5 / (2 + e^{β⁶}), that of c_1; c_2's is √2 / (2 + e^{β⁶})",
+        domain="Exact at every β; useful from β ≥ 1 on, where the error is below ½ and falls with e^{−β⁶}. Logits pass 1e300 at β = 1e50.",
+        errata=_matrix_errata(beta, u),
+    )
+
+
+def matrices(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Array, Array, Array]:
+    """Q, K and V of construction 8, from u_a, u_b, u_c, u_d as rows."""
+    a, b, c, d = letters
+    with np.errstate(over="ignore"):
+        value = (np.outer(b, b) - np.outer(c, c)) / beta**2
+        return np.outer(d, a) + np.outer(c, d), np.outer(d, d) + np.outer(c, c), value
+
+
+def _letters(beta: float, dim: int, generator: Generator | None) -> tuple[float, Float[np.ndarray, "4 D"]]:
+    """u_a, u_b, u_c, u_d: orthogonal, each of length β."""
+    beta = helpers.check_beta(beta)
+    dim = helpers.check_dim(len(LETTERS), dim, "vectors u_a, u_b, u_c, u_d")
+    if not 1e-50 <= beta <= 1e150:
+        raise TheoryError(
+            f"beta {beta:.3g} was given.",
+            "Here β is a length, and its powers have to be numbers.",
+            "Use 1e-50 to 1e50.",
+        )
+    return beta, beta * helpers.frame(len(LETTERS), dim, helpers.generator(generator))
+
+
+def _words(letters: Float[np.ndarray, "4 D"]) -> Float[np.ndarray, "3 D"]:
+    a, b, c, d = letters
+    return np.stack([d + b, a, c + b])
+
+
+def _others(beta: float) -> float:
+    """The weight that two words with logit 0 take from one with logit β⁶."""
+    rest = 2 * math.exp(-(min(beta, 10.0) ** 6))
+    return rest / (1 + rest)
+
+
+def _along(letters: Float[np.ndarray, "4 D"], vector: Array) -> tuple[float, ...]:
+    """Coefficients on u_a, u_b, u_c, u_d."""
+    return tuple((letters @ vector / (letters[0] @ letters[0])).tolist())
+
+
+def _identity_errata(beta: float) -> tuple[Erratum, ...]:
+    u = beta * np.eye(4)
+    words = _words(u)
+    words[1] += u[3]
+    found = self_attention(words, *[np.eye(4)] * 3)
+    return (
+        Erratum(
+            "Adding u_d or u_c to the second word is said to bring u_d + u_b, or u_c + u_b, into its output.",
+            "The output stays near the word itself, with u_d added u_a + u_d: its score with itself is 2β², that with u_d + u_b "
+            "only β², and the same goes for u_c.",
+            {"weights": tuple(found.weights[1].tolist()), "c_2 along u_a, u_b, u_c, u_d": _along(u, found.outputs[1])},
+        ),
+    )
+
+
+def _matrix_errata(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Erratum, ...]:
+    words, (query, key, value) = _words(letters), matrices(beta, letters)
+    found = {"Q and K swapped": self_attention(words, key, query, value)}
+    found["Q = V"] = self_attention(words, value, key, value)
+    shown = {
+        name: {f"c_{i + 1} along u_a, u_b, u_c, u_d": _along(letters, one.outputs[i]) for i in (0, 1)}
+        for name, one in found.items()
+    }
+    scores = self_attention(words, query, key, value).logits
+    return (
+        Erratum(
+            "The last line sets Q equal to the formula of V.",
+            "They are different matrices. With V's formula as Q all scores of words 1 and 2 are 0, and both outputs are ⅔u_b − ⅓u_c.",
+            shown["Q = V"],
+        ),
+        Erratum(
+            "K and Q are called interchangeable.",
+            "They are not. Swapped, word 1 looks at word 2, whose value is 0, and word 2 at all alike: c_1 = 0, c_2 = ⅔u_b − ⅓u_c.",
+            shown["Q and K swapped"],
+        ),
+        Erratum(
+            "For c_1 ≈ v_3 the score of q_1 with k_3 is asked to be much larger than scores of the other query, q_2.",
+            "Softmax compares the scores of one query: k_3ᵀq_1 has to exceed k_1ᵀq_1 and k_2ᵀq_1. The same number added to all "
+            "scores of q_2 changes no weight, and would change that comparison.",
+            {f"k_1ᵀq_{i + 1}, k_2ᵀq_{i + 1}, k_3ᵀq_{i + 1}": tuple(scores[i].tolist()) for i in (0, 1)},
+        ),
+    )
+
+
+BLOCK = 1 << 18  # numbers drawn together, so that memory does not grow with samples times keys
+LARGEST_SAMPLE = 10**8  # samples, of which two numbers each are kept
+HALF = math.sqrt(0.5)  # the standard deviation of the stretch of k_a
+
+
+class KeyDraws(NamedTuple):
+    """Standard normal numbers behind S samples of N keys.
+
+    k_i = μ_i + √α z_i, and k_a also has √½ g μ_a. `stretch` is g; `along` are z_iᵀμ_a and z_iᵀμ_b, all of z_i that a query
+    in the plane of μ_a and μ_b ever meets: being orthonormal directions they are independent standard normals.
+    """
+
+    stretch: Float[np.ndarray, " S"]
+    along: Float[np.ndarray, "S N 2"]
+
+
+class KeyLogits(NamedTuple):
+    """Logits of a block of samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b."""
+
+    one: Float[np.ndarray, "S N"]
+    first: Float[np.ndarray, "S N"]
+    second: Float[np.ndarray, "S N"]
+
+
+def blocks(draws: KeyDraws | None, samples: int, keys: int, variance: float, draw: Generator) -> Iterator[KeyDraws]:
+    """The draws given, or new ones, a block at a time; noise that α = 0 would wipe out is not drawn."""
+    size = max(1, BLOCK // (2 * keys))
+    for start in range(0, samples, size):
+        count = min(size, samples - start)
+        if draws is not None:
+            yield KeyDraws(draws.stretch[start : start + count], draws.along[start : start + count])
+        else:
+            shape = (count, keys, 2)
+            yield KeyDraws(draw.standard_normal(count), draw.standard_normal(shape) if variance else np.zeros(shape))
+
+
+def check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float) -> int:
+    """How many samples there are; refuses a number below 2 or too large for memory, a negative α, and draws of another shape."""
+    if not (math.isfinite(variance) and variance >= 0):
+        raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
+    if draws is not None:
+        samples = len(draws.stretch)
+        if draws.stretch.shape != (samples,) or draws.along.shape != (samples, keys, 2):
+            raise TheoryError(
+                f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given.",
+                f"There are {keys} keys.",
+                f"Give shapes (S,) and (S, {keys}, 2).",
+            )
+    samples = check_whole("samples", samples)
+    if samples > LARGEST_SAMPLE:
+        known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+        raise TheoryError(f"samples {samples} was given.", known, "Use for example 100000.")
+    if samples < 2:
+        raise TheoryError(f"samples {samples} was given.", "A spread needs 2 or more.", "Use for example 100000.")
+    return samples
+
+
+def scores(draws: KeyDraws, beta: float, variance: float, stretched: bool) -> KeyLogits:
+    """Every logit k_iᵀq of these samples, for one head and for two."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
+        found = beta * math.sqrt(variance) * draws.along
+        found[:, A, 0] += beta
+        found[:, B, 1] += beta
+        if stretched:
+            found[:, A, 0] += beta * HALF * draws.stretch
+        first, second = found[..., 0], found[..., 1]
+        return KeyLogits(first + second, first, second)
+
+
+MOST = 600.0  # of an exponent
+STRETCH = HALF**2  # the variance of γ, the length of k_a along μ_a
+
+
+class Weight(NamedTuple):
+    """Mean and variance of a weight, and of its distance from one half the mean square."""
+
+    mean: float
+    variance: float
+    from_half: float
+
+
+def logit_normal(mean: float, spread: float) -> Weight:
+    """Moments of σ(y), y ~ N(mean, spread²), by quadrature: Gauss–Legendre between knots, dense where σ rises."""
+    if spread == 0:
+        w = float(special.expit(mean))
+        return Weight(w, 0.0, (w - 0.5) ** 2)
+    with np.errstate(over="ignore"):  # of a very small spread; knots beyond ±10 are cut off
+        rise = (np.linspace(-40.0, 40.0, 81) - mean) / spread
+    knots = np.unique(np.clip(np.concatenate([np.linspace(-10.0, 10.0, 41), rise]), -10.0, 10.0))
+    nodes, shares = np.polynomial.legendre.leggauss(8)
+    middle, half = (knots[1:] + knots[:-1]) / 2, (knots[1:] - knots[:-1]) / 2
+    z = (middle[:, None] + half[:, None] * nodes).ravel()
+    mass = (half[:, None] * shares).ravel() * np.exp(-(z**2) / 2)
+    mass /= mass.sum()
+    w = special.expit(mean + spread * z)
+    first = float(mass @ w)
+    return Weight(first, float(mass @ (w - first) ** 2), float(mass @ (w - 0.5) ** 2))
+
+
+def one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
+    """Root mean square of |c − ½(v_a + v_b)| with q = β(μ_a + μ_b) and Σ_i = αI.
+
+    What the others take is that of exact keys. Between a and b the weight's log-odds are y ~ N(0, 4αβ²), so that its
+    distance from one half has the mean square E[(σ(y) − ½)²], αβ²/4 while that is small. Noise of this relative size on all
+    logits moves c by Σ_i α_i (v_i − c) δ_i to first order. Exact for two keys.
+    """
+    weights = np.full(len(values), math.exp(-beta))
+    weights[[A, B]] = 1.0
+    weights /= weights.sum()
+    offset = deviations(weights, [A, B]) @ values
+    wobble = logit_normal(0.0, 2 * beta * math.sqrt(variance)).from_half
+    return math.sqrt(squared(offset) + 8 * wobble * _spread(weights, values))
+
+
+def two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
+    """Root mean square of |c − ½(v_a + v_b)| with q_1 = βμ_a, q_2 = βμ_b and Σ_i = αI.
+
+    c_1 − v_a = Σ_{i≠a} x_i (v_i − v_a) / (1 + Σ x_i), x_i = exp(−β + β√α(z_i − z_a)ᵀμ_a) lognormal, s² = αβ²: E x_i = e^{−β+s²},
+    E x_i² = e^{−2β+4s²}, E x_i x_j = e^{−2β+3s²}. The denominator is taken at α = 0, and its own noise, which counts where
+    e^β is not large, to first order. The heads' noises are independent.
+    """
+    n, noise = len(values), variance * beta**2
+
+    def factor(times: float, halvings: int) -> float:
+        return math.exp(min(times * noise - halvings * beta, MOST)) / (1 + (n - 1) * math.exp(-beta)) ** halvings
+
+    means, total, widest = [], 0.0, 0.0
+    for wanted in (A, B):
+        apart = np.delete(values, wanted, 0) - values[wanted]
+        whole, single = squared(apart.sum(0)), squared(apart)
+        weights = np.full(n, math.exp(-beta))
+        weights[wanted] = 1.0
+        weights /= weights.sum()
+        first = factor(0, 2) * (single + whole)
+        share = _spread(weights, values - values[wanted]) / first if first > 0 else 1.0
+        means.append(factor(1, 1) * apart.sum(0))
+        total += share * ((factor(4, 2) - factor(3, 2)) * single + (factor(3, 2) - factor(2, 2)) * whole)
+        widest += math.sqrt(float((apart**2).sum(1).max())) / 2
+    found = math.sqrt(max(0.0, total + squared(means[0] + means[1]))) / 2
+    return min(found, widest)  # no output is farther away, also where the law has ended
+
+
+def _spread(weights: Array, values: Array) -> float:
+    """Σ α_i² |v_i − c|²: the variance of c for independent noise of variance 1 on every logit, to first order."""
+    return float(weights**2 @ ((values - weights @ values) ** 2).sum(1))
+
+
+class Stretched(NamedTuple):
+    """A head under a stretched k_a as α vanishes: α_a has log-odds N(β − offset, ½β²), and c = α_a v_a + (1 − α_a) rest."""
+
+    mean: float
+    spread: float
+    rest: Array
+
+    def output(self, value: Array) -> Array:
+        """The mean of c, `value` being v_a."""
+        w = logit_normal(self.mean, self.spread).mean
+        return w * value + (1 - w) * self.rest
+
+    def variance(self, value: Array) -> float:
+        """The trace of the covariance of c."""
+        return logit_normal(self.mean, self.spread).variance * squared(value - self.rest)
+
+
+def stretched_one(beta: float, values: Float[np.ndarray, "N D"]) -> Stretched:
+    """One head, q = β(μ_a + μ_b): α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, variance ½)."""
+    return _stretched(beta, np.r_[beta, np.zeros(len(values) - 2)], values)
+
+
+def stretched_first(beta: float, values: Float[np.ndarray, "N D"]) -> Stretched:
+    """The first of two heads, q_1 = βμ_a: α_a = e^{βγ} / (e^{βγ} + n − 1). The second does not see the stretch."""
+    return _stretched(beta, np.zeros(len(values) - 1), values)
+
+
+def _stretched(beta: float, logits: Array, values: Float[np.ndarray, "N D"]) -> Stretched:
+    offset = float(np.logaddexp.reduce(logits))
+    return Stretched(beta - offset, HALF * beta, np.exp(logits - offset) @ np.delete(values, A, 0))
+
+
+def squared(values: Array) -> float:
+    """The sum of squares."""
+    return float((values**2).sum())
+
+
+MEANS = "Keys k_i ~ N(μ_i, αI) around orthonormal means"
+STRETCHED = "Σ_a = αI + ½ μ_a μ_aᵀ, Σ_i = αI for every other i"
+
+
+class Sampled(NamedTuple):
+    """Sums over samples for one head and for two: what constructions 3 to 6 report from."""
+
+    weights: Float[np.ndarray, "3 N"]  # means: the one head, the first, the second
+    rms: tuple[float, float]  # of |c − ½(v_a + v_b)|
+    variance: tuple[float, float]
+    kept: tuple[float, float]  # variance without the samples set apart
+    odds: Float[np.ndarray, "2 S"]  # log-odds of a: the one head, the first of two
+    negative: Array  # positions of samples with q_1ᵀk_a < 0
+
+
+class Setup(NamedTuple):
+    """Checked arguments and drawn inputs."""
+
+    beta: float
+    variance: float
+    samples: int
+    means: Float[np.ndarray, "N D"]
+    values: Float[np.ndarray, "N D"]
+    sampled: Sampled
+
+    @property
+    def queries(self) -> Float[np.ndarray, "2 D"]:
+        """q_1 = βμ_a and q_2 = βμ_b; the one head's is their sum."""
+        return self.beta * self.means[[A, B]]
+
+
+def random_keys_one_head(
+    *,
+    beta: float = 10.0,
+    dim: int = 16,
+    keys: int = 8,
+    variance: float = 1e-4,
+    samples: int = 100_000,
+    values: Float[np.ndarray, "N D"] | None = None,
+    draws: KeyDraws | None = None,
+    generator: Generator | None = None,
+) -> Construction:
+    """Construction 3, (c-i): k_i ~ N(μ_i, αI), q = β(μ_a + μ_b); α is `variance`.
+
+    The root mean square error falls with e^{−β}, then rises with ½β√α|v_a − v_b|: a large β multiplies the keys' noise.
+    Raises TheoryError for arguments outside the domain.
+    """
+    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
+    odds = LogOdds("a against b", made.sampled.odds[0], 0.0, 2 * made.beta * math.sqrt(variance))
+    return replace(
+        _frame("random_keys_one_head", made, heads=1),
+        question="Does the query for a mean of two still work when the keys are noisy?",
+        error=made.sampled.rms[0],
+        expected=one_head_rms(made.beta, variance, made.values),
+        law="error² = (that of exact keys, e^{−β})² + 8 E[(σ(y) − ½)²] Σ α_i²|v_i − c|², y ~ N(0, 4αβ²); for large β the second "
+        "is near (½β√α|v_a − v_b|)² while β√α ≪ 1",
+        domain=f"{MEANS}, √α ≪ 1. At a fixed α it falls in β, has its least where e^{{−β}} meets β√α, and then rises: the drawback "
+        "of one head.",
+        odds=odds if variance else None,
+    )
+
+
+def random_keys_two_heads(
+    *,
+    beta: float = 10.0,
+    dim: int = 16,
+    keys: int = 8,
+    variance: float = 1e-4,
+    samples: int = 100_000,
+    values: Float[np.ndarray, "N D"] | None = None,
+    draws: KeyDraws | None = None,
+    generator: Generator | None = None,
+) -> Construction:
+    """Construction 5, (d-i): q_1 = βμ_a, q_2 = βμ_b, c = ½(c_1 + c_2), keys as in construction 3.
+
+    The root mean square error falls with e^{−β}: noise of size β√α only changes how much less than 1 a weight is.
+    Raises TheoryError for arguments outside the domain.
+    """
+    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
+    odds = LogOdds("a against b, head 1", made.sampled.odds[1], made.beta, made.beta * math.sqrt(2 * variance))
+    return replace(
+        _frame("random_keys_two_heads", made, heads=2),
+        question="Do two heads, one for each value, bear noisy keys better?",
+        error=made.sampled.rms[1],
+        expected=two_head_rms(made.beta, variance, made.values),
+        law="error = e^{−β} / (1 + (n − 1)e^{−β}) times a constant of the values, and for α > 0 factors between e^{αβ²} and e^{2αβ²}",
+        domain=f"{MEANS}. Exact for α = 0; for α > 0 where αβ ≪ ¼, and either β√α ≪ 1 or e^β ≫ n. It falls in β while √α ≪ 1; past "
+        "that it rests on the rare samples (a share near Φ(−1/√(2α)) for each other key) in which another key wins.",
+        odds=odds if variance else None,
+    )
+
+
+def stretched_key_one_head(
+    *,
+    beta: float = 10.0,
+    dim: int = 16,
+    keys: int = 8,
+    variance: float = 0.0,
+    samples: int = 100_000,
+    values: Float[np.ndarray, "N D"] | None = None,
+    draws: KeyDraws | None = None,
+    generator: Generator | None = None,
+) -> Construction:
+    """Construction 4, (c-ii): Σ_a = αI + ½μ_aμ_aᵀ, one head with q = β(μ_a + μ_b).
+
+    α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, variance ½): c swings between v_a and v_b. `error` is the
+    Kolmogorov–Smirnov distance of the samples of α_a from that law. Raises TheoryError for arguments outside the domain.
+    """
+    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
+    form = stretched_one(made.beta, made.values)
+    odds = LogOdds("a against all others", made.sampled.odds[0], form.mean, form.spread)
+    return replace(
+        _frame("stretched_key_one_head", made, heads=1),
+        question="What does one head return when one key keeps its direction, but not its length?",
+        predicted=form.output(made.values[A]),
+        error=odds.distance,
+        expected=odds.bound,
+        measured="Kolmogorov–Smirnov distance of α_a",
+        relation="at most",
+        law="α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, ½); two keys: σ(β(γ − 1)). Its log-odds are N(β − log(e^β + n − 2), ½β²)",
+        domain=f"{STRETCHED}. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
+        "Bound: the distance that samples of the law pass once in 1,000.",
+        errata=(
+            Erratum(
+                "The covariance of the other keys is written with the index of a.",
+                "It is Σ_i = αI for every i other than a; Σ_a alone is stretched.",
+                {"variance along μ_a: Σ_a, Σ_i": (variance + STRETCH, variance)},
+            ),
+        ),
+        odds=odds,
+    )
+
+
+def stretched_key_two_heads(
+    *,
+    beta: float = 10.0,
+    dim: int = 16,
+    keys: int = 8,
+    variance: float = 0.0,
+    samples: int = 100_000,
+    values: Float[np.ndarray, "N D"] | None = None,
+    draws: KeyDraws | None = None,
+    generator: Generator | None = None,
+) -> Construction:
+    """Construction 6, (d-ii): keys as in construction 4, heads as in construction 5.
+
+    Only head 1 sees the stretch: α_a = e^{βγ} / (e^{βγ} + n − 1). `variances` compares c with that of one head on the same
+    keys; `apart` are the samples with q_1ᵀk_a < 0, a share of Φ(−√2). `error` is the Kolmogorov–Smirnov distance of
+    head 1's α_a from its law. Raises TheoryError for arguments outside the domain.
+    """
+    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
+    sampled, v = made.sampled, made.values[A]
+    one, first = stretched_one(made.beta, made.values), stretched_first(made.beta, made.values)
+    odds = LogOdds("a against all others, head 1", sampled.odds[1], first.mean, first.spread)
+    second = stretched_first(made.beta, made.values[[B, A, *range(2, keys)]])  # head 2 is head 1 unstretched
+    w = float(special.expit(second.mean))
+    steady = w * made.values[B] + (1 - w) * second.rest
+    law_share = special.ndtr(-1 / math.sqrt(STRETCH + variance))
+    return replace(
+        _frame("stretched_key_two_heads", made, heads=2),
+        question="Does a second head calm what a stretched key does to the output?",
+        predicted=(first.output(v) + steady) / 2,
+        error=odds.distance,
+        expected=odds.bound,
+        measured="Kolmogorov–Smirnov distance of head 1's α_a",
+        relation="at most",
+        law="α_a = e^{βγ} / (e^{βγ} + n − 1) in head 1, γ ~ N(1, ½); α_b = e^β / (e^β + n − 1) in head 2. The variance of c is ¼ of c_1's",
+        domain=f"{STRETCHED}. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
+        "For orthonormal values two heads vary less than one at every "
+        "β; for v_a and v_b that nearly coincide, others being elsewhere, it can turn round. Samples with q_1ᵀk_a < 0 "
+        "(7.9 %) are counted apart.",
+        errata=(
+            Erratum(
+                "The second output is said to look like k, without much variation.",
+                "It looks like v_b: an output is a mean of values, not of keys.",
+                {"mean weight of head 2 on b": (float(sampled.weights[2, B]),)},
+            ),
+        ),
+        odds=odds,
+        variances=Variances(*sampled.variance, *sampled.kept, one.variance(v), first.variance(v) / 4),
+        apart=Apart(sampled.negative, len(sampled.negative) / made.samples, float(law_share)),
+    )
+
+
+def _set_up(
+    beta: float,
+    dim: int,
+    keys: int,
+    variance: float,
+    samples: int,
+    values: Float[np.ndarray, "N D"] | None,
+    draws: KeyDraws | None,
+    generator: Generator | None,
+    stretched: bool,
+) -> Setup:
+    beta = helpers.check_beta(beta)
+    keys, dim = helpers.check_keys(keys, dim)
+    variance = helpers.check_number("variance", variance)
+    samples = check_draws(draws, samples, keys, variance)
+    draw = helpers.generator(generator)
+    means = helpers.frame(keys, dim, draw)
+    vectors = helpers.given_values(values, keys, dim, draw)
+    sampled = _sample(beta, variance, samples, vectors, draws, draw, stretched)
+    return Setup(beta, variance, samples, means, vectors, sampled)
+
+
+def _sample(
+    beta: float,
+    variance: float,
+    samples: int,
+    values: Float[np.ndarray, "N D"],
+    draws: KeyDraws | None,
+    draw: Generator,
+    stretched: bool,
+) -> Sampled:
+    """Go over all samples a block at a time; c itself is never kept, only its sums."""
+    n, dim = values.shape
+    weights, odds, negative = np.zeros((3, n)), np.empty((2, samples)), []
+    first, second = np.zeros((2, 2, dim)), np.zeros((2, 2))  # sums of c − ½(v_a + v_b) and of its square, all and kept
+    start = 0
+    for block in blocks(draws, samples, n, variance, draw):
+        logits = scores(block, beta, variance, stretched)
+        found = [attention_weights(one) for one in logits]
+        off = [deviations(w, t) for w, t in zip(found, ([A, B], [A], [B]), strict=True)]
+        apart = logits.first[:, A] < 0
+        here = slice(start, start + len(apart))
+        for head, one in enumerate((logits.one, logits.first)):
+            rest = special.logsumexp(np.delete(one, A, 1), axis=1) if stretched else one[:, B]
+            odds[head, here] = one[:, A] - rest
+        for which, c in enumerate((off[0] @ values, (off[1] + off[2]) / 2 @ values)):
+            for kept, chosen in enumerate((c, c[~apart])):
+                first[which, kept] += chosen.sum(0)
+                second[which, kept] += squared(chosen)
+        weights += [w.sum(0) for w in found]
+        negative.append(np.flatnonzero(apart) + start)
+        start = here.stop
+    positions = np.concatenate(negative)
+    counts = np.array([samples, max(1, samples - len(positions))])
+    spread = second / counts - ((first / counts[:, None]) ** 2).sum(-1)
+    rms = np.sqrt(second[:, 0] / samples)
+    (one, one_kept), (two, two_kept) = np.maximum(spread, 0.0).tolist()
+    return Sampled(weights / samples, (rms[0], rms[1]), (one, two), (one_kept, two_kept), odds, positions)
+
+
+def _frame(name: str, made: Setup, heads: int) -> Construction:
+    """What constructions 3 to 6 have in common."""
+    queries = made.queries if heads == 2 else made.queries.sum(0, keepdims=True)
+    weights = made.sampled.weights[1:] if heads == 2 else made.sampled.weights[0]
+    n, dim = made.values.shape
+    logits = made.means @ queries.T
+    return Construction(
+        name=name,
+        question="",
+        settings={"beta": made.beta, "dim": dim, "keys": n, "variance": made.variance, "samples": made.samples},
+        inputs={"queries": queries, "keys": made.means, "values": made.values},
+        logits=logits.T if heads == 2 else logits[:, 0],
+        weights=weights,
+        predicted=(made.values[A] + made.values[B]) / 2,
+        computed=(weights.mean(0) if heads == 2 else weights) @ made.values,
+        error=math.nan,
+        expected=math.nan,
+        measured="root mean square of |c − ½(v_a + v_b)| over samples",
+        relation="near",
+        law="",
+        domain="",
+    )
