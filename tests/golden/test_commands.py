@@ -136,10 +136,9 @@ BITEXT = (
     ("a cat eats", "un chat mange", "1-1 2-2 3p3"),
 ) * 9
 TRANSLATION = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "warmup_steps": 2}
-# trained far enough to say a place, and in steps so small that no rounding changes a letter: the least lead is 400 times as large
 RECALL = {
-    "width": 48, "heads": 2, "layers": 1, "pretraining_epochs": 4, "epochs_without": 20, "epochs_after": 24, "invented": 5, "batch": 100,
-    "pretraining_batch": 64, "warmup_tokens": 20_000, "rate": 0.003, "pretraining_rate": 0.004,
+    "width": 32, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 3, "epochs_after": 2, "invented": 20, "batch": 200,
+    "pretraining_batch": 64, "warmup_tokens": 512, "rate": 0.01, "pretraining_rate": 0.01,
 }  # fmt: skip
 
 # measures: the words of each command; {} is the folder of its models and texts
@@ -357,8 +356,7 @@ def run_dissect(inputs: Path, out: Path) -> Json:
     files = {"study": out.parent / "study.json", "roles": out.parent / "roles.json"}
     for name, design in (("study", study), ("roles", roles)):
         files[name].write_text(json.dumps(design), encoding="utf-8")
-    short = {"pretraining_epochs": 1, "epochs_without": 4, "epochs_after": 2}
-    recipes = {"recall": RECALL | short, "translation": TRANSLATION | {"batch": 128, "epochs": 1, "longest": 6}}
+    recipes = {"recall": RECALL, "translation": TRANSLATION | {"batch": 128, "epochs": 1, "longest": 6}}
     result = trisect.dissect(**files, **recipes, workers=0, out=out, quiet=True)
     return record_folder(out, result.data(), LIMITS["dissect"])
 

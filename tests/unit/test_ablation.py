@@ -317,7 +317,7 @@ def test_components_with_different_heads_are_not_edited_head_by_head():
         (
             {"batch": 0},
             SpecError,
-            "batch is 0. It is a whole number, from 1 to 100,000. Give batch as a whole number, from 1 to 100,000.",
+            "batch is 0. It is a whole number, from 1 to 100,000. Give batch as that.",
         ),
         ({"hold": "pattern"}, SpecError, "hold is 'pattern'. It is true or false. Give hold as that."),
         (

@@ -5,7 +5,7 @@ import pytest
 from tests.pages import html as page_html
 from tests.synthetic import about, study_tables
 
-from trisect.claims import evidence
+from trisect.claims import preconditions
 from trisect.core.tables import frame
 from trisect.experiments.study import findings
 from trisect.experiments.study.findings import found
@@ -152,7 +152,7 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
 def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
     tables = with_rows({}, seeds=(1,))
     rows = rows_of(tables, (1,))
-    sections = findings.sections(rows, evidence(tables), found(rows))
+    sections = findings.sections(rows, preconditions(tables), found(rows))
     block = sections[1].blocks[0]
     assert isinstance(block, Bullets)
     said = block.items
