@@ -69,7 +69,7 @@ def test_contributions_and_bias_equal_the_modules_output(name, seed):
     model, door = double(name), door_of(name)
     inputs = inputs_of(name, model, seed)
     _, calls = run(model, inputs, door)
-    addresses = find_addresses(name, model, calls, inputs, door)
+    addresses, _ = find_addresses(name, model, calls, inputs, door)
     for call, found in zip(calls, find_weights(model, inputs, door, addresses), strict=True):
         p, weights = found.projections, call.weights
         assert p.w_o is not None
@@ -138,7 +138,7 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
     order = data.draw(st.integers(0, len(calls) - 1))
     heads = calls[order].v.shape[1]
     head = data.draw(st.integers(0, heads - 1))
-    origin = find_weights(model, inputs, door, find_addresses(name, model, calls, inputs, door))[
+    origin = find_weights(model, inputs, door, find_addresses(name, model, calls, inputs, door)[0])[
         order
     ].projections.origins["o"]
     assert origin.rows is not None
@@ -171,7 +171,7 @@ def test_blocks_hold_the_residual_and_the_norm(name):
     model = double(name)
     inputs, door = inputs_of(name, model), prove(name, double(name)).hook
     _, calls = run(model, inputs, door)
-    addresses = find_addresses(name, model, calls, inputs, door)
+    addresses, _ = find_addresses(name, model, calls, inputs, door)
     found = find_weights(model, inputs, door, addresses)
     with watch(model, name, {f.projections.address: f.around for f in found if f.around}) as blocks:
         _, calls = run(model, inputs, door)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests import fooling
+from tests import fooling, zoo
 from tests.fooling import HEADS, Fooling
 from torch import Tensor
 
 from trisect.hf.load import load
+from trisect.hf.verify.proof import prove
 
 
 class HeadsFirst(fooling.Attention):
@@ -61,7 +62,7 @@ def by(x: Tensor, order: Tensor) -> Tensor:
 MIXED = (
     "of one text is made of what layers.1.attn.{}_proj makes of others, as where heads come before texts in one axis"
 )
-MOVED = "its positions are not those of its tokens: the token at position 1 of row 1 is at position {} there"
+MOVED = "its queries are not at the positions of its tokens: the token at position 1 of row 1 is at position {} there"
 LEFT_OUT = {
     HeadsFirst: f"q {MIXED.format('q')}",
     OtherTexts: f"k {MIXED.format('k')}",
@@ -78,3 +79,76 @@ def test_a_later_layer_whose_rows_are_not_the_texts_and_positions_is_left_out(ki
     subject = load(model, inputs=fooling.ids())
     assert subject.notes == (f"Left out, layer 2: {LEFT_OUT[kind]}.",)
     assert [str(trace.address) for trace in subject.read(fooling.ids(9)).traces] == ["layer 1"]
+
+
+def convolve(t: Tensor) -> Tensor:
+    """Primer's depthwise convolution: a position is made of itself and of those before."""
+    return t + 0.5 * t.roll(1, -2)
+
+
+DISPLACED = {"roll": lambda t: t.roll(1, -2), "flip": lambda t: t.flip(-2)}
+NAMED = {"q": "queries", "k": "keys", "v": "values"}
+
+
+class Displaced(fooling.Attention):
+    """Some of q, k and v [B H T E] are displaced behind their projections."""
+
+    which, change = "", staticmethod(convolve)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        made = []
+        for name, project in (("q", self.q_proj), ("k", self.k_proj), ("v", self.v_proj)):
+            part = project(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            made.append(self.change(part) if name in self.which else part)
+        q, k, v = made
+        return self.o_proj((torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v).transpose(1, 2).flatten(2))
+
+
+def displaced_at(layer: int, which: str, change: Any) -> Any:
+    model: Any = Fooling()
+    attention = model.layers[layer].attn
+    attention.__class__, attention.which, attention.change = Displaced, which, change
+    return model
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("which", ["q", "k", "v", "kv"])
+@pytest.mark.parametrize("how", DISPLACED)
+def test_queries_keys_and_values_that_are_displaced_behind_their_projections_are_left_out(layer, which, how):
+    subject = load(displaced_at(layer, which, DISPLACED[how]), inputs=fooling.ids())
+    (note,) = subject.notes
+    assert note.startswith(f"Left out, layer {layer + 1}: its {NAMED[which[0]]} are not at the positions of its tokens")
+    assert ("at position 2 of row 1" if how == "roll" else "at position 5 of row 1") in note
+    assert [str(a) for a in subject.proof.shape.heads] == [f"layer {2 - layer}"]
+
+
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_what_a_convolution_makes_is_at_its_own_position(which):
+    assert load(displaced_at(0, which, convolve), inputs=fooling.ids()).notes == ()
+
+
+def displace(module: Any, change: Any) -> None:
+    """What a map makes [B T D] is displaced along T."""
+    module.register_forward_hook(lambda _m, _a, out: change(out))
+
+
+@pytest.mark.parametrize("part", ["k", "v"])
+@pytest.mark.parametrize("how", DISPLACED)
+def test_displaced_keys_and_values_are_left_out_where_no_tokens_say_so(part, how):
+    """Patches of an image, an encoder's keys and values in cross-attention, and a decoder's own."""
+    vit = zoo.build("vit")
+    layers = [m for n, m in vit.named_modules() if n.endswith({"k": ("k_proj", "key"), "v": ("v_proj", "value")}[part])]
+    displace(layers[1], DISPLACED[how])
+    assert failures(vit) == {"layer 2": f"its {NAMED[part]} are displaced"}
+    for kind, stack in (("encoder_attn", "cross"), ("self_attn", "dec")):
+        bart = zoo.build("bart")
+        displace(getattr(getattr(bart.model.decoder.layers[0], kind), f"{part}_proj"), DISPLACED[how])
+        assert failures(bart) == {f"{stack} layer 1": f"its {NAMED[part]} are not at the positions of its tokens"}
+
+
+def failures(model: Any) -> dict[str, str]:
+    """The layers that fail, and the beginning of why."""
+    proof = prove("model", model)
+    return {
+        str(a): law.failure.split(":")[0] for a, law in zip(proof.addresses, proof.laws, strict=True) if law.failure
+    }

@@ -396,7 +396,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     if all(call.k.shape[2] == 1 for call in seen.calls):
         known = "With one key every weight is 1, whatever queries and keys are."
         raise ModelError(f"The example of inputs of {name} has one position.", known, "Give one with several.")
-    addresses = find_addresses(name, model, seen.calls, given, seen.hook)
+    addresses, orders = find_addresses(name, model, seen.calls, given, seen.hook)
     causes = find_causes(model, given, seen.hook, seen.calls)
     laws = tuple(
         check_law(call, cause.reached, _has_sink(model, call))._replace(scaled=cause.response.scaled)
@@ -408,7 +408,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     laws = tuple(law._replace(fault=f, sink=sink) for law, f, sink in zip(laws, faults, sinks, strict=True))
     found = find_weights(model, given, seen.hook, addresses)
     elsewhere = displaced(model, given, seen.hook, addresses)
-    orders = [f.order or elsewhere.get(n, "") for n, f in enumerate(found)]
+    orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(found, orders, strict=True))]
     laws = tuple(law._replace(order=order) for order, law in zip(orders, laws, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
     heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}

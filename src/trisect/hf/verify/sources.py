@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -16,17 +17,22 @@ from torch.autograd.graph import Node
 from trisect.core.errors import ModelError, pass_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Address
-from trisect.hf.hooks.calls import Arguments, Call, CallHook, Calls, Edits, NamedArguments, copied
+from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments
 
 SELF, CROSS, MERGED = "self", "cross", "merged"
+PARTS = ("queries", "keys", "values")
 
 
 class CallSource(NamedTuple):
-    """Where a call stands: the nth use of its module in the pass, and whose positions its keys are."""
+    """Where a call stands: the nth use of its module in the pass, and whose positions its keys are.
+
+    `order` says which of its parts is displaced along the sequence; empty where none is, or where no gradient says so.
+    """
 
     module: str
     nth: int
     kind: str
+    order: str = ""
 
 
 class EnteredFloats:
@@ -162,7 +168,43 @@ def _watching(
 
 
 def _source(call: Call, cut: EnteredFloats) -> CallSource:
-    return CallSource(call.module, cut.uses.get(call.module, 0), _kind(call, cut))
+    kind = _kind(call, cut)
+    return CallSource(call.module, cut.uses.get(call.module, 0), kind, _displaced_parts(call, kind, cut.leaves))
+
+
+def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
+    """Whether keys or values are displaced against the queries of the same sequence (in cross-attention values against keys), in words.
+
+    Position by position both have to be made of something that entered the layer at one place. What a convolution or a
+    shift of half the units makes is made of that place and of others.
+    """
+    parts = dict(zip(PARTS, (call.q, call.k, call.v), strict=True))
+    if kind != SELF or call.q.shape[2] != call.k.shape[2]:
+        del parts["queries"]
+    if call.k.shape[2] != call.v.shape[2] or not leaves or not all(t.requires_grad for t in parts.values()):
+        return ""
+    (first, reference), *others = parts.items()
+    length = reference.shape[2]
+    for name, t in others:
+        everywhere = _support(t, leaves)
+        for position in sorted({0, min(1, length - 1), length // 2, length - 1}):
+            at = slice(position, position + 1)
+            expected, found = _support(reference[:, :, at], leaves), _support(t[:, :, at], leaves)
+            # two parts of one longer sequence have no place in common
+            if bool(found.any()) and bool((expected & everywhere).any()) and not bool((expected & found).any()):
+                return f"its {name} are displaced: that at position {position} is made of nothing that its {first} there are made of"
+    return ""
+
+
+def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
+    """What of the leaves the first row of a part [B H T E] is made of: all their numbers but for the last axis, one after another."""
+    mixed = torch.randn(t[0].shape, generator=torch.Generator().manual_seed(0)).to(t)
+    made = torch.autograd.grad((t[0] * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
+    empty = (leaf.new_zeros(leaf.shape) for leaf in leaves)
+    found = [
+        (zero if grad is None else grad).ne(0).any(-1).flatten().cpu() for zero, grad in zip(empty, made, strict=True)
+    ]
+    return torch.cat(found)
 
 
 def _kind(call: Call, cut: EnteredFloats) -> str:
@@ -267,41 +309,58 @@ def reordered(
 
 @torch.no_grad()
 def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]) -> dict[int, str]:
-    """Calls whose positions are not those of the tokens, in words, by their order; those of the first stack alone.
+    """Calls with queries, keys or values whose positions are not those of the tokens, in words, by their order.
 
-    With values of 0 no attention carries anything from one position to another, so that another token changes queries and keys where
-    it stands, in every layer. What lies between layers may reach further, as convolutions do.
+    With values of 0 no attention carries anything from one position to another, so that another token changes queries, keys and
+    values where it stands, in every layer that it enters. What lies between layers may reach further, as convolutions do.
     """
-    ids = inputs.get("input_ids")
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
-        return {}
-    own = [n for n, address in enumerate(addresses) if address.stack == addresses[0].stack]
-    row, others = ids.shape[0] - 1, ids[-1][ids[-1] != ids[-1, PLACE]]
-    if len(own) < 2 or not len(others):
-        return {}
-    changed = ids.clone()
-    changed[row, PLACE] = others[-1]
-    silent = Edits({n: lambda parts: parts._replace(v=torch.zeros_like(parts.v)) for n in range(len(addresses))})
-    passes: list[list[Call]] = []
-    try:
-        for given in (ids, changed):
-            with hook(model, silent, calls=Calls(copied)) as made:
-                model(**{**inputs, "input_ids": given})
-            passes.append(list(made))
-    except Exception as error:
-        pass_memory(error)
-        return {}  # of some nothing can be replaced, and tokens may stand for images
-    before, after = passes
-    if len(before) != len(addresses) or len(after) != len(addresses):
-        return {}
+
+    def run(given: ModelInputs) -> dict[int, Parts]:
+        met: dict[int, Parts] = {}
+
+        def silence(order: int, parts: Parts) -> Parts:
+            met[order] = Parts(*(t.clone() for t in parts))
+            return parts._replace(v=torch.zeros_like(parts.v))
+
+        with hook(model, Edits({n: functools.partial(silence, n) for n in range(len(addresses))})):
+            model(**given)
+        return met
+
     found: dict[int, str] = {}
-    for n in own:
-        moved = _moved(before[n : n + 1], after[n : n + 1], ids)
-        if moved is not None and not moved[row, PLACE]:
-            found[n] = (
-                f"its positions are not those of its tokens: the token at position {PLACE} of row {row} is at {_first(moved)} there"
-            )
+    for tokens, fed in _fed_by_tokens(addresses):
+        ids = inputs.get(tokens)
+        if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+            continue
+        row, others = ids.shape[0] - 1, ids[-1][ids[-1] != ids[-1, PLACE]]
+        if not len(others):
+            continue
+        changed = ids.clone()
+        changed[row, PLACE] = others[-1]
+        try:
+            before, after = run(inputs), run({**inputs, tokens: changed})
+        except Exception as error:
+            pass_memory(error)
+            return found  # of some nothing can be replaced, and tokens may stand for images
+        if not len(before) == len(after) == len(addresses):
+            return found
+        for n, names in fed.items():
+            for name, was, now in zip(PARTS, before[n], after[n], strict=True):
+                if name not in names or was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(ids.shape):
+                    continue
+                moved = was.ne(now).any(3).any(1)
+                if bool(moved.any()) and not moved[row, PLACE]:
+                    words = f"its {name} are not at the positions of its tokens: the token at position {PLACE} of row {row} is at"
+                    found.setdefault(n, f"{words} {_first(moved)} there")
     return found
+
+
+def _fed_by_tokens(addresses: Sequence[Address]) -> Iterator[tuple[str, dict[int, tuple[str, ...]]]]:
+    """The names of token inputs, and which parts of which calls are of their positions."""
+    stacks = list(enumerate(a.stack for a in addresses))
+    crossing = [n for n, stack in stacks if stack.endswith(CROSS)]
+    own = {n: PARTS for n, stack in stacks if stack == stacks[0][1]}
+    yield "input_ids", own | dict.fromkeys(crossing, PARTS[1:])
+    yield "decoder_input_ids", {n: PARTS for n, s in stacks if s.endswith("dec")} | dict.fromkeys(crossing, PARTS[:1])
 
 
 def _with(tokens: Int[Tensor, " T"], place: int, others: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
@@ -546,8 +605,8 @@ def layer_numbers(modules: Sequence[str]) -> list[int] | None:
 
 def find_addresses(
     name: str, model: nn.Module, calls: Sequence[Call], inputs: ModelInputs, hook: CallHook
-) -> tuple[Address, ...]:
-    """The address of every call of one forward pass, in order.
+) -> tuple[tuple[Address, ...], tuple[str, ...]]:
+    """The address of every call of one forward pass, in order, and what is wrong with the order of its keys and values, if anything is.
 
     Whose positions a call's keys are says whether it is cross-attention (see `hf.sources`), its module's name which tower
     and layer it is in (see `hf.stacks`). A tower of text that all others flow into is the main one, without a name.
@@ -557,7 +616,7 @@ def find_addresses(
     towers = _main(met, [_tower(one, inputs) for one in met], model, calls, inputs, hook)
     made = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
     assert len(set(made)) == len(made), f"{name}: two calls with one address"
-    return made
+    return made, tuple(s.order for s in found)
 
 
 def _tower(met: Met, inputs: ModelInputs) -> str:
