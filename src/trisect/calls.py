@@ -192,7 +192,7 @@ def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequen
 
 @door()
 def render(out: str | Path) -> Result[Any]:
-    """Make the page and figures of a folder again, of whichever command; measures and trains nothing.
+    """Make the page, figures and README.md of a folder again, of whichever command; measures and trains nothing.
 
     A study's tables are made again too, from its finished runs. Raises StudyError for a folder without results, or whose
     tables do not make a page.

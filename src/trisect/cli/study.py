@@ -27,7 +27,7 @@ def report(out: str, opens: bool, as_json: bool, quiet: bool) -> None:
     """Rebuild the page and figures of a folder without training or measuring.
 
     OUT is what any command left: its tables and its record. Of a study the tables are rebuilt too, from its finished runs;
-    of several models the page over all of them.
+    of several models the page over all of them. A README.md says the same in short; one that was written by hand is left alone.
 
     \b
     trisect report study

@@ -27,6 +27,7 @@ from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.units.settings import several_models
 from trisect.lab.versions import versions
+from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
 
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
@@ -310,6 +311,7 @@ def _landed(
     write_json(stage / experiment.record, body | {"run": mark} | noted)
     done = _shown(experiment, stage, tables, about, paths, links)
     RunFolder(place).commit(stage, experiment.name, mark, experiment.record)
+    remove_readme(place)
     moved = {name: _from(path, stage, place) for name, path in done.paths.items()}
     return replace(done, folder=place, report=_from(done.report, stage, place), paths=moved)
 
@@ -364,8 +366,17 @@ def _parent(place: Path) -> Path:
 
 
 def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
-    """Make page and figures of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
-    return render(_over(_found(experiments, folder), folder), folder)
+    """Make page, figures and README.md of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
+    one = _over(_found(experiments, folder), folder)
+    return describe(one, render(one, folder))
+
+
+def describe(experiment: Experiment[S, F], done: Result[F]) -> Result[F]:
+    """The same result, with a README.md beside its page, where none lies that was written by hand."""
+    page = experiment.page(done.tables, done.about)
+    if isinstance(page, Sheet):
+        write_readme(done.folder, readme(page, done.about, done.findings, done.tables))
+    return done
 
 
 def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experiment[Any, Any]:

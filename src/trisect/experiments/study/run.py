@@ -54,7 +54,7 @@ from trisect.experiments.study.tasks import (
     is_done,
     left_by,
 )
-from trisect.lab.driver import conclude
+from trisect.lab.driver import conclude, describe
 from trisect.lab.experiment import Bench, Experiment, Measured, Result
 from trisect.lab.folder import Folder, read_finished
 from trisect.lab.jobs import run_jobs
@@ -380,10 +380,10 @@ def measured(folder: Folder) -> Measured[StudyFacts]:
 
 
 def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[StudyFacts]:
-    """Make tables, figures and report again from what a study has finished; trains nothing."""
+    """Make tables, figures, report and README.md again from what a study has finished; trains nothing."""
     folder = Folder(out)
     with folder.lock(lambda: read_study_about(folder)):
-        return conclude(study, measured(folder), out, "", 0.0)
+        return describe(study, conclude(study, measured(folder), out, "", 0.0))
 
 
 def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:

@@ -1,0 +1,92 @@
+"""README.md of a folder of results: what was asked, on what, what was found with its intervals, and the tables that lie there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+from markupsafe import Markup
+
+from trisect.core.files import replace_file
+from trisect.core.finding import NOT_TESTED, About, Finding
+from trisect.core.printable import safe
+from trisect.report import format as words
+from trisect.report.sheet import DEFINITIONS, Facts, Sheet
+
+NAME = "README.md"
+SPOKEN = re.compile(r"\([^()]* to [^()]*\)")  # an interval, as words have it
+MARK = "<!-- Written by trisect report, which writes it again; without this line it is yours and is left alone. -->\n\n"
+
+
+def write_readme(folder: Path, text: str) -> bool:
+    """Write `folder/README.md`, in place of one that begins with MARK alone; returns whether it did.
+
+    One without MARK was written or edited by hand and says more than tables do, such as comparisons across results. The file is in
+    no list of a run's files, so that editing it damages nothing.
+    """
+    path = folder / NAME
+    if path.exists() and not _is_ours(path):
+        return False
+    replace_file(path, lambda scratch: scratch.write_bytes((MARK + text).encode()), durable=False)
+    return True
+
+
+def remove_readme(folder: Path) -> None:
+    """Remove the README.md that `write_readme` wrote: it is of the run before."""
+    if _is_ours(folder / NAME):
+        (folder / NAME).unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and path.read_bytes().startswith(MARK.encode())
+
+
+def readme(sheet: Sheet, about: About[object], found: Sequence[Finding], tables: Mapping[str, pl.DataFrame]) -> str:
+    """The text, from the page of the same results, their record, findings and tables."""
+    untested = [one.claim for one in found if one.claim and one.verdict == NOT_TESTED]
+    facts = [(name, said) for name, said in _facts(sheet) if name != "Command"]
+    lines = [
+        f"# {_plain(sheet.title)}",
+        *[_plain(text) for text in (sheet.lede, sheet.under) if text],
+        *([f"```sh\n{safe(about.command)}\n```"] if about.command else []),
+        "## Found",
+        "\n".join(_sentence(one) for one in found if one.verdict != NOT_TESTED) or "No finding.",
+        *([f"Claims not tested here: {words.listed(list(dict.fromkeys(untested)))}."] if untested else []),
+        *(["## Notes", "\n".join(f"- {_plain(note)}" for note in about.notes)] if about.notes else []),
+        "## On what",
+        "\n".join(f"- {_plain(name)}: {_plain(said)}" for name, said in facts),
+        "## Tables",
+        "The page is `report.html`, its figures lie in `figures/`, and what they are made from is Parquet:",
+        "\n".join(
+            f"- `tables/{name}.parquet`, {words.several(t.height, 'row')}" for name, t in tables.items() if len(t)
+        ),
+    ]
+    return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def _facts(sheet: Sheet) -> Iterator[tuple[str, str]]:
+    """What the page says of how to repeat it, but the command."""
+    yield from sheet.facts
+    for section in sheet.sections:
+        for block in section.blocks:
+            if isinstance(block, Facts) and block.items != DEFINITIONS:
+                yield from block.items
+
+
+def _sentence(finding: Finding) -> str:
+    """A finding as an item of a list: its words, the intervals that they leave out, and over how many units."""
+    said = _plain(str(finding))
+    counts = {value.n for value in finding.values if value.n is not None}
+    of = words.listed([words.count(n) for n in sorted(counts)])
+    more = [f"n = {of}{f', unit: {finding.per}' if finding.per else ''}"] if counts else []
+    if not SPOKEN.search(str(finding)) and any(value.low is not None for value in finding.values):
+        more.insert(0, ", ".join(f"{v.name} {words.spoken_subject(v, finding.signed)}" for v in finding.values))
+    return f"- {said}" + (f" [{_plain('; '.join(more))}]" if more else "")
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is: one line, no tags of its own."""
+    bare = Markup(text).striptags() if isinstance(text, Markup) else text
+    return safe(" ".join(bare.split())).replace("<", "&lt;").replace("|", "\\|")
