@@ -13,6 +13,7 @@ import polars as pl
 from trisect.claims.verdicts import UNDECIDED
 from trisect.core.files import digest
 from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
+from trisect.core.printable import percent
 from trisect.core.site import Site
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
@@ -185,6 +186,28 @@ def ends(
     return " to ".join(text(end) if text else number(end, signed, places) for end in (one.low, one.high))
 
 
+def cells(
+    one: HasInterval | None,
+    signed: bool = False,
+    places: int | None = None,
+    text: Callable[[float], str] | None = None,
+) -> tuple[str, str]:
+    """A number and its interval as two cells of a table; dashes where there is none."""
+    if one is None or one.mean is None:
+        return "–", "–"
+    return text(one.mean) if text else number(one.mean, signed, places), ends(one, signed, places, text)
+
+
+def p_value(value: float | None) -> str:
+    """A p-value; small ones only as such."""
+    return "< 0.001" if value is not None and value < 0.001 else number(value)
+
+
+def share(value: float) -> str:
+    """A share in per cent with one decimal and a true minus sign."""
+    return percent(value, 1)
+
+
 def decimals(values: Sequence[float]) -> int:
     """How many decimals a column of a table needs: three, and up to five where its smallest number would hide."""
     sizes = [abs(v) for v in values if abs(v) > NOTHING]
@@ -199,6 +222,16 @@ def count(value: int | None) -> str:
 def several(n: int, one: str, many: str | None = None) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{count(n)} {one if n == 1 else many or one + 's'}"
+
+
+def sample(n: int, one: str) -> str:
+    """`n = 30 texts`, for a caption."""
+    return f"n\u00a0=\u00a0{several(n, one)}"
+
+
+def capital(text: str) -> str:
+    """The text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
 
 
 def called(name: str, command: str = "") -> str:

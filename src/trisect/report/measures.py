@@ -29,14 +29,14 @@ from trisect.report.charts import (
     marks,
     site_panel,
 )
-from trisect.report.format import Point, by_site, order, place, side, stack_order
+from trisect.report.format import Mean, Point, by_site, order, place, side, stack_order
 
 ROOM = 11  # pixels of a mark with its interval
 AIR = 2.0  # an interval may reach this many spans of the values beyond them before it is cut
 
 
 class Bar(NamedTuple):
-    """A number at a layer (as spelt), of a group of components such as `q` or `q+k`; its interval's ends or nulls."""
+    """A number at a layer (as spelt), of a group of components such as `q` or `q+k`; its interval's ends or None."""
 
     group: str
     layer: str
@@ -45,13 +45,33 @@ class Bar(NamedTuple):
     high: float | None = None
 
 
-def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
-    """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
-    values = [bar.value for bar in bars]
-    room = AIR * (max(values) - min(values)) if values else 0.0
-    ends = [end for bar in bars for end in (bar.low, bar.high) if end is not None]
-    kept = [end for end in ends if min(values) - room <= end <= max(values) + room]
-    return around([*values, *kept], unit, zero=True)
+def layer_figure(
+    names: tuple[str, str, str],
+    caption: str,
+    panels: Mapping[str, Sequence[Bar]],
+    unit: str = "",
+    zero: str = "no change",
+    across: str = "layer",
+    units: Mapping[str, Sequence[Bar]] | None = None,
+    axes: Mapping[str, SharedAxis | str] | None = None,
+) -> Figure:
+    """A figure of panels by their titles, on one axis in `unit`; `names` are its name, number and title.
+
+    `zero` is what the dashed line at 0 stands for, which is not drawn where it is empty; `units` are, by panel, what numbers
+    are means of. `axes` has the panels that do not share the axis: the unit of an axis of their own, or one that is fixed and
+    has no line. The caption ends with how many ends of intervals lie beyond the axes.
+    """
+    small, apart = units or {}, axes or {}
+    shared = frame_of([bar for of in (panels, small) for t, bars in of.items() if t not in apart for bar in bars], unit)
+    drawn, framed = [], []
+    for title, bars in panels.items():
+        given, beside = apart.get(title, shared), small.get(title, ())
+        axis = frame_of([*bars, *beside], given) if isinstance(given, str) else given
+        lined = bool(zero) and (axis is shared or isinstance(given, str))
+        drawn.append(layer_panel(title, bars, axis, lined, across, beside))
+        framed.append((axis, bars))
+    key = layer_key([bar for bars in panels.values() for bar in bars], zero)
+    return Figure(*names, caption + cut_ends(framed), tuple(drawn), key)
 
 
 def layer_panel(
@@ -67,71 +87,54 @@ def layer_panel(
     `zero` draws the line that stands for no change; `units` are what the numbers are means of, drawn small.
     """
     layers = list(dict.fromkeys(bar.layer for bar in bars))
-    groups = component_groups(bars)
+    groups = sort_components(bar.group for bar in bars)
     x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title=across)
     rows, small = ([bar._asdict() for bar in of] for of in (bars, units))
     looks, levels = {g: render.mark(g) for g in groups}, (ZERO,) if zero else ()
     width = max(PANEL_WIDTH, ROOM * len(layers) * len(groups))
     chart = lay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
-    return Panel(title, chart, _words(title, bars, axis.unit), (), {})
-
-
-def layer_figure(
-    names: tuple[str, str, str],
-    caption: str,
-    panels: Mapping[str, Sequence[Bar]],
-    unit: str,
-    zero: str = "no change",
-    across: str = "layer",
-    units: Mapping[str, Sequence[Bar]] | None = None,
-) -> Figure:
-    """Panels by their titles on one axis, with what the axis cuts said at the caption's end; `names` are name, number and title.
-
-    `zero` is what the dashed line stands for; `units` are, by panel, what numbers are means of.
-    """
-    small = units or {}
-    every = [bar for bars in panels.values() for bar in bars]
-    axis = frame_of([*every, *(bar for bars in small.values() for bar in bars)], unit)
-    drawn = tuple(layer_panel(title, bars, axis, True, across, small.get(title, ())) for title, bars in panels.items())
-    return Figure(*names, caption + cut_layers(every, axis), drawn, layer_key(every, zero))
-
-
-def component_groups(bars: Sequence[Bar]) -> list[str]:
-    """The groups of components, q, k and v first; what is no component comes last."""
-    named = {bar.group for bar in bars}
-    known = {group for group in named if group in render.GROUPS or group in render.BLOCKS}
-    return [*sorted(known, key=lambda g: order(f"{g}@1")), *sorted(named - known)]
+    ends = (("Highest", max(bars, key=lambda b: b.value)), ("lowest", min(bars, key=lambda b: b.value)))
+    extremes = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
+    text = f"{title}, in {axis.unit}, for {words.several(len(bars), 'site')}. {extremes}."
+    return Panel(title, chart, text, (), {})
 
 
 def layer_key(bars: Sequence[Bar], zero: str = "no change") -> tuple[LegendEntry, ...]:
-    """The key of layer panels: a sign for each group, and the dashed line's name."""
-    looks = [(g, render.mark(g)) for g in component_groups(bars)]
-    return (*(LegendEntry(g, m.colour, m.shape) for g, m in looks), LegendEntry(zero, render.BASELINE, None, (5, 3)))
+    """The key of layer panels: a sign for each group, and the dashed line's name where it has one."""
+    looks = [(g, render.mark(g)) for g in sort_components(bar.group for bar in bars)]
+    level = (LegendEntry(zero, render.BASELINE, None, (5, 3)),) if zero else ()
+    return (*(LegendEntry(g, m.colour, m.shape) for g, m in looks), *level)
 
 
-def cut_layers(bars: Sequence[Bar], axis: SharedAxis) -> str:
-    """How many ends of intervals lie beyond the axis, as the end of a caption."""
-    return cut_each(((bars, axis),))
+def sort_components(names: Iterable[str]) -> list[str]:
+    """Each name once: q, k and v first, then their combinations; what is no component comes last."""
+    named = set(names)
+    components = {name for name in named if name in render.GROUPS or name in render.BLOCKS}
+    return [*sorted(components, key=lambda g: order(f"{g}@1")), *sorted(named - components)]
 
 
-def beyond_frame(ends: int) -> str:
-    """That so many ends of intervals lie beyond the frame, as the end of a caption; empty for none."""
+def frame_of(bars: Sequence[Bar], unit: str) -> SharedAxis:
+    """The axis that holds the numbers, zero, and their intervals as far as these do not dwarf the numbers."""
+    values = [bar.value for bar in bars]
+    return around([*values, *near(values, bars)], unit, zero=True)
+
+
+def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) -> list[float]:
+    """The ends of intervals that do not dwarf the values."""
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    room = AIR * (high - low)
+    ends = (end for one in intervals for end in (one.low, one.high) if end is not None)
+    return [end for end in ends if low - room <= end <= high + room]
+
+
+def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]]) -> str:
+    """How many ends of intervals lie beyond their axes, as the end of a caption; empty where none does."""
+    ends = sum(axis.outside(e for one in of for e in (one.low, one.high) if e is not None) for axis, of in framed)
     if not ends:
         return ""
     return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
-
-
-def cut_each(shown: Iterable[tuple[Sequence[Bar], SharedAxis]]) -> str:
-    """The same of panels that have an axis each."""
-    ends = sum(axis.outside(e for bar in bars for e in (bar.low, bar.high) if e is not None) for bars, axis in shown)
-    return beyond_frame(ends)
-
-
-def _words(title: str, bars: Sequence[Bar], unit: str) -> str:
-    most, least = max(bars, key=lambda b: b.value), min(bars, key=lambda b: b.value)
-    ends = (("Highest", most), ("lowest", least))
-    said = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
-    return f"{title}, in {unit}, for {words.several(len(bars), 'site')}. {said}."
 
 
 class MeasuredValue(NamedTuple):
@@ -293,32 +296,9 @@ class Measures:
         return [(row.layer, row.head, row.value) for row in self.rows if row.layer is not None and row.head is not None]
 
 
-class SiteMeasures(NamedTuple):
-    """One place and its numbers by measure; `group` is what its rows are of, such as a direction or a label."""
-
-    place: MeasuredValue
-    numbers: Mapping[str, MeasuredValue]
-
-    @property
-    def site(self) -> str:
-        """The place, as a site is spelt."""
-        return self.place.site
-
-    def mean(self, measure: str) -> float | None:
-        """One of its numbers, null where there is none."""
-        return self.numbers[measure].mean if measure in self.numbers else None
-
-
-def at_sites(measures: Measures) -> list[SiteMeasures]:
-    """Every place with its numbers, in the order of places."""
-    apart = measures.ordered().by("stack", "layer", "head", "component", "group")
-    return [SiteMeasures(rows.rows[0], rows.first("measure")) for rows in apart.values()]
-
-
 def cut(shown: Iterable[tuple[SharedAxis, Sequence[Point]]]) -> str:
-    """How many ends of intervals lie beyond the frames of their panels, as the end of a caption."""
-    ends = sum(f.outside(v for v in m[1:3] if v is not None) for f, points in shown for m in by_site(points).values())
-    return beyond_frame(ends)
+    """The same as `cut_ends`, of points by site."""
+    return cut_ends((axis, by_site(points).values()) for axis, points in shown)
 
 
 def groups_of(points: Iterable[Point]) -> list[str]:
@@ -326,19 +306,9 @@ def groups_of(points: Iterable[Point]) -> list[str]:
     return sorted({place(p.site).group for p in points}, key=lambda g: order(f"{g}@1"))
 
 
-def component_key(points: Iterable[Point], *levels: Level) -> tuple[LegendEntry, ...]:
-    """A key of the components, and of the dashed levels."""
-    marks = [(g, render.mark(g)) for g in groups_of(points)]
-    named = {level.name: LegendEntry(level.name, render.BASELINE, None, level.dash) for level in levels}
-    return (*(LegendEntry(g, m.colour, m.shape) for g, m in marks), *named.values())
-
-
 def with_means(points: Sequence[Point]) -> list[Point]:
     """The points, and the ends of their sites' intervals as far as these do not dwarf them."""
-    extra = [Point(s, 0, v) for s, m in by_site(points).items() for v in (m.low, m.high) if v is not None]
-    span = [p.value for p in points]
-    room = 2.0 * (max(span) - min(span)) if span else 0.0
-    return [*points, *(p for p in extra if min(span) - room <= p.value <= max(span) + room)]
+    return [*points, *(Point("", 0, end) for end in near([p.value for p in points], by_site(points).values()))]
 
 
 def axis_of(
@@ -369,6 +339,8 @@ def change_panel(
 def site_figure(names: tuple[str, str, str], caption: str, panels: Sequence[SitePanel]) -> Figure:
     """The panels as a figure with a key; `names` are its name, number and title. The caption ends with what is cut."""
     drawn = tuple(site_panel(one.title, one.points, one.axis, one.levels, one.measure) for one in panels)
-    every = [point for one in panels for point in one.points]
-    key = component_key(every, *(level for one in panels for level in one.levels))
-    return Figure(*names, caption + cut((one.axis, one.points) for one in panels), drawn, key)
+    looks = [(g, render.mark(g)) for g in groups_of(point for one in panels for point in one.points)]
+    levels = {level.name: level for one in panels for level in one.levels}
+    key = [LegendEntry(g, m.colour, m.shape) for g, m in looks]
+    key += [LegendEntry(level.name, render.BASELINE, None, level.dash) for level in levels.values()]
+    return Figure(*names, caption + cut((one.axis, one.points) for one in panels), drawn, tuple(key))

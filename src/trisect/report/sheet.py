@@ -22,7 +22,7 @@ from trisect.core.printable import safe
 from trisect.report import cards, charts, render
 from trisect.report import format as words
 from trisect.report.charts import Figure, Panel, SharedAxis, around, chart_of, few_ticks, lay, look_of, read_out
-from trisect.report.measures import AIR, Bar, component_groups, cut_each, cut_layers, frame_of, layer_key, layer_panel
+from trisect.report.measures import Bar, cut_ends, frame_of, layer_key, layer_panel, near, sort_components
 
 T = TypeVar("T")
 SHORT = 12  # rows of a table that is shown unfolded
@@ -471,7 +471,7 @@ def answer_figure(bars: Sequence[Bar], unit: str, caption: str, across: str, sha
     axis = SharedAxis(unit, -0.02, 1.02) if shares else frame_of(bars, unit)
     title = "Which answer comes" if shares else "What it costs to take it away"
     panel = layer_panel(title, bars, axis, across=across)
-    said = caption if shares else caption + cut_layers(bars, axis)
+    said = caption if shares else caption + cut_ends([(axis, bars)])
     zero = "none" if shares else "no change"
     return Figure("in-short", "", "What each of them does", said, (panel,), layer_key(bars, zero))
 
@@ -563,18 +563,19 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
 
     Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
     """
-    named = titles(findings)
-    drawn = [
-        (one, found, _frame(one, found), title)
-        for one, title in zip(findings, named, strict=True)
-        if (found := _components(one))
-    ]
+    drawn = []
+    for one, heading in zip(findings, titles(findings), strict=True):
+        named = {e.name: e for e in one.values if e.mean is not None and e.name.replace("-", "+") in render.GROUPS}
+        if len(named) < 2:
+            continue
+        found, means = [named[name] for name in sort_components(named)], [e.mean or 0.0 for e in named.values()]
+        axis = around([*means, *near([*means, 0.0], found)], one.unit or "number", zero=True)
+        drawn.append((_panel(one, found, axis, heading), axis, found))
     if not drawn:
         return None
-    shown = [([Bar(e.name, "", e.mean or 0.0, e.low, e.high) for e in found], frame) for _, found, frame, _ in drawn]
-    panels = tuple(_panel(*one) for one in drawn)
-    key = layer_key([bar for bars, _ in shown for bar in bars], "0")
-    return Figure(name, "", title, caption + cut_each(shown), panels, key)
+    key = layer_key([Bar(e.name, "", 0.0) for _, _, found in drawn for e in found], "0")
+    cut = cut_ends((axis, found) for _, axis, found in drawn)
+    return Figure(name, "", title, caption + cut, tuple(panel for panel, *_ in drawn), key)
 
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
@@ -588,22 +589,6 @@ def titles(findings: Sequence[Finding]) -> list[str]:
     own = [one.title or one.what or one.measure.replace("_", " ").capitalize() for one in findings]
     about = [", ".join(one.groups) for one in findings]
     return [f"{name}: {more}" if own.count(name) > 1 and more else name for name, more in zip(own, about, strict=True)]
-
-
-def _components(one: Finding) -> list[Estimate]:
-    """The numbers of a finding that are of components alone, in the order of their signs; empty for fewer than two."""
-    found = {e.name: e for e in one.values if e.mean is not None and e.name.replace("-", "+") in render.GROUPS}
-    groups = component_groups([Bar(name, "", 0.0) for name in found])
-    return [found[name] for name in groups] if len(found) > 1 else []
-
-
-def _frame(one: Finding, found: Sequence[Estimate]) -> SharedAxis:
-    """The axis that holds 0, the numbers, and their intervals as far as these do not dwarf them."""
-    means = [e.mean for e in found if e.mean is not None]
-    room = AIR * (max(*means, 0.0) - min(*means, 0.0))
-    ends = [end for e in found for end in (e.low, e.high) if end is not None]
-    kept = [end for end in ends if abs(end) <= max(map(abs, means)) + room]
-    return around([*means, *kept], one.unit or "number", zero=True)
 
 
 def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:

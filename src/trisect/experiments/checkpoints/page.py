@@ -22,7 +22,7 @@ from trisect.report.format import (
     stack_words,
     too_few,
 )
-from trisect.report.measures import Bar, component_groups, cut_layers, frame_of, layer_figure, layer_key, layer_panel
+from trisect.report.measures import Bar, layer_figure, sort_components
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
 if TYPE_CHECKING:
@@ -250,19 +250,17 @@ def _what(facts: RewindFacts) -> str:
 def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFacts) -> Figure:
     """Of each stack a panel of areas and one of criticality."""
     own, areas, scores = quantity(facts), _bars(area, "Area"), _bars(score, "Criticality")
-    every = [bar for bars in areas.values() for bar in bars]
-    axis, panels = frame_of(every, own.short), list[Panel]()
+    panels: dict[str, list[Bar]] = {}
     for title, bars in areas.items():
-        panels.append(layer_panel(title, bars, axis))
         beside = title.replace("Area", "Criticality")
-        if mine := scores.get(beside):
-            panels.append(layer_panel(beside, mine, SharedAxis("α", -0.04, 1.04), zero=False))
+        panels |= {title: bars} | ({beside: scores[beside]} if beside in scores else {})
     caption = (
         f"The area is the mean {own.falls} over α; criticality the smallest α from which on the "
-        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}{cut_layers(every, axis)}"
+        f"{own.words} is within {_within(facts)}. Bars are 95 % intervals. {_n(facts)}"
     )
-    title, key = "Area and criticality", layer_key(every)
-    return Figure("checkpoints-criticality", "Figure 2", title, caption, tuple(panels), key)
+    names = ("checkpoints-criticality", "Figure 2", "Area and criticality")
+    axes = dict.fromkeys(scores, SharedAxis("α", -0.04, 1.04))
+    return layer_figure(names, caption, panels, own.short, axes=axes)
 
 
 def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
@@ -289,7 +287,7 @@ def _map(
     panels: list[Panel] = []
     for stack in dict.fromkeys(_stack(c.site) for c in cells):
         mine = {c: h for c, h in cells.items() if _stack(c.site) == stack}
-        for group in component_groups([Bar(place(c.site).group, "", 0.0) for c in mine]):
+        for group in sort_components(place(c.site).group for c in mine):
             here = {c: h for c, h in mine.items() if place(c.site).group == group}
             said = words.GROUP.get(group, group) + (f", {stack_words(stack)}" if stack else "")
             panels.append(_panel(said, here, heights, (low, high), down, unit))

@@ -14,7 +14,7 @@ from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure
 from trisect.report.format import FEW_TEXTS, spoken_subject, stack_words
-from trisect.report.measures import Bar, cut_layers, frame_of, layer_key, layer_panel
+from trisect.report.measures import Bar, layer_figure
 from trisect.report.sheet import Bullets, Section, Sheet, Table, provenance, sentences, small_multiples
 
 if TYPE_CHECKING:
@@ -198,18 +198,12 @@ def _figure(
         name: [Bar(row["component"], _place(row, rows), row[key]) for row in rows]
         for key, name in zip(("first", "second"), words.called_apart(facts.models), strict=True)
     }
-    differences = [Bar(row["component"], _place(row, rows), row["value"], row["low"], row["high"]) for row in rows]
-    axis = frame_of([bar for of in panels.values() for bar in of], unit)
-    beside = frame_of(differences, unit)
-    drawn = (
-        *(layer_panel(name, of, axis) for name, of in panels.items()),
-        layer_panel("difference", differences, beside),
-    )
+    panels["difference"] = [
+        Bar(row["component"], _place(row, rows), row["value"], row["low"], row["high"]) for row in rows
+    ]
     caption = f"{_begun(title)} by layer in both models, and the second minus the first with its 95 % interval where there is one."
-    name = f"compare-{part.name}-{number}"
-    return Figure(
-        name, "", _begun(title), caption + cut_layers(differences, beside), drawn, layer_key(differences, "0")
-    )
+    names = (f"compare-{part.name}-{number}", "", _begun(title))
+    return layer_figure(names, caption, panels, unit, "0", axes={"difference": unit})
 
 
 def _begun(title: str) -> str:

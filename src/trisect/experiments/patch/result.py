@@ -8,10 +8,9 @@ from typing import NamedTuple
 import polars as pl
 
 from trisect.core.files import Json
-from trisect.experiments.patch.page import direction, read_sites
+from trisect.experiments.patch.page import direction, mean, place_of, read_sites
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.lab.experiment import Result
-from trisect.report.measures import SiteMeasures
 
 
 class PatchedSite(NamedTuple):
@@ -53,12 +52,11 @@ class Patched(Result[PatchFacts]):
 
 def read_patched(measures: pl.DataFrame) -> tuple[PatchedSite, ...]:
     """The table `measures` by site."""
-    return tuple(map(_site, read_sites(measures)))
-
-
-def _site(site: SiteMeasures) -> PatchedSite:
-    scored = next((site.numbers[m] for m in ("own", "unchanged", "output_change") if m in site.numbers), None)
-    own, *rest = (site.mean(name) for name in ("own", "donor", "logit_change", "output_change"))
-    others = {name.removeprefix("as "): row.mean for name, row in site.numbers.items() if name.startswith("as ")}
-    n = 0 if scored is None else scored.n or 0
-    return PatchedSite(site.site, own, others, site.mean("unchanged"), n, direction(site), *rest)
+    found = []
+    for site in read_sites(measures):
+        scored = next((site[m] for m in ("own", "unchanged", "output_change") if m in site), None)
+        n = 0 if scored is None else scored.n or 0
+        others = {name.removeprefix("as "): row.mean for name, row in site.items() if name.startswith("as ")}
+        own, unchanged, *rest = (mean(site, m) for m in ("own", "unchanged", "donor", "logit_change", "output_change"))
+        found.append(PatchedSite(place_of(site).site, own, others, unchanged, n, direction(site), *rest))
+    return tuple(found)
