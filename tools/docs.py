@@ -10,7 +10,7 @@ import sys
 import textwrap
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import click
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
 DECISIONS = ROOT / "docs" / "decisions"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
-TITLE = re.compile(r"^# (\d+)\.? (.+)$")
+DECISION = re.compile(r"# (\d+)\. (.+)\n\nStatus: (\w+) · Subject: (\w+)\n")
 RESULTS = """## Where results go
 
 Without `--out`, in the folder where the command is called: under the command's name, followed by the model that it reads or the
@@ -196,53 +196,23 @@ def stub() -> str:
     return "\n".join(lines) + "\n"
 
 
-def decisions() -> list[tuple[int, str, Path]]:
-    """Number, title and file of every decision, in order."""
-    found = []
-    for path in sorted(DECISIONS.glob("[0-9]*.md")):
-        match = TITLE.match(path.read_text(encoding="utf-8").splitlines()[0])
-        assert match, f"{path.name} has no title with a number"
-        found.append((int(match[1]), match[2], path))
-    return found
-
-
-class Successor(NamedTuple):
-    """The decision that took the place of another, or of a part of it."""
-
-    number: int
-    part: bool
-
-
-def superseded() -> dict[int, Successor]:
-    """Which decision took the place of which, from lines that begin with 'Supersedes': '2', or a part ('of 71 how …', '6 where …')."""
-    later = dict[int, Successor]()
-    for number, _, path in decisions():
-        paragraphs = path.read_text(encoding="utf-8").split("\n\n")
-        for line in (p.removeprefix("Supersedes ") for p in paragraphs if p.startswith("Supersedes ")):
-            for clause in line.partition(";")[0].split(", and "):
-                named = re.match(r"(?:of )?\d+(?: and \d+)*", clause)
-                part = clause.startswith("of ") or " where " in clause
-                for old in re.findall(r"\d+", named[0] if named else ""):
-                    if not (part and int(old) in later and not later[int(old)].part):
-                        later[int(old)] = Successor(number, part)
-    return later
-
-
 def decisions_page() -> str:
-    """docs/decisions/README.md: every decision with its title, and which are superseded."""
-    gone = superseded()
+    """docs/decisions/README.md: every decision by its subject, with its status."""
+    subjects: dict[str, list[str]] = {}
+    for path in sorted(DECISIONS.glob("[0-9]*.md")):
+        match = DECISION.match(path.read_text(encoding="utf-8"))
+        assert match, f"{path.name} has no title with a number, or no status and subject below it"
+        number, title, status, subject = match.groups()
+        subjects.setdefault(subject, []).append(f"- {number}. [{title}]({path.name}) ({status})")
     lines = [
         "# Decisions",
         "",
-        "Made by `make docs` from the files. One that is superseded is kept for its reasons; of one superseded in part the rest holds.",
+        "What a newcomer would otherwise undo, by subject. Made by `make docs` from the files.",
         "",
     ]
-    for number, title, path in decisions():
-        after = gone.get(number)
-        tail = f" (superseded{' in part' * after.part} by {after.number})" if after else ""
-        shown = f"~~[{title}]({path.name})~~" if after and not after.part else f"[{title}]({path.name})"
-        lines.append(f"- {number}. {shown}{tail}")
-    return "\n".join(lines) + "\n"
+    for subject, entries in subjects.items():
+        lines += [f"## {subject.capitalize()}", "", *entries, ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"

@@ -179,14 +179,12 @@ def test_the_numbers_of_one_head_are_the_tools():
     assert not numbers - set(re.findall(r"\d\.\d{2,3}", printed))
 
 
-def test_a_decision_that_is_superseded_in_part_is_not_struck_out():
-    page = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
-    lines = {
-        number: line for line in page.splitlines() if (number := line.removeprefix("- ").partition(". ")[0]).isdigit()
+def test_decisions_are_few_and_short():
+    paths = list((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    long = {
+        path.name: words
+        for path in paths
+        if (words := len(path.read_text(encoding="utf-8").split("\n\n", 2)[2].split())) > 150
     }
-    assert "~~" in lines["2"]
-    assert lines["2"].endswith("(superseded by 75)")
-    for number, later in (("6", 74), ("71", 82), ("80", 82)):
-        assert "~~" not in lines[number]
-        assert lines[number].endswith(f"(superseded in part by {later})")
-    assert "superseded" not in lines["75"]  # which 80 only speaks of
+    assert not long
+    assert len(paths) <= 25
