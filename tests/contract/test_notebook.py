@@ -46,7 +46,8 @@ def assert_alone(html):
 def test_a_verdict_shows_effect_interval_and_margin(tables):
     found = notebook.verdicts(tables["claims"])
     assert list(found) == [f"A-{n}" for n in range(1, 15)]
-    one, row = found["A-1"], found["A-1"].row
+    one, wholes = found["A-1"], tables["claims"].filter(pl.col("part").is_null())
+    row = wholes.filter(claim="A-1").row(0, named=True)
     assert (one.id, one.verdict, one.effect, one.margin) == ("A-1", "supported", row["effect"], 0.02)
     assert one.interval == (row["low"], row["high"])
     html = one._repr_html_()

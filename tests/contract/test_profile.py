@@ -349,9 +349,9 @@ def test_heads_are_unknown_where_a_sentence_lacks_one(tmp_path):
 
 
 def test_groups_are_articles_or_runs_of_texts_that_are_short_where_texts_are_few():
-    assert _groups([0, 0, 1, 2], [3, 3, 3, 4], 2).tolist() == [3, 3, 3, 4]
-    assert _groups(list(range(400)), [None] * 400, 5).tolist() == [i // 20 for i in range(400)]
-    assert _groups(list(range(30)), [None] * 30, 5).tolist() == [i // 3 for i in range(30)]
+    assert _groups([0, 0, 1, 2], 3, 2, [3, 3, 3, 4]).tolist() == [3, 3, 3, 4]
+    assert _groups(range(400), 400, 5, [None] * 400).tolist() == [i // 20 for i in range(400)]
+    assert _groups(range(30), 30, 5).tolist() == [i // 3 for i in range(30)]
 
 
 @pytest.mark.parametrize(("count", "bin"), [(1, "1"), (2, "2–3"), (3, "2–3"), (4, "4–7"), (1000, "512–1023")])

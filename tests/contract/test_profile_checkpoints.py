@@ -60,7 +60,7 @@ def test_a_profile_over_all_epochs_ends_with_the_model_itself(study, tmp_path):
     for spot in numbers.spots:
         for c in COMPONENTS:
             last = numbers.stage(2, c, "pos", spot.layer)
-            assert last.value == pytest.approx(numbers.gain("pos", c, spot).value, abs=1e-12)
+            assert last.value == pytest.approx(numbers.gain("pos", c, spot).mean, abs=1e-12)
     assert "they are applied to what the layers of the final model read" in found.report.read_text()
     assert (found.folder / "figures" / "profile-checkpoints.svg").exists()
 
@@ -75,8 +75,8 @@ def test_revisions_are_read_each_as_a_whole(tmp_path):
     alone = trisect.profile(places[0], bank, out=tmp_path / "alone", **named)
     numbers, other = (ProfileNumbers.of(one.tables["measures"]) for one in (both, alone))
     for c in COMPONENTS:
-        assert numbers.stage(0, c, "pos").value == pytest.approx(other.gain("pos", c).value, abs=1e-12)
-        assert numbers.stage(1, c, "pos").value == pytest.approx(numbers.gain("pos", c).value, abs=1e-12)
+        assert numbers.stage(0, c, "pos").value == pytest.approx(other.gain("pos", c).mean, abs=1e-12)
+        assert numbers.stage(1, c, "pos").value == pytest.approx(numbers.gain("pos", c).mean, abs=1e-12)
 
 
 def test_since_when_is_said_by_rule():

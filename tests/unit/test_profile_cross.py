@@ -223,10 +223,10 @@ def test_the_command_writes_tables_of_both_sides(found):
     assert n["k"] == n["v"] == (n["q"] or 0) - PAIRS
     assert numbers.read(spot, "word", "majority", "q").value != numbers.read(spot, "word", "majority", "k").value
     for label in numbers.labels:
-        gains = {c: numbers.gain(label, c, spot).value for c in ("q", "k", "v")}
+        gains = {c: numbers.gain(label, c, spot).mean for c in ("q", "k", "v")}
         for pair in ("q-v", "k-v", "q-k"):
             one, other = pair.split("-")
-            difference = numbers.gain(label, pair, spot, "difference").value
+            difference = numbers.gain(label, pair, spot, "difference").mean
             assert difference == pytest.approx(gains[one] - gains[other])
         assert numbers.value(spot, label, "accuracy", "q") - numbers.value(spot, label, "random", "q") == pytest.approx(
             gains["q"]

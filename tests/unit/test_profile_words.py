@@ -6,7 +6,7 @@ from trisect.core.finding import About
 from trisect.core.tables import frame
 from trisect.experiments.profile.page import COMPONENTS, PAIRS, LayerSpot, _spoken, findings
 from trisect.experiments.profile.settings import ProfileFacts
-from trisect.report.maps import LabelCell, label_grid
+from trisect.report.maps import label_maps
 
 NULL = 0.5
 
@@ -86,10 +86,10 @@ def test_runs_of_layers_are_ranges(layers, words):
 
 
 def test_a_map_of_labels_marks_and_says_its_ends():
-    cells = [LabelCell("1", "pos", 0.2), LabelCell("2", "pos", -0.1), LabelCell("2", "dep", float("nan"))]
-    figure = label_grid("n", "Figure 1", "t", "c", {"q": cells}, "accuracy", {"q": {("1", "pos")}})
+    cells = [("q", "1", "pos", 0.2, True), ("q", "2", "pos", -0.1, False), ("q", "2", "dep", float("nan"), False)]
+    figure = label_maps(("n", "Figure 1", "t"), "c", cells, "accuracy")
     (panel,) = figure.panels
     assert panel.alt == (
-        "q: heat map of labels by layer, in accuracy. Highest 0.2 for pos at layer 1, lowest -0.1 for pos at layer 2. 1 marked."
+        "q: queries: heat map of labels by layer, in accuracy. Highest 0.2 for pos at layer 1, lowest -0.1 for pos at layer 2. 1 marked."
     )
     assert figure.ramp == (-0.2, 0.2, "accuracy")

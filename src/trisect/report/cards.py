@@ -20,30 +20,22 @@ from trisect.report import format as words
 from trisect.report.format import Mean, count, number, several, why_open
 from trisect.stats.reach import MOST_SEEDS
 
-NAMES = {
-    "control": "Control labels",
-    "bounded": "Bounded attack",
-    "site": "Gradient limited to this projection",
-    "bounded+site": "Bounded, gradient limited to this projection",
+TOO = ("does it too", "does not do it")
+CONTROL_WORDS = {  # of each control its name, who is compared, and what that one does where a claim survives, and where not
+    "control": ("Control labels", "a label drawn by chance", "does not do as much", "does as much"),
+    "bounded": ("Bounded attack", "an attack whose loss has a floor", *TOO),
+    "site": (
+        "Gradient limited to this projection",
+        "an attack that trains the site's own projection alone",
+        *TOO,
+    ),
+    "bounded+site": (
+        "Bounded, gradient limited to this projection",
+        "a bounded attack that trains the site's own projection alone",
+        *TOO,
+    ),
 }
-SAID = {
-    "control": {
-        SURVIVES: "survives: a label drawn by chance does not do as much",
-        NOT: "does not survive: a label drawn by chance does as much",
-    },
-    "bounded": {
-        SURVIVES: "survives: an attack whose loss has a floor does it too",
-        NOT: "does not survive: an attack whose loss has a floor does not do it",
-    },
-    "site": {
-        SURVIVES: "survives: an attack that trains the site's own projection alone does it too",
-        NOT: "does not survive: an attack that trains the site's own projection alone does not do it",
-    },
-    "bounded+site": {
-        SURVIVES: "survives: a bounded attack that trains the site's own projection alone does it too",
-        NOT: "does not survive: a bounded attack that trains the site's own projection alone does not do it",
-    },
-}
+NAMES = {control: name for control, (name, *_) in CONTROL_WORDS.items()}
 OPEN = {
     SURVIVAL_UNDECIDED: "undecided at these seeds",
     NOTHING: "nothing to survive: the attack has no such effect here",
@@ -65,10 +57,16 @@ def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[Survival
     rows = controls.filter((pl.col("source") == source) & (pl.col("claim") == claim))
     found = []
     for control in CONTROLS:
+        parts = []
         mine = rows.filter(pl.col("control") == control).sort("part").to_dicts()
+        for row in mine:
+            difference = words.spoken(Mean(row["difference"], row["low"], row["high"], row["n"]))
+            attack, beside = (words.number(row[name], True) for name in ("effect", "control_effect"))
+            numbers = f"{attack} with the attack, {beside} with the control; difference {difference}"
+            parts.append(f"{row['part']}: {numbers}. {row['reading'].capitalize()}.")
         if mine:
-            said = spelt(control, whole([row["reading"] for row in mine]))
-            found.append(Survival(NAMES[control], said, tuple(_numbers(row) for row in mine)))
+            reading = spelt(control, whole([row["reading"] for row in mine]))
+            found.append(Survival(NAMES[control], reading, tuple(parts)))
     return tuple(found)
 
 
@@ -79,15 +77,10 @@ def whole(readings: Sequence[str]) -> str:
 
 def spelt(control: str, reading: str) -> str:
     """A reading against one control, in words."""
-    return SAID[control].get(reading) or OPEN[reading]
-
-
-def _numbers(row: Mapping[str, Any]) -> str:
-    difference = Mean(row["difference"], row["low"], row["high"], row["n"])
-    return (
-        f"{row['part']}: {words.number(row['effect'], True)} with the attack, {words.number(row['control_effect'], True)} with "
-        f"the control; difference {words.spoken(difference)}. {row['reading'].capitalize()}."
-    )
+    _, who, survives, fails = CONTROL_WORDS[control]
+    if reading in OPEN:
+        return OPEN[reading]
+    return f"survives: {who} {survives}" if reading == SURVIVES else f"does not survive: {who} {fails}"
 
 
 def tally_survival(table: pl.DataFrame) -> dict[str, dict[str, list[str]]]:
@@ -98,7 +91,7 @@ def tally_survival(table: pl.DataFrame) -> dict[str, dict[str, list[str]]]:
         for row in table.filter(pl.col("control") == control).iter_rows(named=True):
             readings.setdefault(row["claim"], []).append(row["reading"])
         sorts: dict[str, list[str]] = {}
-        for claim in sorted(readings, key=_number):
+        for claim in sorted(readings, key=lambda c: (c.partition("-")[0], int(c.partition("-")[2]))):
             sorts.setdefault(whole(readings[claim]), []).append(claim)
         if sorts:
             said[control] = {reading: sorts[reading] for reading in HEADS if reading in sorts}
@@ -108,11 +101,6 @@ def tally_survival(table: pl.DataFrame) -> dict[str, dict[str, list[str]]]:
 def tallied(control: str, sorts: Mapping[str, Sequence[str]]) -> str:
     """Which claims survive one control and which do not, as a sentence."""
     return f"{NAMES[control]}: {'; '.join(f'{HEADS[reading]}: {words.listed(found)}' for reading, found in sorts.items())}."
-
-
-def _number(claim: str) -> tuple[str, int]:
-    letter, _, number = claim.partition("-")
-    return letter, int(number)
 
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
@@ -196,6 +184,15 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     spans = {unit: _span([r for r in parts if r["unit"] == unit]) for unit in dict.fromkeys(r["unit"] for r in parts)}
     verdict = whole["verdict"] if whole["verdict"] in VERDICTS else "inconclusive"
     many, fell = whole["diverged"] or 0, whole.get("collapsed") or 0
+    unit = f" {whole['unit']}" if whole["unit"] else ""
+    varies = whole.get("over") or unit_of(whole["source"], whole.get("revision"))
+    spread = "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"
+    turned, early = [r["part"] for r in parts if r["early_stopping"]], ""
+    if whole["early_stopping"] is not None:
+        early = "Early stopping: no part about validation turns round at the best epoch or at matched train loss."
+        if whole["early_stopping"] or turned:
+            early = "Explained by early stopping: turned round at the best validation epoch or at matched train loss: "
+            early += f"{'; '.join(turned)}."
     return Card(
         id=whole["claim"],
         sentence=whole["sentence"] or "",
@@ -203,33 +200,20 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         badge=badge(verdict),
         reason=why_open(dict(whole)),
         parts=tuple(_part(r, spans[r["unit"]]) for r in parts),
-        facts=_facts(whole, parts),
+        facts=(
+            (f"{varies.capitalize()}s (n)", count(whole["n"])),
+            (f"{varies.capitalize()}s needed", _needed(whole, parts, varies)),
+            ("Paired spread" if varies in TRAINED else "Spread", spread),
+            ("p (Holm)", words.p_value(whole["p_holm"])),
+        ),
         reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
-        early_stopping=_early(whole, parts),
-        diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss."
-        if many
-        else "",
+        early_stopping=early,
+        diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss." * bool(many),
         collapsed=f"{several(fell, 'run')} of this claim collapsed: the attack kept the model at word frequencies throughout."
-        if fell
-        else "",
+        * bool(fell),
         revision=whole.get("revision") or 1,
         replication=verdict != "supported",
     )
-
-
-def _facts(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    unit = f" {whole['unit']}" if whole["unit"] else ""
-    varies = whole.get("over") or unit_of(whole["source"], whole.get("revision"))
-    return (
-        (f"{varies.capitalize()}s (n)", count(whole["n"])),
-        (f"{varies.capitalize()}s needed", _needed(whole, parts, varies)),
-        ("Paired spread" if varies in TRAINED else "Spread", _spread(whole["spread"], unit)),
-        ("p (Holm)", _p(whole["p_holm"])),
-    )
-
-
-def _spread(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{number(value)}{unit}"
 
 
 def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
@@ -256,19 +240,6 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
         return "not known"
     asked = re.match(r"(\d+) (models trained alike|seeds) are asked for", whole["reason"] or "")
     return asked.group(1) if asked else "not testable here"
-
-
-def _p(value: float | None) -> str:
-    return "–" if value is None else "< 0.001" if value < 0.001 else number(value)
-
-
-def _early(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
-    if whole["early_stopping"] is None:
-        return ""
-    turned = [r["part"] for r in parts if r["early_stopping"]]
-    if not whole["early_stopping"] and not turned:
-        return "Early stopping: no part about validation turns round at the best epoch or at matched train loss."
-    return f"Explained by early stopping: turned round at the best validation epoch or at matched train loss: {'; '.join(turned)}."
 
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
@@ -323,7 +294,17 @@ def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
         share = (value - low) / (high - low)
         return round(EDGE + (WIDTH - 2 * EDGE) * min(max(share, 0.0), 1.0), 1)
 
-    marks = [_claimed(row, at), f'<line class="zero" x1="{at(0.0)}" x2="{at(0.0)}" y1="0" y2="{FOOT}"/>']
+    bound = row["bound"] or 0.0
+    left, right = {
+        "above": (at(bound), WIDTH - EDGE),
+        "below": (EDGE, at(bound)),
+        "within": (at(-abs(bound)), at(abs(bound))),
+    }.get(row["direction"], (0, 0))
+    size = f'width="{max(0.0, round(right - left, 1))}" height="{FOOT}"'
+    marks = [
+        f'<rect class="claimed" x="{left}" y="0" {size}/>',
+        f'<line class="zero" x1="{at(0.0)}" x2="{at(0.0)}" y1="0" y2="{FOOT}"/>',
+    ]
     for bound in _bounds(row):
         marks.append(f'<line class="bound" x1="{at(bound)}" x2="{at(bound)}" y1="0" y2="{FOOT}"/>')
     marks += [_words_below(row, at)]
@@ -350,16 +331,6 @@ def _bounds(row: Mapping[str, Any]) -> tuple[float, ...]:
     if bound is None or not bound:
         return ()
     return (-bound, bound) if row["direction"] == "within" else (bound,)
-
-
-def _claimed(row: Mapping[str, Any], at: Callable[[float], float]) -> str:
-    bound = row["bound"] or 0.0
-    left, right = {
-        "above": (at(bound), WIDTH - EDGE),
-        "below": (EDGE, at(bound)),
-        "within": (at(-abs(bound)), at(abs(bound))),
-    }.get(row["direction"], (0, 0))
-    return f'<rect class="claimed" x="{left}" y="0" width="{max(0.0, round(right - left, 1))}" height="{FOOT}"/>'
 
 
 def _words_below(row: Mapping[str, Any], at: Callable[[float], float]) -> str:

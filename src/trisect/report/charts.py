@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import altair as alt
 from markupsafe import Markup
-from typing_extensions import TypedDict
 
 from trisect.core.files import Json
 from trisect.report import render
@@ -206,24 +205,11 @@ def mean_of(runs: Sequence[Series]) -> Series:
     return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), full, off)
 
 
-class FigureNumbers(TypedDict):
-    """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which."""
+def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, Json]:
+    """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which.
 
-    at: str
-    measures: list[list[str]]
-    sites: list[str]
-    runs: list[str]
-    axes: list[list[float]]
-    keys: list[str]
-    series: list[list[Json]]
-    views: list[dict[str, Json]]
-
-
-def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> FigureNumbers:
-    """A figure's numbers as JSON-ready lists, each series once however often it is drawn.
-
-    `views` are the ways of arranging the figure: a name, and for every panel its series and its strokes.
-    `at` is the word for what the numbers of one series run over.
+    `views` are the ways of arranging the figure: a name, and for every panel its series and its strokes; each series is there
+    once, however often it is drawn. `at` is the word for what the numbers of one series run over.
     """
     words: dict[str, list[Any]] = {"measures": [], "sites": [], "runs": [], "axes": [], "keys": []}
     index: dict[tuple[str, Any], int] = {}
@@ -241,36 +227,25 @@ def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]]
             numbers[series] = len(packed)
             row: list[Any] = [code("measures", series.measure), code("sites", series.site), code("runs", series.run)]
             row += [series.seed, series.n, int(series.diverged), code("axes", series.at), _short(series.values)]
-            packed.append(
-                row + ([_short(series.low), _short(series.high)] if any(v is not None for v in series.low) else [])
-            )
+            ends = [_short(series.low), _short(series.high)] if any(v is not None for v in series.low) else []
+            packed.append(row + ends)
         return numbers[series]
+
+    def stroke_numbers(stroke: Stroke) -> list[int]:
+        key = code("keys", stroke.key)
+        if stroke.series is None:
+            return [key]
+        whole = (stroke.offset, stroke.length) == (0, 1)
+        return [key, series_number(stroke.series), *(() if whole else (stroke.offset, stroke.length))]
 
     arranged = []
     for name, panels in views:
         shown = []
         for series, strokes in panels:
-            spelt = {n: [_spelt(s, code, series_number) for s in of] for n, of in strokes.items()}
-            shown.append({"series": [series_number(one) for one in dict.fromkeys(series)], "strokes": spelt})
+            drawn = {layer: [stroke_numbers(one) for one in of] for layer, of in strokes.items()}
+            shown.append({"series": [series_number(one) for one in dict.fromkeys(series)], "strokes": drawn})
         arranged.append({"name": name, "panels": shown})
-    return FigureNumbers(
-        at=at,
-        measures=words["measures"],
-        sites=words["sites"],
-        runs=words["runs"],
-        axes=words["axes"],
-        keys=words["keys"],
-        series=packed,
-        views=arranged,
-    )
-
-
-def _spelt(stroke: Stroke, code: Any, series_number: Any) -> list[int]:
-    key = code("keys", stroke.key)
-    if stroke.series is None:
-        return [key]
-    place = [key, series_number(stroke.series), stroke.offset, stroke.length]
-    return place[:2] if place[2:] == [0, 1] else place
+    return {"at": at, **words, "series": packed, "views": arranged}
 
 
 def _short(values: Iterable[float | None]) -> list[float | int | None]:
@@ -543,7 +518,9 @@ def curve_panel(
         heights = label_heights([e["value"] for e in ends], axis, gap)
     for end, height in zip(ends, heights, strict=True):
         end.update(at=last, value=height)
-    layers = _curves(thin, bold, dots, ends, axis, _whole_x(last, x_title))
+    whole_x = alt.Axis(values=whole_ticks(last), tickCount=40, format="d")
+    x = alt.X("at:Q", scale=alt.Scale(domain=[0, last or 1], nice=False), title=x_title, axis=whole_x)
+    layers = _curves(thin, bold, dots, ends, axis, x)
     said = "; ".join(f"{line.name} ends at {whole.values[-1]:.3g}" for line, whole in zip(lines, wholes, strict=True))
     words = f"{title}: curves over {x_title}, in {axis.unit}. {said}."
     series = tuple(s for line, whole in zip(lines, wholes, strict=True) for s in (*line.series, whole))
@@ -554,11 +531,6 @@ def curve_panel(
 
 def _numbers(series: Series) -> list[tuple[float, float]]:
     return list(zip(series.at, series.values, strict=True))
-
-
-def _whole_x(last: float, title: str) -> alt.X:
-    scale = alt.Scale(domain=[0, last or 1], nice=False)
-    return alt.X("at:Q", scale=scale, title=title, axis=alt.Axis(values=whole_ticks(last), tickCount=40, format="d"))
 
 
 def _curves(
@@ -627,217 +599,145 @@ class _Channel(NamedTuple):
     title: str
 
 
-class _Layer(NamedTuple):
-    """One layer of a chart: its name, what its marks are, its encodings, and its rows."""
-
-    name: str
-    kind: str
-    channels: Mapping[str, _Channel]
-    rows: tuple[MarkFields, ...]
-
-
-class _Value(NamedTuple):
-    """Which fields of a layer are its number: one, or the difference of two; and the axis that it is read on."""
-
-    field: str
-    less: str
-    title: str
+_Layer = tuple[str, str, Mapping[str, _Channel], Sequence[MarkFields]]  # its name, what its marks are, encodings, rows
 
 
 def read_out(figure: Figure) -> Figure:
     """The figure with numbers under its marks; panels that have series keep theirs."""
-    panels = tuple(_panel(panel, figure.key) for panel in figure.panels)
+    panels = tuple(_with_numbers(panel, figure.key) for panel in figure.panels)
     others = tuple(
-        FigureView(view.name, tuple(_panel(panel, view.key) for panel in view.panels), view.key)
+        FigureView(view.name, tuple(_with_numbers(panel, view.key) for panel in view.panels), view.key)
         for view in figure.others
     )
-    titles = {axis for panel in figure.panels if not panel.series for axis in (_across(panel),) if axis}
-    at = figure.at or (titles.pop() if len(titles) == 1 else "")
-    return replace(figure, panels=panels, others=others, at=at)
+    titles = set[str]()  # of the axes that lines run along, the first of each panel
+    for panel in (panel for panel in figure.panels if not panel.series):
+        along = (channels.get("x") for _, kind, channels, _ in _layers(panel) if kind == "line")
+        titles |= {x.title for x in [next((x for x in along if x is not None and x.number), None)] if x and x.title}
+    return replace(figure, panels=panels, others=others, at=figure.at or (titles.pop() if len(titles) == 1 else ""))
 
 
-def _layers(panel: Panel) -> list[_Layer]:
+def _layers(panel: Panel) -> Iterator[_Layer]:
     """Every layer that has a name, with its rows; the chart library keeps them in one place, by a name of their own."""
     spec = panel.chart.to_dict(validate=False)
-    kept = spec.get("datasets", {})
-    found = []
     for one in spec["layer"]:
         data = one.get("data", spec.get("data", {}))
-        values = data.get("values", kept.get(data.get("name"), []))
-        rows = json.loads(values) if isinstance(values, str) else values
+        values = data.get("values", spec.get("datasets", {}).get(data.get("name"), []))
+        channels = {}
+        for name, code in one["encoding"].items():
+            if isinstance(code, dict) and isinstance(code.get("field"), str):
+                # a place without an axis is a matter of drawing
+                number = code.get("type") == "quantitative" and code.get("axis", {}) is not None
+                channels[name] = _Channel(code["field"], number, str(code.get("title", code["field"]) or ""))
         if "name" in one:
-            mark = one["mark"]
-            kind = mark if isinstance(mark, str) else mark["type"]
-            found.append(_Layer(one["name"], kind, _channels(one["encoding"]), tuple(rows)))
-    return found
+            kind = one["mark"] if isinstance(one["mark"], str) else one["mark"]["type"]
+            yield one["name"], kind, channels, json.loads(values) if isinstance(values, str) else values
 
 
-def _across(panel: Panel) -> str:
-    """The title of the axis that lines run along; empty where the panel has none."""
-    found = [layer.channels.get("x") for layer in _layers(panel) if layer.kind == "line"]
-    return next((x.title for x in found if x is not None and x.number), "")
-
-
-def _panel(panel: Panel, key: Sequence[LegendEntry]) -> Panel:
+def _with_numbers(panel: Panel, key: Sequence[LegendEntry]) -> Panel:
     if panel.series or panel.strokes:
         return panel
-    strokes: dict[str, tuple[Stroke, ...]] = {}
-    for layer in _layers(panel):
-        if not layer.name.startswith("level"):
-            strokes[layer.name] = tuple(_strokes(panel.title, layer, key))
+    strokes = {
+        layer[0]: tuple(_strokes(panel.title.replace("\n", " "), layer, key))
+        for layer in _layers(panel)
+        if not layer[0].startswith("level")
+    }
     series = tuple(dict.fromkeys(one.series for marks in strokes.values() for one in marks if one.series is not None))
     return panel._replace(series=series, strokes=strokes)
 
 
-def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> list[Stroke]:
-    """A stroke for every mark of a layer, in the order of drawing."""
-    channels, value = layer.channels, _value(layer.channels)
-    rows = [row for row in layer.rows if _drawn(row, channels)]
-    if layer.kind == "line":
-        return [_line(title, group, channels, value, key) for group in _groups(rows, channels)]
-    if value is None or layer.kind not in DRAWN:
-        return [Stroke(_key(row, key)) for row in rows]
-    return [Stroke(_key(row, key), _single(title, row, channels, value)) for row in rows]
+def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[Stroke]:
+    """A stroke for every mark of a layer, in the order of drawing; a row whose place is no number has none."""
+    _, kind, channels, rows = layer
+    ends = [channels[name].field for name in ("x", "y") if name in channels and channels[name].number]
+    rows = [row for row in rows if all(math.isfinite(_number(row, end)) for end in ends)]
+    value = _value(channels)
 
+    def hides(row: MarkFields) -> str:
+        """The name in the key that a mark belongs to: one of the row's words, else that of its colour; empty for none."""
+        words = {found for found in row.values() if isinstance(found, str)}
+        named = [entry.name for entry in key if entry.name in words]
+        return next(iter(named or [entry.name for entry in key if entry.colour in words]), "")
 
-def _channels(coded: Mapping[str, Json]) -> dict[str, _Channel]:
-    """Every encoding that has a field, by its name."""
-    found = {}
-    for name, one in coded.items():
-        if isinstance(one, dict) and isinstance(one.get("field"), str):
-            title = one.get("title", one["field"])
-            # a place without an axis is a matter of drawing
-            number = one.get("type") == "quantitative" and one.get("axis", {}) is not None
-            found[name] = _Channel(str(one["field"]), number, str(title or ""))
-    return found
+    def measure(unit: str, signed: bool) -> Measure:
+        return Measure(": ".join(dict.fromkeys(filter(None, (title, unit)))) or "value", "", signed)
 
-
-def _drawn(row: MarkFields, channels: Mapping[str, _Channel]) -> bool:
-    """Whether a row has a mark: one whose place is no number has none."""
-    ends = [channels[name] for name in ("x", "y") if name in channels and channels[name].number]
-    return all(isinstance(row.get(end.field), int | float) and math.isfinite(_number(row, end.field)) for end in ends)
+    if kind == "line":
+        apart = [channels[name].field for name in APART if name in channels and not channels[name].number]
+        along = channels["order" if "order" in channels else "x"].field
+        groups: dict[str, list[MarkFields]] = {}
+        for row in rows:
+            groups.setdefault(json.dumps([row.get(field) for field in apart]), []).append(row)
+        for group in groups.values():
+            line = sorted(group, key=lambda row: _number(row, along))
+            if value is None or not channels["x"].number:
+                yield Stroke(hides(line[0]))
+                continue
+            field, _, unit = value
+            at, values = (tuple(_number(row, name) for row in line) for name in (channels["x"].field, field))
+            place = _place(line[0], {}, {field, channels["x"].field})
+            series = Series(measure(unit, min(values) < 0), place, "", None, at, values, n=0)
+            yield Stroke(hides(line[0]), series, 0, len(at))
+        return
+    for row in rows:
+        if value is None or kind not in DRAWN:
+            yield Stroke(hides(row))
+            continue
+        field, less, unit = value
+        number = _number(row, field) - (_number(row, less) if less else 0.0)
+        low, high = ((None if less or math.isnan(v := _number(row, end)) else v,) for end in ("low", "high"))
+        place = _place(row, channels, {field, less})
+        yield Stroke(hides(row), Series(measure(unit, number < 0), place, "", None, (), (number,), low, high, 0))
 
 
 def _number(row: MarkFields, field: str) -> float:
-    value = row[field]
-    assert isinstance(value, int | float)
-    return float(value)
+    """A number of a row; NaN where it is none."""
+    value = row.get(field)
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _value(channels: Mapping[str, _Channel]) -> _Value | None:
-    """The number of a layer: its colour, a bar's length, or the axis that is a number; null where it shows none."""
+def _value(channels: Mapping[str, _Channel]) -> tuple[str, str, str] | None:
+    """The number of a layer: its colour, a bar's length, or the axis that is a number; None where it shows none.
+
+    That is one field, or the difference of two, and the title of the axis that it is read on.
+    """
     colour = channels.get("color")
     if colour is not None and colour.number:
-        return _Value(colour.field, "", colour.title)
+        return colour.field, "", colour.title
     for name, end in (("y", "y2"), ("x", "x2")):
         if name in channels and channels[name].number:
-            if end in channels:
-                return _Value(channels[end].field, channels[name].field, channels[name].title)
-            return _Value(channels[name].field, "", channels[name].title)
+            axis = channels[name]
+            return (channels[end].field, axis.field, axis.title) if end in channels else (axis.field, "", axis.title)
     return None
 
 
-def _of(row: MarkFields, value: _Value) -> float:
-    return _number(row, value.field) - (_number(row, value.less) if value.less else 0.0)
-
-
-def _end(row: MarkFields, name: str) -> tuple[float | None, ...]:
-    found = row.get(name)
-    return (float(found),) if isinstance(found, int | float) else (None,)
-
-
-def _measure(title: str, value: _Value, signed: bool) -> Measure:
-    said = [title.replace("\n", " "), value.title]
-    return Measure(": ".join(dict.fromkeys(filter(None, said))) or "value", "", signed)
-
-
-def _single(title: str, row: MarkFields, channels: Mapping[str, _Channel], value: _Value) -> Series:
-    number = _of(row, value)
-    ends = () if value.less else (_end(row, "low"), _end(row, "high"))
-    measure = _measure(title, value, number < 0)
-    low, high = ends if ends else ((None,), (None,))
-    return Series(measure, _place(row, channels, value), "", None, (), (number,), low, high, 0)
-
-
-def _groups(rows: Sequence[MarkFields], channels: Mapping[str, _Channel]) -> list[list[MarkFields]]:
-    """The rows of each line, along it."""
-    apart = [channels[name].field for name in APART if name in channels and not channels[name].number]
-    along = channels["order"].field if "order" in channels else channels["x"].field
-    groups: dict[str, list[MarkFields]] = {}
-    for row in rows:
-        groups.setdefault(json.dumps([row.get(field) for field in apart]), []).append(row)
-    return [sorted(group, key=lambda row: _number(row, along)) for group in groups.values()]
-
-
-def _line(
-    title: str,
-    rows: Sequence[MarkFields],
-    channels: Mapping[str, _Channel],
-    value: _Value | None,
-    key: Sequence[LegendEntry],
-) -> Stroke:
-    if value is None or not channels["x"].number:
-        return Stroke(_key(rows[0], key))
-    at, values = (tuple(_number(row, field) for row in rows) for field in (channels["x"].field, value.field))
-    measure = _measure(title, value, min(values) < 0)
-    series = Series(measure, _place(rows[0], {}, value, {channels["x"].field}), "", None, at, values, n=0)
-    return Stroke(_key(rows[0], key), series, 0, len(at))
-
-
-def _place(
-    row: MarkFields, channels: Mapping[str, _Channel], value: _Value, passed: set[str] | frozenset[str] = frozenset()
-) -> str:
+def _place(row: MarkFields, channels: Mapping[str, _Channel], passed: set[str]) -> str:
     """Where a mark stands, in words: what names it, and where it lies on axes that are not its number."""
     axes = {channels[name].field: channels[name].title for name in ("x", "y") if name in channels}
-    own = {value.field, value.less, *passed}
-    said = []
+    places = []
     for field, found in row.items():
-        named = isinstance(found, str) or field in axes or field in ("layer", "head")
-        if field in own or found is None or not named or (field in LOOKS and field not in axes):
+        counted = field in ("layer", "head")
+        named = isinstance(found, str) or field in axes or counted
+        if field in passed or found is None or not named or (field in LOOKS and field not in axes):
             continue
         plain = f"{found:.4g}" if isinstance(found, float) else str(found)
         # a field's own name says nothing to a reader but for layers and heads
-        title = axes.get(field, field if field in ("layer", "head") else "")
-        title = "" if title == field and field not in ("layer", "head") else title
+        title = axes.get(field, field if counted else "")
+        title = "" if title == field and not counted else title
         between = ": " if " " in title else " "
-        said.append(f"{title}{between * bool(title)}{plain}".replace("\n", " "))
-    return ", ".join(dict.fromkeys(said))
-
-
-def _key(row: MarkFields, key: Sequence[LegendEntry]) -> str:
-    """The name in the key that a mark belongs to: one of the row's words, else that of its colour; empty for none."""
-    words = {found for found in row.values() if isinstance(found, str)}
-    named = [entry.name for entry in key if entry.name in words]
-    return next(iter(named or [entry.name for entry in key if entry.colour in words]), "")
+        places.append(f"{title}{between * bool(title)}{plain}".replace("\n", " "))
+    return ", ".join(dict.fromkeys(places))
 
 
 DRAWN_WIDTH = 328
 
 
-class DrawnPanel(TypedDict):
-    """One panel for a template: its SVG and its width in pixels, whether it needs the whole width, and its words."""
+def arrangement(name: str, view: FigureView) -> dict[str, Any]:
+    """One way to arrange a figure, ready for a template.
 
-    svg: Markup
-    width: int
-    wide: bool
-    alt: str
-
-
-class DrawnView(TypedDict):
-    """One arrangement of a figure for a template: `key` are signs with their names, and whether each can hide marks.
-
-    `width` is that of the widest panel.
+    Its `panels`, each as `svg` with its words (`alt`), its `width` in pixels, and whether it needs the whole width (`wide`); the
+    `key`, signs with their names and whether each can hide marks; and the `width` of the widest panel.
     """
-
-    name: str
-    panels: list[DrawnPanel]
-    key: list[tuple[Markup, str, bool]]
-    width: int
-
-
-def arrangement(name: str, view: FigureView) -> DrawnView:
-    """One way to arrange a figure, ready for a template: every panel as SVG with its words, and the key's signs."""
-    panels: list[DrawnPanel] = []
+    panels: list[dict[str, Any]] = []
     for i, panel in enumerate(view.panels, start=1):
         text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
         width = math.ceil(float(text.partition('width="')[2].partition('"')[0]))

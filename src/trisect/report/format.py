@@ -291,16 +291,14 @@ ClaimRow = dict[str, Any]  # a row of the table claims
 
 def verdicts_said(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
     """Each claim's row with a line: its verdict, its effect with its interval, and why if it is inconclusive."""
-    return [(row, _verdict_line(row)) for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)]
-
-
-def _verdict_line(row: ClaimRow) -> str:
-    line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
-    if row["effect"] is not None and row["low"] is not None:
-        ends = f"{number(row['low'], True)} to {number(row['high'], True)}"
-        line += f" {number(row['effect'], True)} {row['unit']} (95\u00a0%: {ends})"
-    why = why_open(row)
-    return line + (f" ({why})" if why else "")
+    found = []
+    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
+        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
+        if row["effect"] is not None and row["low"] is not None:
+            interval = f"{number(row['low'], True)} to {number(row['high'], True)}"
+            line += f" {number(row['effect'], True)} {row['unit']} (95\u00a0%: {interval})"
+        found.append((row, line + (f" ({why})" if (why := why_open(row)) else "")))
+    return found
 
 
 def why_open(row: ClaimRow) -> str:
@@ -310,11 +308,6 @@ def why_open(row: ClaimRow) -> str:
     if row.get("seeds_needed"):
         return f"too uncertain: about {count(row['seeds_needed'])} needed, {count(row['n'])} run"
     return "too uncertain at the measured spread"
-
-
-def verdict_lines(claims: pl.DataFrame) -> list[str]:
-    """A line for each claim, as in `verdicts_said`."""
-    return [line for _, line in verdicts_said(claims)]
 
 
 FEW_TEXTS = 30

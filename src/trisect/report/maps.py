@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import altair as alt
 
+from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure, Panel, heat
 from trisect.report.format import GROUP
@@ -19,14 +20,6 @@ LABELS, LABEL = 248.0, 30.0  # the same of a map of labels, whose words stand be
 APART = 17.0  # pixels between the numbers at an axis, so that two digits do not touch
 LINE = 13.0  # the same of names
 TICKS = {"ticks": False, "domain": False, "labelPadding": 4, "labelOverlap": False}
-
-
-class LabelCell(NamedTuple):
-    """One number: of which row (a layer, as spelt) and which label. A value that is not finite is drawn as a gap."""
-
-    layer: str
-    label: str
-    value: float
 
 
 def grid(
@@ -74,20 +67,23 @@ def head_maps(
     return grid(*names, caption, values, unit, signed, ends, dots)
 
 
-def label_grid(
-    name: str,
-    number: str,
-    title: str,
+def label_maps(
+    names: tuple[str, str, str],
     caption: str,
-    values: Mapping[str, Sequence[LabelCell]],
+    rows: Iterable[tuple[str, str, str, float, bool]],
     unit: str,
-    marked: Mapping[str, Collection[tuple[str, str]]],
-    rows: str = "layer",
+    down: str = "layer",
 ) -> Figure:
-    """A panel per title, a column a label, all in one scale centred on 0, with a dot on the (layer, label) `marked` there."""
-    ends = _ends([cell.value for cells in values.values() for cell in cells], True)
-    panels = tuple(_labels(panel, cells, ends, unit, marked.get(panel, ()), rows) for panel, cells in values.items())
-    return Figure(name, number, title, caption, panels, (), (*ends, unit), stops=render.DIVERGING)
+    """Maps of labels, all in one scale centred on 0: a panel for each component, a column a label.
+
+    `rows` are (component, layer or what `down` names, label, number, whether it has a dot). A number that is not finite is a gap.
+    """
+    panels: dict[str, list[tuple[str, str, float, bool]]] = {}
+    for component, *cell in rows:
+        panels.setdefault(GROUP[component], []).append((cell[0], cell[1], cell[2], cell[3]))
+    ends = _ends([value for cells in panels.values() for _, _, value, _ in cells], True)
+    drawn = tuple(_labels(title, cells, ends, unit, down) for title, cells in panels.items())
+    return Figure(*names, caption, drawn, (), (*ends, unit), stops=render.DIVERGING)
 
 
 def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
@@ -115,49 +111,31 @@ def _heads(
     y = alt.Y("layer:O", scale=_scale(layers), title="layer", axis=_axis(layers, high, APART, -3))
     rows = [{"layer": layer, "head": head, "value": v} for layer, head, v in cells if math.isfinite(v)]
     dots = [row for row in rows if (row["layer"], row["head"]) in marked]
-    size = (wide * len(heads), high * len(layers))
     named = f"{title}: heat map" if title else "Heat map"
-    said = f"{named} of {len(layers)} layer{'s'[: len(layers) > 1]} by {len(heads)} head{'s'[: len(heads) > 1]}, in {unit}."
-    said += _extremes(rows, lambda row: f"at layer {row['layer']} head {row['head']}")
-    if len(rows) < len(cells):
-        said += f" {len(cells) - len(rows)} without a number."
-    said += f" {len(dots)} marked." if dots else ""
-    return Panel(
-        title,
-        heat(title, rows, x, (y,), ends, unit, size, stops, dots, max(3.0, (0.4 * min(wide, high)) ** 2)),
-        said,
-        (),
-        {},
-    )
+    text = f"{named} of {words.several(len(layers), 'layer')} by {words.several(len(heads), 'head')}, in {unit}."
+    text += _extremes(rows, lambda row: f"at layer {row['layer']} head {row['head']}")
+    text += f" {len(cells) - len(rows)} without a number." if len(rows) < len(cells) else ""
+    text += f" {len(dots)} marked." if dots else ""
+    size, dot = (wide * len(heads), high * len(layers)), max(3.0, (0.4 * min(wide, high)) ** 2)
+    return Panel(title, heat(title, rows, x, (y,), ends, unit, size, stops, dots, dot), text, (), {})
 
 
 def _labels(
-    title: str,
-    cells: Sequence[LabelCell],
-    ends: tuple[float, float],
-    unit: str,
-    marked: Collection[tuple[str, str]],
-    down: str,
+    title: str, cells: Sequence[tuple[str, str, float, bool]], ends: tuple[float, float], unit: str, down: str
 ) -> Panel:
-    layers = list(dict.fromkeys(cell.layer for cell in cells))
-    labels = list(dict.fromkeys(cell.label for cell in cells))
+    layers, labels = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (0, 1))
     wide, high = min(LABEL, LABELS / max(1, len(labels))), min(LARGEST, TALLEST / max(1, len(layers)))
     across = alt.Axis(labelAngle=-90, labelLimit=110, **TICKS)
     x = alt.X("label:N", scale=_scale(labels), sort=labels, title=None, axis=across)
     y = alt.Y("layer:N", scale=_scale(layers), sort=layers, title=down, axis=_axis(layers, high, LINE, -3))
-    rows = [cell._asdict() for cell in cells if math.isfinite(cell.value)]
-    dots = [row for row in rows if (row["layer"], row["label"]) in marked]
-    size = (wide * len(labels), high * len(layers))
-    said = f"{title}: heat map of labels by {down}, in {unit}."
-    said += _extremes(rows, lambda row: f"for {row['label']} at {down} {row['layer']}")
-    said += f" {len(dots)} marked." if dots else ""
-    return Panel(
-        title,
-        heat(title, rows, x, (y,), ends, unit, size, render.DIVERGING, dots, (0.3 * min(wide, high)) ** 2 + 8),
-        said,
-        (),
-        {},
-    )
+    finite = [cell for cell in cells if math.isfinite(cell[2])]
+    rows = [{"layer": layer, "label": label, "value": value} for layer, label, value, _ in finite]
+    dots = [row for row, cell in zip(rows, finite, strict=True) if cell[3]]
+    text = f"{title}: heat map of labels by {down}, in {unit}."
+    text += _extremes(rows, lambda row: f"for {row['label']} at {down} {row['layer']}")
+    text += f" {len(dots)} marked." if dots else ""
+    size, dot = (wide * len(labels), high * len(layers)), (0.3 * min(wide, high)) ** 2 + 8
+    return Panel(title, heat(title, rows, x, (y,), ends, unit, size, render.DIVERGING, dots, dot), text, (), {})
 
 
 def _scale(names: Sequence[Any]) -> alt.Scale:

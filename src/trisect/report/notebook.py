@@ -6,21 +6,19 @@ Words and lines take the colour of the page around them, so that light and dark 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import altair as alt
 import polars as pl
 from markupsafe import Markup
-from typing_extensions import TypedDict
 
 from trisect.claims import ListedPart
 from trisect.core.errors import TrisectError
 from trisect.core.printable import safe
 from trisect.report import cards, render
 from trisect.report import format as words
-from trisect.report.cards import Card, PartView
+from trisect.report.cards import Card
 
 STYLE = Markup("""<style>
 .trisect { max-width: 62rem; line-height: 1.45; font-variant-numeric: tabular-nums; }
@@ -67,26 +65,18 @@ def chart(drawn: alt.ConcatChart) -> Chart:
     return shown
 
 
-class VerdictRow(TypedDict):
-    """What a card reads of a line of the table `claims`."""
-
-    effect: float | None
-    low: float | None
-    high: float | None
-    margin: float | None
-    unit: str | None
-    reason: str | None
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """What a study says of one claim, showing itself as a card; `row` is its line of the table `claims`.
+    """What a study says of one claim, showing itself as a card.
 
-    `effect`, its 95 % interval `low` to `high` and `margin` are those of the weakest part, in `unit`; null without data.
+    `effect`, its 95 % `interval` and the `margin` that it is held against are those of the weakest part, None without data; with
+    one seed there is no interval.
     """
 
     card: Card
-    row: VerdictRow
+    effect: float | None
+    interval: tuple[float, float] | None
+    margin: float | None
 
     @property
     def id(self) -> str:
@@ -98,21 +88,6 @@ class Verdict:
         """supported, refuted or inconclusive."""
         return self.card.verdict
 
-    @property
-    def effect(self) -> float | None:
-        """Effect of the claim's weakest part."""
-        return self.row["effect"]
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Its 95 % interval; null with one seed."""
-        return None if (low := self.row["low"]) is None or (high := self.row["high"]) is None else (low, high)
-
-    @property
-    def margin(self) -> float | None:
-        """The margin that it is held against."""
-        return self.row["margin"]
-
     def __str__(self) -> str:
         return f"{self.id} {self.verdict}: {self.card.sentence}"
 
@@ -123,20 +98,8 @@ class Verdict:
         return _framed(_claim(self.card))
 
 
-class StudyVerdicts(Mapping[str, Verdict]):
+class StudyVerdicts(dict[str, Verdict]):
     """The verdicts of a study by claim, in the order of the sources; shows itself as one card a claim."""
-
-    def __init__(self, found: Sequence[Verdict]) -> None:
-        self._found = {verdict.id: verdict for verdict in found}
-
-    def __getitem__(self, claim: str) -> Verdict:
-        return self._found[claim]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.values())) or "no verdicts"
@@ -149,21 +112,26 @@ class StudyVerdicts(Mapping[str, Verdict]):
 
 def verdicts(claims: pl.DataFrame) -> StudyVerdicts:
     """Every claim's verdict, from the table `claims`."""
-    wholes = {row["claim"]: row for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)}
-    return StudyVerdicts([Verdict(card, cast("VerdictRow", wholes[card.id])) for card in cards.cards(claims)])
+    found, wholes = StudyVerdicts(), claims.filter(pl.col("part").is_null())
+    rows = {row["claim"]: row for row in wholes.iter_rows(named=True)}
+    for card in cards.cards(claims):
+        row = rows[card.id]
+        interval = None if row["low"] is None or row["high"] is None else (row["low"], row["high"])
+        found[card.id] = Verdict(card, row["effect"], interval, row["margin"])
+    return found
 
 
 def _claim(card: Card) -> Markup:
+    parts = []
+    for part in card.parts:
+        aside = "" if part.decides else " (shown, does not decide)"
+        note = Markup(' <span class="soft">{}</span>').format(part.note) if part.note else ""
+        text = Markup('<div>{}{}<br><span class="soft">{}</span>{}</div>')
+        text = text.format(part.sentence, aside, part.numbers, note)
+        parts.append(Markup('<div class="part">{}{}</div>').format(text, part.drawing))
     head = Markup("<div>{} <b>{} {}</b> {}</div>").format(card.badge, card.id, card.verdict, card.sentence)
     reason = Markup('<div class="soft" style="padding-left:1.7rem">{}</div>').format(card.reason) if card.reason else ""
-    return Markup('<div class="claim">{}{}{}</div>').format(head, reason, Markup("").join(map(_part, card.parts)))
-
-
-def _part(part: PartView) -> Markup:
-    aside = "" if part.decides else " (shown, does not decide)"
-    note = Markup(' <span class="soft">{}</span>').format(part.note) if part.note else ""
-    said = Markup('<div>{}{}<br><span class="soft">{}</span>{}</div>').format(part.sentence, aside, part.numbers, note)
-    return Markup('<div class="part">{}{}</div>').format(said, part.drawing)
+    return Markup('<div class="claim">{}{}{}</div>').format(head, reason, Markup("").join(parts))
 
 
 def trouble(error: TrisectError) -> str:

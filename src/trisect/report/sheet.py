@@ -196,17 +196,6 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-__all__ = [
-    "SHORT",
-    "Document",
-    "Section",
-    "Sheet",
-    "Table",
-    "html",
-    "write_document",
-    "write_page",
-    "write_sheet",
-]
 HERE = Path(__file__).parent
 OPEN_CARDS = 6  # verdicts of one section whose parts are all shown; of more each waits to be opened
 SCRIPTS = ("plot.js", "picture.js", "page.js")
@@ -349,51 +338,28 @@ def _ready(block: PageBlock) -> dict[str, Any]:
     """A block for the template, which knows it by its kind."""
     match block:
         case Picture():
-            return {"kind": "picture", "figure": _figure(block.figure), "titled": block.titled, "folded": block.folded}
+            figure = read_out(block.figure)
+            views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
+            numbers = json.dumps(charts.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
+            drawn = {
+                "views": [
+                    charts.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
+                    for i, view in enumerate(figure.views)
+                ],
+                # what lies under the marks may stand inside <script>: "<" could end it; as an escape it is the same text
+                "numbers": Markup(numbers.replace("<", "\\u003c")),
+                "counted": any(panel.series for view in figure.views for panel in view.panels),
+            }
+            drawn |= {n: getattr(figure, n) for n in ("name", "number", "title", "caption", "ramp", "stops")}
+            return {"kind": "picture", "figure": drawn, "titled": block.titled, "folded": block.folded}
         case Verdicts():
             return {"kind": "verdicts", "cards": cards.cards(block.claims, block.controls), "about": block.about}
         case Strip():
             return {"kind": "strip", "cards": cards.cards(block.claims)}
-        case TextBlock():
-            return {"kind": "text", "block": block}
-        case Bullets():
-            return {"kind": "bullets", "block": block}
-        case Requirements():
-            return {"kind": "requirements", "block": block}
-        case Table():
-            return {"kind": "table", "block": block}
-        case Code():
-            return {"kind": "code", "block": block}
-        case Facts():
-            return {"kind": "facts", "block": block}
+        case TextBlock() | Bullets() | Requirements() | Table() | Code() | Facts():
+            return {"kind": type(block).__name__.removesuffix("Block").lower(), "block": block}
         case _:
             assert_never(block)
-
-
-def _figure(drawn: Figure) -> dict[str, Any]:
-    """A figure for the page, with all of its arrangements."""
-    figure = read_out(drawn)
-    return {
-        "name": figure.name,
-        "number": figure.number,
-        "title": figure.title,
-        "caption": figure.caption,
-        "views": [
-            charts.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
-            for i, view in enumerate(figure.views)
-        ],
-        "ramp": figure.ramp,
-        "stops": figure.stops,
-        "numbers": _numbers(figure),
-        "counted": any(panel.series for view in figure.views for panel in view.panels),
-    }
-
-
-def _numbers(figure: Figure) -> Markup:
-    """What lies under the marks of every arrangement, as JSON that may stand inside <script>."""
-    views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
-    numbers = json.dumps(charts.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
-    return Markup(numbers.replace("<", "\\u003c"))  # "<" could end the block; as an escape it is the same text
 
 
 def _store(path: Path, content: bytes) -> None:
@@ -466,16 +432,6 @@ def undecided(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section
     )
 
 
-def answer_figure(bars: Sequence[Bar], unit: str, caption: str, across: str, shares: bool) -> Figure:
-    """One panel with a mark of q, k and v in every column; `shares` go from 0 to 1."""
-    axis = SharedAxis(unit, -0.02, 1.02) if shares else frame_of(bars, unit)
-    title = "Which answer comes" if shares else "What it costs to take it away"
-    panel = layer_panel(title, bars, axis, across=across)
-    said = caption if shares else caption + cut_ends([(axis, bars)])
-    zero = "none" if shares else "no change"
-    return Figure("in-short", "", "What each of them does", said, (panel,), layer_key(bars, zero))
-
-
 def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | None:
     """The numbers of the three sentences in one picture, with the caption for shares of pairs, or for changes of a loss."""
     bars = [
@@ -486,9 +442,15 @@ def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | 
     ]
     if not bars:
         return None
-    if answers[0].unit == "of pairs":
-        return answer_figure(bars, "share of pairs", shares, "the answer that comes", True)
-    return answer_figure(bars, answers[0].unit, costs, "what is done", False)
+    of_pairs = answers[0].unit == "of pairs"
+    axis = SharedAxis("share of pairs", -0.02, 1.02) if of_pairs else frame_of(bars, answers[0].unit)
+    title = "Which answer comes" if of_pairs else "What it costs to take it away"
+    panel = layer_panel(title, bars, axis, across="the answer that comes" if of_pairs else "what is done")
+    caption, key = (
+        shares if of_pairs else costs + cut_ends([(axis, bars)]),
+        layer_key(bars, "none" if of_pairs else "no change"),
+    )
+    return Figure("in-short", "", "What each of them does", caption, (panel,), key)
 
 
 MARK = "<!-- links of the study -->"  # where a page of its own has them
@@ -538,20 +500,13 @@ def notes_section(about: About[F]) -> Section | None:
 
 def verdict_findings(claims: pl.DataFrame) -> tuple[Finding, ...]:
     """Every claim of a table of claims: its verdict, its effect with its interval, and why if it is inconclusive."""
-    return tuple(_verdict(row, line) for row, line in words.verdicts_said(claims))
-
-
-def _verdict(row: words.ClaimRow, line: str) -> Finding:
-    effect = Estimate(row["claim"], row["effect"], row["low"], row["high"], row["n"])
-    return Finding(
-        "claim",
-        line,
-        row["unit"] or "",
-        (effect,) if row["effect"] is not None else (),
-        source=row["source"],
-        claim=row["claim"],
-        verdict=row["verdict"],
-    )
+    found = []
+    for row, line in words.verdicts_said(claims):
+        effect = Estimate(row["claim"], row["effect"], row["low"], row["high"], row["n"])
+        values = (effect,) if effect.mean is not None else ()
+        own = {name: row[name] for name in ("source", "claim", "verdict")}
+        found.append(Finding("claim", line, row["unit"] or "", values, **own))
+    return tuple(found)
 
 
 WIDTH, ROW = 190, 22  # pixels of a panel, and of each component in it

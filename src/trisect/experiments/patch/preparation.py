@@ -25,7 +25,6 @@ from trisect.text.labels import open_labelled
 from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,
-    InductionWords,
     TextPair,
     bad_pair,
     draw_bindings,
@@ -69,11 +68,10 @@ def patched_sides(
     run: Batch, other: Batch, wanted: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
 ) -> PatchedSides:
     """The positions of a batch that are patched from another one of the same lengths."""
-    answering = None if places is None else places
     if run.target is None or other.target is None:
-        return PatchedSides(_chosen(run.source, other.source, wanted, answering), None)
+        return PatchedSides(_chosen(run.source, other.source, wanted, places), None)
     source = _chosen(run.source, other.source, wanted, None)
-    return PatchedSides(source, _chosen(run.target, other.target, wanted, answering))
+    return PatchedSides(source, _chosen(run.target, other.target, wanted, places))
 
 
 def own_tokens(side: Side) -> Bool[Tensor, "B T"]:
@@ -96,23 +94,18 @@ def _chosen(
     if wanted == "last":
         at = _last(run) if places is None else places
         return torch.arange(run.real.shape[1]) == at[:, None]
-    if wanted == "differ":
-        return _differing(run, other)
     chosen = torch.zeros_like(run.real)
+    if wanted == "differ":
+        shared = min(run.real.shape[1], other.real.shape[1])
+        for row, (own, donor) in enumerate(zip(run.tokens, other.tokens, strict=True)):
+            chosen[row, :shared] = torch.tensor([a != b for a, b in zip(own[:shared], donor[:shared], strict=True)])
+        return chosen & run.real
     longest = int(run.real.sum(1).min())
     if beyond := [n for n in wanted if not isinstance(n, int) or n > longest]:
         known = f"The shortest text has {longest} tokens."
         raise CorpusError(f"Position {beyond[0]} was named.", known, "Name positions that every text has.")
     chosen[:, [int(n) - 1 for n in wanted]] = True
     return chosen & run.real
-
-
-def _differing(run: Side, other: Side) -> Bool[Tensor, "B T"]:
-    shared = min(run.real.shape[1], other.real.shape[1])
-    found = torch.zeros_like(run.real)
-    for row, (own, donor) in enumerate(zip(run.tokens, other.tokens, strict=True)):
-        found[row, :shared] = torch.tensor([a != b for a, b in zip(own[:shared], donor[:shared], strict=True)])
-    return found & run.real
 
 
 CARD = "recall.json"
@@ -168,7 +161,6 @@ def _places(model: object) -> dict[str, str]:
 
 
 TOGETHER = 64  # texts that are tokenized at once
-SIDES = ("source", "target")
 
 
 class TokenizedText(NamedTuple):
@@ -197,14 +189,33 @@ class PreparedPairs:
 
 def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
     """The pairs of the settings, each checked against the model; raises SpecError, CorpusError naming pair and difference."""
-    name, pairs, notes = _open(settings, subject)
+    notes: tuple[str, ...] = ()
+    if settings.base is not None:
+        name, pairs = "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}])
+    elif settings.pairs is not None:
+        name, pairs = settings.pairs.name, read_pairs(settings.pairs)
+    elif settings.given is not None:
+        name, pairs = "given pairs", given_pairs(settings.given)
+    elif settings.task == "recall":
+        name, (pairs, notes) = "recall", recall_pairs(settings.source.model, settings.count, settings.seed)
+    else:
+        name, (pairs, notes) = str(settings.task), _task_pairs(settings, subject)
     _check_kinds(subject, pairs)
     texts = [text for pair in pairs for text in (pair.base, pair.donor)]
     noted: dict[str, None] = {}
     read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)], noted)
-    needed = _needed(targets)
+    needed = set()  # the sides whose lengths have to be the same: those that are patched
+    for target in targets:
+        stack = target.address.stack
+        of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
+        needed.add("target" if of_target else "source")
     for number, pair in enumerate(pairs):
-        _check_lengths(pair, read[2 * number], read[2 * number + 1], needed)
+        base, donor = read[2 * number], read[2 * number + 1]
+        for side, own, other in zip(("source", "target"), base.lengths, donor.lengths, strict=True):
+            if side in needed and own != other:
+                of = f" of the {side}" if base.lengths[1] else ""
+                shown = f"{_words(pair.base)!r} and {_words(pair.donor)!r}"
+                raise bad_pair(pair.place, f"the base has {own} tokens{of}, the donor {other}: {shown}")
     answers = _answer_ids(subject, pairs, {texts[i]: one for i, one in enumerate(read)})
     body = [[pair.base, pair.donor, dict(pair.answers)] for pair in pairs]
     return PreparedPairs(name, digest(json.dumps(body).encode(), 8), pairs, answers, (*notes, *noted))
@@ -225,11 +236,13 @@ def tokenize(
         if noted is not None:
             noted.update(dict.fromkeys(batch.notes))
         sides = [side for side in (batch.source, batch.target) if side is not None]
-        if any(side.ids is None for side in sides):
-            known = "Pairs are aligned by them."
-            raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
         for row, (text, start) in enumerate(batch.rows):
-            ids = [_own_ids(side, row) for side in sides]
+            ids = []
+            for side in sides:
+                if side.ids is None:
+                    known = "Pairs are aligned by them."
+                    raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
+                ids.append(tuple(side.ids[row][own_tokens(side)[row]].tolist()))
             lengths = [int(side.real[row].sum()) for side in sides]
             own = TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
             if not start:
@@ -243,25 +256,7 @@ def tokenize(
     return found
 
 
-def _own_ids(side: Side, row: int) -> tuple[int, ...]:
-    assert side.ids is not None
-    return tuple(side.ids[row][own_tokens(side)[row]].tolist())
-
-
-def _open(settings: PatchSettings, subject: AnsweringSubject) -> tuple[str, tuple[TextPair, ...], tuple[str, ...]]:
-    """The pairs that the settings name."""
-    if settings.base is not None:
-        return "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}]), ()
-    if settings.pairs is not None:
-        return settings.pairs.name, read_pairs(settings.pairs), ()
-    if settings.given is not None:
-        return "given pairs", given_pairs(settings.given), ()
-    if settings.task == "recall":
-        return "recall", *recall_pairs(settings.source.model, settings.count, settings.seed)
-    return str(settings.task), *_task_pairs(settings, subject)
-
-
-_DOES = {
+DOES = {
     "causal": "goes on with a text",
     "masked": "fills in masked tokens",
     "seq2seq": "is an encoder-decoder",
@@ -278,7 +273,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
         "translation": ("seq2seq", "encoder-decoders"),
     }[str(task)]
     if subject.objective != wants:
-        known = f"{subject.name} {_DOES[subject.objective]}; the task is for {for_whom}."
+        known = f"{subject.name} {DOES[subject.objective]}; the task is for {for_whom}."
         raise SpecError(f"The task {task!r} was asked for.", known, "Give pairs of your own with --pairs.")
     if task == "translation":
         pairs = draw_translations(
@@ -293,7 +288,14 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
         words = induction_words(ids, opened)
         of = f"runs of words of {opened.name}" if opened is not None else "other such words"
         said = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {of}."
-        return _fitting(subject, words, settings), (said, *(() if opened is None else opened.notes))
+        notes = (said, *(() if opened is None else opened.notes))
+        pairs: tuple[TextPair, ...] = ()
+        for between in BETWEEN:  # as much as the model reads at once; the shortest where it reads none of them
+            pairs = draw_induction(ids, words, count, seed, between)
+            rows = (row for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for row in batch.rows)
+            if between == BETWEEN[-1] or not any(start for _, start in rows):
+                break
+        return pairs, notes
     usable = usable_templates(ids)
     names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
@@ -308,29 +310,14 @@ def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[TokenizedText]
     try:
         return tokenize(subject, texts)
     except ModelError:
-        none = TokenizedText((), (), (0, 0))
-        return [tokenize(subject, [text])[0] if _readable(subject, text) else none for text in texts]
-
-
-def _fitting(subject: Subject, words: InductionWords, settings: PatchSettings) -> tuple[TextPair, ...]:
-    """Pairs with as much between their words as the model reads at once; the shortest where it reads none of them."""
-    drawn = (draw_induction(partial(_ids, subject), words, settings.count, settings.seed, b) for b in BETWEEN[:-1])
-    found = next((pairs for pairs in drawn if _fit(subject, pairs)), None)
-    return found or draw_induction(partial(_ids, subject), words, settings.count, settings.seed, BETWEEN[-1])
-
-
-def _fit(subject: Subject, pairs: Sequence[TextPair]) -> bool:
-    """Whether the model reads each base at once."""
-    return not any(
-        start for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for _, start in batch.rows
-    )
-
-
-def _readable(subject: Subject, text: TextOrPair) -> bool:
-    try:
-        return any(True for _ in subject.batches([text], 1))
-    except ModelError:
-        return False
+        found = []
+        for text in texts:
+            try:
+                rows = any(True for _ in subject.batches([text], 1))
+            except ModelError:
+                rows = False
+            found.append(tokenize(subject, [text])[0] if rows else TokenizedText((), (), (0, 0)))
+        return found
 
 
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
@@ -342,77 +329,44 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
             raise bad_pair(pair.place, f"{subject.name} takes {wants}, and it has {'one text' if paired else 'two'}")
         if pair.answers and subject.objective == "output":
             raise bad_pair(pair.place, f"it has answers, and {subject.name} gives none")
-    if subject.mask is not None:
-        _check_masks(subject.mask, pairs)
-
-
-def _check_masks(mask: str, pairs: Sequence[TextPair]) -> None:
-    """For a masked language model all texts have one mask, where the answer is read, or none has any."""
-    counts = [(pair, name, str(getattr(pair, name)).count(mask)) for pair in pairs for name in ("base", "donor")]
-    if not any(n for _, _, n in counts) and not any(pair.answers for pair in pairs):
+    if (mask := subject.mask) is None:
         return
-    for pair, name, n in counts:
-        if n != 1:
-            raise bad_pair(pair.place, f"its {name} has {mask!r} {n} times, where an answer is read at exactly one")
-
-
-def _needed(targets: Sequence[SiteTarget]) -> tuple[str, ...]:
-    """The sides whose lengths have to be the same: those that are patched."""
-    found = set()
-    for target in targets:
-        stack = target.address.stack
-        of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
-        found.add("target" if of_target else "source")
-    return tuple(side for side in SIDES if side in found)
-
-
-def _check_lengths(pair: TextPair, base: TokenizedText, donor: TokenizedText, needed: Sequence[str]) -> None:
-    for side, own, other in zip(SIDES, base.lengths, donor.lengths, strict=True):
-        if side in needed and own != other:
-            of = f" of the {side}" if base.lengths[1] else ""
-            what = f"the base has {own} tokens{of}, the donor {other}: {_words(pair.base)!r} and {_words(pair.donor)!r}"
-            raise bad_pair(pair.place, what)
+    # for a masked language model all texts have one mask, where the answer is read, or none has any
+    counts = [(pair, name, str(getattr(pair, name)).count(mask)) for pair in pairs for name in ("base", "donor")]
+    if any(n for _, _, n in counts) or any(pair.answers for pair in pairs):
+        for pair, name, n in counts:
+            if n != 1:
+                what = f"its {name} has {mask!r} {n} times, where an answer is read at exactly one"
+                raise bad_pair(pair.place, what)
 
 
 def _answer_ids(
     subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[TextOrPair, TokenizedText]
 ) -> dict[str, Int[np.ndarray, " N"]]:
     """Every stated answer as the one token that it is behind the base (the donor's behind the donor)."""
-    asked = [
-        (number, name, candidate)
-        for number, pair in enumerate(pairs)
-        for name, answer in pair.answers.items()
-        for candidate in _candidates(pair.base, answer, subject.mask)
-    ]
-    texts = list(dict.fromkeys(_answered(pairs[n].base, candidate, subject.mask) for n, _, candidate in asked))
+    mask, asked = subject.mask, []
+    for number, pair in enumerate(pairs):
+        before = pair.base[1] if isinstance(pair.base, tuple) else pair.base
+        for name, answer in pair.answers.items():
+            spaced = answer[:1].isspace() or before[-1:].isspace()
+            for candidate in (answer.strip(),) if mask else (answer,) if spaced else (f" {answer}", answer):
+                if isinstance(pair.base, tuple):
+                    text = pair.base[0], pair.base[1] + candidate
+                else:
+                    text = pair.base.replace(mask, candidate) if mask else pair.base + candidate
+                asked.append((number, name, text))
+    texts = list(dict.fromkeys(text for *_, text in asked))
     made = dict(zip(texts, _tried(subject, texts), strict=True)) if texts else {}
     found: dict[str, Int[np.ndarray, " N"]] = {}
-    for number, name, candidate in asked:
+    for number, name, text in asked:
         column = found.setdefault(name, np.full(len(pairs), UNKNOWN))
         if column[number] == UNKNOWN:
-            before = read[pairs[number].base].last
-            column[number] = _single(
-                before, made[_answered(pairs[number].base, candidate, subject.mask)].last, subject.mask
-            )
+            column[number] = _single(read[pairs[number].base].last, made[text].last, mask)
     for number, pair in enumerate(pairs):
         if wrong := [name for name in pair.answers if found[name][number] == UNKNOWN]:
             what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not one token behind {_words(pair.base)!r}"
             raise bad_pair(pair.place, what)
     return {name: found[name] for name in ANSWERS if name in found}
-
-
-def _candidates(text: TextOrPair, answer: str, mask: str | None) -> tuple[str, ...]:
-    """How an answer may be written behind a text: with a space between them first."""
-    before = text[1] if isinstance(text, tuple) else text
-    if mask is not None:
-        return (answer.strip(),)
-    return (answer,) if answer[:1].isspace() or before[-1:].isspace() else (f" {answer}", answer)
-
-
-def _answered(text: TextOrPair, answer: str, mask: str | None) -> TextOrPair:
-    if isinstance(text, tuple):
-        return text[0], text[1] + answer
-    return text + answer if mask is None else text.replace(mask, answer)
 
 
 def _single(before: Sequence[int], whole: Sequence[int], mask: str | None) -> int:

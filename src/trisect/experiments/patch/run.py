@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -121,7 +122,11 @@ class PatchTables(NamedTuple):
 def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTables:
     """`measures`: a row per site and number; `pairs`, `tokens` and `interchanges`: what was read and what came."""
     counted = counted_pairs(runs, settings.answered)
-    rows = [{"subject": subject} | row for row in _answered(runs)]
+    rows = []
+    for name, mine in runs.own.items():  # how many texts the model answers as stated, unpatched
+        if name in runs.stated:
+            share = share_of((mine == runs.stated[name])[runs.stated[name] != UNKNOWN])
+            rows.append({"subject": subject, "measure": "answered", "group": name} | _row(share))
     for one in runs.done:
         where = where_patched(one)
         rows += [{"subject": subject} | where | row for row in _site(one, runs, counted, settings.seed)]
@@ -135,9 +140,17 @@ def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTab
         notes.append(
             f"Pairs whose base and donor have the same answer, which say nothing about the way to the donor: {alike} of {len(counted)}."
         )
+    pairs = []
+    for i, pair in enumerate(runs.pairs):
+        texts = (text if isinstance(text, str) else " → ".join(text) for text in (pair.base, pair.donor))
+        row = (
+            dict.fromkeys(PAIRS) | {"pair": i + 1, "kind": pair.kind} | dict(zip(("base", "donor"), texts, strict=True))
+        )
+        row |= {f"answer_{name}": pair.answers.get(name) for name in ANSWERS} | {"counted": bool(counted[i])}
+        pairs.append(row | {f"own_{name}": runs.words.get(int(mine[i])) for name, mine in runs.own.items()})
     made = {
         "measures": frame("measures", rows),
-        "pairs": pl.DataFrame([_pair(i, runs, counted) for i in range(len(runs.pairs))], PAIRS, orient="row"),
+        "pairs": pl.DataFrame(pairs, PAIRS, orient="row"),
         "tokens": pl.DataFrame([row for one in runs.readings for row in _tokens(one)], TOKENS, orient="row"),
         "interchanges": pl.DataFrame([row for one in runs.done for row in _came(one, runs)], CHANGES, orient="row"),
     }
@@ -167,16 +180,6 @@ def counted_pairs(runs: PatchedRuns, answered: bool) -> Bool[np.ndarray, " N"]:
         known = runs.stated.get(name, np.full(len(mine), UNKNOWN))
         right &= (mine == known) | (known == UNKNOWN)
     return right
-
-
-def _answered(runs: PatchedRuns) -> list[NewRow]:
-    """How many texts the model answers as stated, unpatched."""
-    found = []
-    for name, mine in runs.own.items():
-        if name in runs.stated:
-            known = runs.stated[name] != UNKNOWN
-            found.append({"measure": "answered", "group": name} | _row(share_of((mine == runs.stated[name])[known])))
-    return found
 
 
 def where_patched(one: Interchanged) -> NewRow:
@@ -243,31 +246,12 @@ def _row(found: PairShare | LogitChange) -> NewRow:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
 
 
-def _pair(number: int, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> NewRow:
-    pair = runs.pairs[number]
-    own = {f"own_{name}": runs.words.get(int(mine[number])) for name, mine in runs.own.items()}
-    found = {"pair": number + 1, "kind": pair.kind, "base": _in_words(pair.base), "donor": _in_words(pair.donor)}
-    found |= {f"answer_{name}": pair.answers.get(name) for name in ANSWERS} | own
-    return {name: found.get(name) for name in PAIRS} | {"counted": bool(counted[number])}
-
-
 def _tokens(one: PairReading) -> list[NewRow]:
-    longest = max(len(one.base), len(one.donor))
-
-    def at(of: Sequence[str], place: int) -> str | None:
-        return of[place] if place < len(of) else None
-
+    sides = {"base": one.base, "donor": one.donor, "patched": one.patched}
     return [
-        {
-            "pair": one.pair + 1,
-            "side": one.side,
-            "position": place + 1,
-            "base": at(one.base, place),
-            "donor": at(one.donor, place),
-            "patched": at(one.patched, place) or "",
-            "answers": place == one.answers,
-        }
-        for place in range(longest)
+        {"pair": one.pair + 1, "side": one.side, "position": place + 1, "patched": "", "answers": place == one.answers}
+        | {name: of[place] for name, of in sides.items() if place < len(of)}
+        for place in range(max(len(one.base), len(one.donor)))
     ]
 
 
@@ -285,10 +269,6 @@ def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
         | {"answer": None if one.answers is None else runs.words.get(int(one.answers[i]))}
         for i in range(count)
     ]
-
-
-def _in_words(text: str | tuple[str, str]) -> str:
-    return text if isinstance(text, str) else " → ".join(text)
 
 
 class _Ratio(NamedTuple):
@@ -361,17 +341,6 @@ class ReadText(NamedTuple):
     parts: Mapping[Address, Parts]
 
 
-@dataclass
-class _Found:
-    """What is gathered pair by pair: by direction and edit, answers and differences of logits (or changes of the output)."""
-
-    answers: dict[tuple[str, int], list[Tensor]] = field(default_factory=dict)
-    values: dict[tuple[str, int], list[Tensor]] = field(default_factory=dict)
-    own: dict[str, list[Tensor]] = field(default_factory=dict)
-    differences: dict[str, list[Tensor]] = field(default_factory=dict)
-    readings: list[PairReading] = field(default_factory=list)
-
-
 def check(settings: PatchSettings) -> None:
     """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
     if settings.base is not None:
@@ -401,7 +370,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     subject = answering(bench.subject)
     wanted = read_positions(settings.positions)
     edits, prepared = _prepared(settings, subject)
-    found, passes = _Found(), edited_passes(subject)
+    found, passes = Gathered(prepared, edits, wanted), edited_passes(subject)
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
     order = list(subject.shape.heads)
     in_order = sorted(enumerate(edits), key=lambda one: order.index(one[1].address))
@@ -414,16 +383,16 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
         for start in range(0, len(prepared.pairs), settings.batch):
             stop = min(start + settings.batch, len(prepared.pairs))
             texts = _read(subject, prepared.pairs[start:stop], wanted_parts, room)
-            _note(found, prepared, texts, edits, wanted, start)
+            found.note(texts, start)
             for how in directions:
                 if len(edits) > FEW:
                     passes.begin(texts[ROLES[how][0]].batch)
                 for number, edit in in_order:
                     _hold(subject, texts, ROLES[how][1], edit.address, edited)
                     made = _patched(subject, passes, texts, how, edit, wanted, settings.path)
-                    _keep(found, (how, number), made, texts[ROLES[how][0]], prepared, found.own, start)
+                    found.keep((how, number), made, texts[ROLES[how][0]], start)
             step(stop, len(prepared.pairs))
-    runs = _runs(subject, found, prepared, edits, directions)
+    runs = found.runs(subject, directions)
     made = tables(subject.name, runs, settings)
     facts = _facts(subject, prepared, runs, settings, made.counted)
     notes = (*prepared.notes, *made.notes, *subject.notes, *passes.notes)
@@ -487,49 +456,71 @@ def _patched(
         write |= hold_later(run.parts, list(subject.shape.heads), edit.address)
     for address in edit.addresses:
         here, stack = [target for target in edit.targets if target.address == address], address.stack
-        put = put_at(here, other.parts[address], sides.queries(stack), sides.keys(stack))
-        write[address] = put if address not in write else _both(write[address], put)
+        put, held = put_at(here, other.parts[address], sides.queries(stack), sides.keys(stack)), write.get(address)
+        write[address] = put if held is None else lambda parts, held=held, put=put: put(held(parts))
     return passes.outputs(run.batch, write, run.places)
 
 
-def _both(first: Writer, second: Writer) -> Writer:
-    return lambda parts: second(first(parts))
+@dataclass
+class Gathered:
+    """What is gathered pair by pair: by direction and edit, answers and differences of logits (or changes of the output)."""
 
+    prepared: PreparedPairs
+    edits: Sequence[EditedPass]
+    wanted: tuple[int, ...] | str
+    answers: dict[tuple[str, int], list[Tensor]] = field(default_factory=dict)
+    values: dict[tuple[str, int], list[Tensor]] = field(default_factory=dict)
+    own: dict[str, list[Tensor]] = field(default_factory=dict)
+    differences: dict[str, list[Tensor]] = field(default_factory=dict)
+    readings: list[PairReading] = field(default_factory=list)
 
-def _note(
-    found: _Found,
-    prepared: PreparedPairs,
-    texts: Mapping[str, ReadText],
-    edits: Sequence[EditedPass],
-    wanted: tuple[int, ...] | str,
-    start: int,
-) -> None:
-    """What the model answers to both texts by itself, how far apart it holds their answers, and the texts token by token."""
-    base, donor = texts["base"], texts["donor"]
-    if base.places is not None:
-        for name, text in texts.items():
-            found.own.setdefault(name, []).append(text.outputs[:, 0].argmax(-1))
-        for name, text in texts.items():
-            ends = _ends(prepared, found.own, start)
-            found.differences.setdefault(name, []).append(_difference(text.outputs, *ends))
-    sides = patched_sides(base.batch, donor.batch, wanted, base.places)
-    found.readings += _readings(texts, edits, sides, start)
+    def note(self, texts: Mapping[str, ReadText], start: int) -> None:
+        """What the model answers to both texts by itself, how far apart it holds their answers, and the texts token by token."""
+        base, donor = texts["base"], texts["donor"]
+        if base.places is not None:
+            for name, text in texts.items():
+                self.own.setdefault(name, []).append(text.outputs[:, 0].argmax(-1))
+            for name, text in texts.items():
+                self.differences.setdefault(name, []).append(self._difference(text.outputs, start))
+        sides = patched_sides(base.batch, donor.batch, self.wanted, base.places)
+        self.readings += _readings(texts, self.edits, sides, start)
 
+    def keep(self, key: tuple[str, int], made: Float[Tensor, "B T V"], run: ReadText, start: int) -> None:
+        """What came of one edit, the patched text being `run`."""
+        if run.places is None:
+            self.values.setdefault(key, []).append(output_change(made, run.outputs, run.batch))
+            return
+        self.answers.setdefault(key, []).append(made[:, 0].argmax(-1))
+        self.values.setdefault(key, []).append(self._difference(made, start))
 
-def _keep(
-    found: _Found,
-    key: tuple[str, int],
-    made: Float[Tensor, "B T V"],
-    run: ReadText,
-    prepared: PreparedPairs,
-    own: Mapping[str, Sequence[Tensor]],
-    start: int,
-) -> None:
-    if run.places is None:
-        found.values.setdefault(key, []).append(output_change(made, run.outputs, run.batch))
-        return
-    found.answers.setdefault(key, []).append(made[:, 0].argmax(-1))
-    found.values.setdefault(key, []).append(_difference(made, *_ends(prepared, own, start)))
+    def _difference(self, outputs: Float[Tensor, "B 1 V"], start: int) -> Float[Tensor, " B"]:
+        """How far the logit of the base's answer lies above that of the donor's, of the latest batch.
+
+        Answers are as stated, else what the model gives by itself.
+        """
+        logits, found = outputs[:, 0].double(), []
+        for name in ("base", "donor"):
+            mine, stated = self.own[name][-1], self.prepared.answers.get(name)
+            ids = mine if stated is None else torch.from_numpy(stated[start : start + len(mine)])
+            found.append(logits.gather(1, torch.where(ids == UNKNOWN, mine, ids)[:, None])[:, 0])
+        return found[0] - found[1]
+
+    def runs(self, subject: AnsweringSubject, directions: Sequence[str]) -> PatchedRuns:
+        """Everything as arrays over pairs."""
+        own = {name: torch.cat(parts).numpy() for name, parts in self.own.items()}
+        stated = {name: np.asarray(ids) for name, ids in self.prepared.answers.items()}
+        completed = dict(stated)
+        for name, mine in own.items():
+            known = stated.get(name, np.full(len(mine), UNKNOWN))
+            completed[name] = np.where(known == UNKNOWN, mine, known)
+        done = []
+        for how, (number, edit) in product(directions, enumerate(self.edits)):
+            answers, values = self.answers.get((how, number)), torch.cat(self.values[how, number]).numpy()
+            done.append(Interchanged(how, edit, None if answers is None else torch.cat(answers).numpy(), values))
+        differences = {name: torch.cat(parts).numpy() for name, parts in self.differences.items()}
+        ids = {int(i) for of in (*own.values(), *(one.answers for one in done if one.answers is not None)) for i in of}
+        words, pairs = {i: subject.token(i) for i in sorted(ids)}, self.prepared.pairs
+        return PatchedRuns(pairs, stated, completed, own, differences, tuple(done), tuple(self.readings), words)
 
 
 def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
@@ -538,25 +529,6 @@ def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], b
     real = batch.queries("dec").real
     real = real if real.shape == old.shape[:2] else torch.ones(old.shape[:2], dtype=torch.bool)
     return torch.where(real, relative_change(new, old), 0.0).sum(1) / real.sum(1)
-
-
-def _ends(prepared: PreparedPairs, own: Mapping[str, Sequence[Tensor]], start: int) -> tuple[Tensor, Tensor]:
-    """Ids of the base's and the donor's answers of the latest batch: as stated, else what the model gives by itself."""
-    ends = []
-    for name in ("base", "donor"):
-        mine = own[name][-1]
-        stated = prepared.answers.get(name)
-        kept = torch.full_like(mine, UNKNOWN) if stated is None else torch.from_numpy(stated[start : start + len(mine)])
-        ends.append(torch.where(kept == UNKNOWN, mine, kept))
-    return ends[0], ends[1]
-
-
-def _difference(
-    outputs: Float[Tensor, "B 1 V"], base: Int[Tensor, " B"], donor: Int[Tensor, " B"]
-) -> Float[Tensor, " B"]:
-    """How far the logit of the base's answer lies above that of the donor's."""
-    logits = outputs[:, 0].double()
-    return (logits.gather(1, base[:, None]) - logits.gather(1, donor[:, None]))[:, 0]
 
 
 def _readings(
@@ -571,7 +543,12 @@ def _readings(
         other = donor.batch.source if name == "source" else donor.batch.target
         if run is None or other is None or mask is None:
             continue
-        written = [c for c in "qkv" if any(_side(stack, c, base.batch) == name for stack, part in stacks if part == c)]
+        written = []
+        for c in "qkv":
+            side_of = base.batch.queries if c == "q" else base.batch.keys
+            of = [side_of(stack) for stack, part in stacks if part == c]
+            if any(("target" if side is base.batch.target else "source") == name for side in of):
+                written.append(c)
         answers = base.places if base.places is not None and (name == "target" or base.batch.target is None) else None
         for row in range(len(run.tokens)):
             found.append(
@@ -585,37 +562,6 @@ def _readings(
                 )
             )
     return found
-
-
-def _side(stack: str, component: str, batch: Batch) -> str:
-    of = batch.queries(stack) if component == "q" else batch.keys(stack)
-    return "target" if of is batch.target else "source"
-
-
-def _runs(
-    subject: AnsweringSubject,
-    found: _Found,
-    prepared: PreparedPairs,
-    edits: Sequence[EditedPass],
-    directions: Sequence[str],
-) -> PatchedRuns:
-    """Everything as arrays over pairs."""
-    own = {name: torch.cat(parts).numpy() for name, parts in found.own.items()}
-    stated = {name: np.asarray(ids) for name, ids in prepared.answers.items()}
-    completed = dict(stated)
-    for name, mine in own.items():
-        known = stated.get(name, np.full(len(mine), UNKNOWN))
-        completed[name] = np.where(known == UNKNOWN, mine, known)
-    done = []
-    for how in directions:
-        for number, edit in enumerate(edits):
-            answers = found.answers.get((how, number))
-            values = torch.cat(found.values[how, number]).numpy()
-            done.append(Interchanged(how, edit, None if answers is None else torch.cat(answers).numpy(), values))
-    differences = {name: torch.cat(parts).numpy() for name, parts in found.differences.items()}
-    ids = {int(i) for of in (*own.values(), *(one.answers for one in done if one.answers is not None)) for i in of}
-    words = {i: subject.token(i) for i in sorted(ids)}
-    return PatchedRuns(prepared.pairs, stated, completed, own, differences, tuple(done), tuple(found.readings), words)
 
 
 def _facts(

@@ -141,51 +141,39 @@ class PatchSettings:
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
     def __post_init__(self) -> None:
-        _check_pairs(self)
-
-
-def _check_pairs(settings: PatchSettings) -> None:
-    """Raise SpecError unless pairs come from one place: known before any model is opened."""
-    single = settings.base is not None or settings.donor is not None
-    sources = {
-        "--pairs": settings.pairs,
-        "--task": settings.task,
-        "given": settings.given,
-        "a base and a donor": single or None,
-    }
-    named = [name for name, value in sources.items() if value is not None]
-    if len(named) != 1:
-        given = f"{' and '.join(named)} were given." if named else "No pairs were given."
-        known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
-        if texts := () if named else _texts_as_models(settings.source.model):
-            known += f" {texts[0]!r} stands among the models."
-            raise SpecError(given, known, "Give texts by name: --base TEXT --donor TEXT.")
-        raise SpecError(given, known, "Give one of them.")
-    if settings.corpus is not None and settings.task != "induction":
-        known = "A text is what the pairs of the task induction are made of."
-        raise SpecError(f"--corpus {settings.corpus} was given.", known, "Leave it out, or give --task induction.")
-    _check_used(settings)
-    if single and (settings.base is None or settings.donor is None):
-        missing = "base" if settings.base is None else "donor"
-        raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
-
-
-def _check_used(settings: PatchSettings) -> None:
-    """Raise SpecError for options of a task, or of its text, where there is none."""
-    if settings.count != COUNT and settings.task is None:
-        known = "So many pairs a task makes; of pairs that are given each is read."
-        raise SpecError(f"--count {settings.count} was given without --task.", known, "Leave it out, or give --task.")
-    of = {"split": settings.split if settings.split != SPLIT else None, "reader": settings.reader}
-    name = next((name for name, value in of.items() if value is not None), None)
-    if name is not None and settings.corpus is None:
-        given = f"--{name} {of[name]} was given without --corpus."
-        raise SpecError(given, "It says how a text is read.", "Leave it out, or give --task induction --corpus CORPUS.")
-
-
-def _texts_as_models(given: Any) -> tuple[str, ...]:
-    """Of several models those that can only be texts: neither a folder nor a name that a hub could have."""
-    models = given if isinstance(given, list | tuple) else ()
-    return tuple(m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
+        """Raise SpecError unless pairs come from one place, and options are of what is there: known before any model is opened."""
+        single = self.base is not None or self.donor is not None
+        sources = {
+            "--pairs": self.pairs,
+            "--task": self.task,
+            "given": self.given,
+            "a base and a donor": single or None,
+        }
+        named = [name for name, value in sources.items() if value is not None]
+        if len(named) != 1:
+            given = f"{' and '.join(named)} were given." if named else "No pairs were given."
+            known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
+            # of several models those that can only be texts: neither a folder nor a name that a hub could have
+            models = self.source.model if isinstance(self.source.model, list | tuple) and not named else ()
+            texts = (m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
+            if (text := next(texts, None)) is not None:
+                todo = "Give texts by name: --base TEXT --donor TEXT."
+                raise SpecError(given, f"{known} {text!r} stands among the models.", todo)
+            raise SpecError(given, known, "Give one of them.")
+        if self.corpus is not None and self.task != "induction":
+            known = "A text is what the pairs of the task induction are made of."
+            raise SpecError(f"--corpus {self.corpus} was given.", known, "Leave it out, or give --task induction.")
+        if self.count != COUNT and self.task is None:
+            known = "So many pairs a task makes; of pairs that are given each is read."
+            raise SpecError(f"--count {self.count} was given without --task.", known, "Leave it out, or give --task.")
+        of_text = {"split": self.split if self.split != SPLIT else None, "reader": self.reader}
+        for name, value in of_text.items():
+            if value is not None and self.corpus is None:
+                given, todo = f"--{name} {value} was given without --corpus.", "--task induction --corpus CORPUS"
+                raise SpecError(given, "It says how a text is read.", f"Leave it out, or give {todo}.")
+        if single and (self.base is None or self.donor is None):
+            missing = "base" if self.base is None else "donor"
+            raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
 
 
 @record

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from trisect.papers import profile
 from trisect.report import format as words
 from trisect.report.charts import Figure
 from trisect.report.format import spoken_subject
-from trisect.report.maps import LabelCell, grid, label_grid
+from trisect.report.maps import grid, label_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, layer_figure
 from trisect.report.sheet import (
     Section,
@@ -45,7 +46,7 @@ MISSING = MeasuredValue("", "", None, None, None, "", None, None, float("nan"))
 class ProfileGain(NamedTuple):
     """How far the mean over heads lies above random maps, with its interval, and its p after Holm."""
 
-    value: float
+    mean: float
     low: float | None
     high: float | None
     p_holm: float
@@ -56,16 +57,7 @@ class ProfileGain(NamedTuple):
         """1 where it lies above random maps after Holm's correction, −1 below, else 0."""
         if not self.p_holm < ALPHA:
             return 0
-        return 1 if self.value > 0 else -1
-
-    @property
-    def mean(self) -> float:
-        """The value, as an Estimate names it."""
-        return self.value
-
-    def data(self) -> dict[str, Json]:
-        """The gain as JSON-ready data."""
-        return {"mean": self.value, "low": self.low, "high": self.high, "p_holm": self.p_holm, "n": self.n}
+        return 1 if self.mean > 0 else -1
 
 
 class LayerSpot(NamedTuple):
@@ -126,11 +118,6 @@ class ProfileNumbers:
         stack = self.measures.rows[0].stack
         return self.measures.get("profile_stage_gain", component, label, layer, None, stack, float(at)) or MISSING
 
-    def erased(self, component: str, label: str, heads: bool = False) -> Measures:
-        """What the loss rises by beyond random subspaces, by layer or by head."""
-        rows = self.measures.where(*ERASED, component=component, group=label)
-        return Measures(tuple(row for row in rows if (row.head is not None) == heads))
-
     def carried(self, spot: LayerSpot, label: str, component: str | None = None) -> float:
         """How much better than by the most frequent class all that a component reads predicts a label; without one, at the most."""
         each = COMPONENTS if component is None else (component,)
@@ -143,37 +130,33 @@ class ProfileNumbers:
     def layer_rows(self) -> list[dict[str, Json]]:
         """A row for each layer and label."""
         found: list[dict[str, Json]] = []
-        for label in self.labels:
-            for spot in self.spots:
-                row: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "label": label}
-                row |= {c: self.get(spot, label, "accuracy", c).mean for c in COMPONENTS}
-                q, v = (self.get(spot, label, "random", c) for c in ("q", "v"))
-                row |= {"random": q.mean, "random_low": q.low, "random_high": q.high, "random_v": v.mean}
-                for name in ("input", "majority"):
-                    row[name], row[f"{name}_v"] = (self.read(spot, label, name, c).mean for c in ("q", "v"))
-                row["gains"] = {c: self.gain(label, c, spot).data() for c in COMPONENTS}
-                row["differences"] = {p: self.gain(label, p, spot, "difference").data() for p in PAIRS}
-                found.append(row)
+        for label, spot in product(self.labels, self.spots):
+            row: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "label": label}
+            row |= {c: self.get(spot, label, "accuracy", c).mean for c in COMPONENTS}
+            q, v = (self.get(spot, label, "random", c) for c in ("q", "v"))
+            row |= {"random": q.mean, "random_low": q.low, "random_high": q.high, "random_v": v.mean}
+            for name in ("input", "majority"):
+                row[name], row[f"{name}_v"] = (self.read(spot, label, name, c).mean for c in ("q", "v"))
+            row["gains"] = {c: self.gain(label, c, spot)._asdict() for c in COMPONENTS}
+            row["differences"] = {p: self.gain(label, p, spot, "difference")._asdict() for p in PAIRS}
+            found.append(row)
         return found
 
     def head_rows(self) -> list[dict[str, Json]]:
         """A row for each head, component and label."""
         found: list[dict[str, Json]] = []
         for label, spot, component, head in self.each_head():
-            of: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "head": head, "component": component}
-            of |= {"label": label, "random": self.get(spot, label, "random", component).mean}
-            for measure in ("accuracy", "bits", "z", "p", "p_holm", "among"):
-                of[measure] = self.get(spot, label, measure, component, head).mean
-            found.append(of)
+            row: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "head": head, "component": component}
+            row |= {"label": label, "random": self.get(spot, label, "random", component).mean}
+            measures = ("accuracy", "bits", "z", "p", "p_holm", "among")
+            found.append(row | {m: self.get(spot, label, m, component, head).mean for m in measures})
         return found
 
     def each_head(self) -> list[tuple[str, LayerSpot, str, int]]:
         """Every label, layer, component and head."""
         return [
             (label, spot, component, head)
-            for label in self.labels
-            for spot in self.spots
-            for component in COMPONENTS
+            for label, spot, component in product(self.labels, self.spots, COMPONENTS)
             for head in range(1, self.heads(spot, component) + 1)
         ]
 
@@ -213,8 +196,13 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     facts, cross = about.facts, about.facts.attention == CROSS
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
     name = words.called(facts.subject, about.command)
-    of_each = f"each word of {facts.corpus}"
+    of_each, unit, counted = f"each word of {facts.corpus}", "text", f"{words.count(facts.words)} words"
+    classes = [f"{n} classes" for n in facts.classes]
     if cross:
+        unit = "pair"
+        counted = f"{words.count(facts.words)} words of the target (q) and {words.count(facts.source_words)} of the source (k, v)"
+        sides = zip(facts.classes, facts.source_classes, strict=True)
+        classes = [f"{n} classes in the target, {m} in the source" for n, m in sides]
         of_each = (
             f"the words of sentence pairs of {facts.corpus}, in cross-attention (queries of each word of the target, as the decoder "
             "reads it, keys and values of each word of the source, at the encoder's output)"
@@ -227,45 +215,40 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     each = [_label(numbers, label, facts.as_used) for label in numbers.labels]
     drawn = small_multiples("profile-short", "Label by label", SHORT, each)
     kept = tuple(one.words for one in _answer(numbers, facts.as_used))
-    figures, in_words = (*present(drawn), _picture(numbers, facts)), sentences(each, "Label by label, in words")
+    gains = (
+        (c, str(spot.layer), label, gain.mean, gain.side != 0)
+        for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
+        for gain in (numbers.gain(label, c, spot),)
+    )
+    heads = words.several(numbers.heads(numbers.spots[0], "q"), "head")
+    caption = (
+        f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
+        f"do on average; violet: it drops it. Means over the {heads} of a layer, a dot where "
+        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{counted}."
+    )
+    picture = label_maps(("profile", "Figure 1", "What each keeps and drops"), caption, gains, UNIT)
+    figures, in_words = (*present(drawn), picture), sentences(each, "Label by label, in words")
     sections = (
         Section("What is kept, what is dropped", kept, figures, present(in_words)),
         Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
-        Section("Layer by layer", _how(facts), (_by_label(numbers),), (_table(numbers),)),
+        Section("Layer by layer", _how(cross, facts.folds), (_by_label(numbers),), (_table(numbers),)),
         _heads(numbers, facts),
         *_further(numbers, facts),
         Section("Notes", tuple(about.notes)),
     )
-    return Sheet(f"What {name} keeps and drops", "Profile", lede, sections, _provenance(about), REFERENCES)
-
-
-def _provenance(about: About[ProfileFacts]) -> tuple[tuple[str, str], ...]:
-    facts, cross = about.facts, about.facts.attention == CROSS
-    unit = "pair" if cross else "text"
-    classes = ", ".join(f"{n} ({c} classes)" for n, c in zip(facts.labels, facts.classes, strict=True))
-    if cross:
-        sides = zip(facts.labels, facts.classes, facts.source_classes, strict=True)
-        classes = ", ".join(f"{n} ({c} classes in the target, {d} in the source)" for n, c, d in sides)
     own = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
         ("Texts", f"{facts.corpus}: {words.several(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
-        ("Words", f"{_counted(facts)} in {words.several(facts.groups, 'group')} of {unit}s"),
-        ("Labels", classes),
+        ("Words", f"{counted} in {words.several(facts.groups, 'group')} of {unit}s"),
+        ("Labels", ", ".join(f"{n} ({c})" for n, c in zip(facts.labels, classes, strict=True))),
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
     )
-    return provenance(about, *own, timed=False)
+    facts_shown = provenance(about, *own, timed=False)
+    return Sheet(f"What {name} keeps and drops", "Profile", lede, sections, facts_shown, REFERENCES)
 
 
-def _counted(facts: ProfileFacts) -> str:
-    """How many words there are, of each side."""
-    if facts.attention == CROSS:
-        return f"{words.count(facts.words)} words of the target (q) and {words.count(facts.source_words)} of the source (k, v)"
-    return f"{words.count(facts.words)} words"
-
-
-def _how(facts: ProfileFacts) -> tuple[str, ...]:
+def _how(cross: bool, folds: int) -> tuple[str, ...]:
     """How a profile is made, and what it cannot say."""
-    cross = facts.attention == CROSS
     dealt = "runs of pairs that follow one another" if cross else "articles, or runs of texts where none is marked,"
     together = "q, k and v are three invertible maps of the same input almost surely"
     if cross:
@@ -273,7 +256,7 @@ def _how(facts: ProfileFacts) -> tuple[str, ...]:
     apart = f"{DIFFERENCES}: an accuracy follows from how many classes one side's words have, and how often each."
     return (
         "The probe is linear discriminant analysis, in closed form from moments. Every word is predicted by a probe that was "
-        f"fitted to other texts: {dealt} are dealt into {facts.folds} folds as a whole.",
+        f"fitted to other texts: {dealt} are dealt into {folds} folds as a whole.",
         f"All heads together, {together}, and hold the same: nothing here says "
         "how much of a label is there. What differs is what one head's few numbers keep of it, so layers are means over heads.",
         *([apart] * cross),
@@ -311,9 +294,9 @@ def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
             f"measured on {words.several(facts.causal_texts, 'text')} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over "
             "texts."
         )
-        alone = tuple(map(str, _erased_heads(numbers, facts)))
+        alone = tuple(map(str, _erased(numbers, facts, True)))
         note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
-        said = (how, *map(str, _erased(numbers, facts)), *alone, *([note] * bool(alone)))
+        said = (how, *map(str, _erased(numbers, facts, False)), *alone, *([note] * bool(alone)))
         yield Section("Is it used?", said, (_causal(numbers, facts, what),))
 
 
@@ -327,7 +310,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
         *checkpoint_findings(numbers, facts.checkpoints),
         *_exchange(numbers, facts),
         *([_mlp(numbers)] if facts.mlp else ()),
-        *((*_erased(numbers, facts), *_erased_heads(numbers, facts)) if facts.causal_corpus is not None else ()),
+        *((*_erased(numbers, facts, False), *_erased(numbers, facts, True)) if facts.causal_corpus is not None else ()),
         *verdict_findings(tables["claims"]),
     )
 
@@ -356,7 +339,7 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
 
 def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Finding:
     gains = {c: numbers.gain(label, c) for c in COMPONENTS}
-    values = tuple(Estimate(c, g.value, g.low, g.high, g.n) for c, g in gains.items())
+    values = tuple(Estimate(c, g.mean, g.low, g.high, g.n) for c, g in gains.items())
     title = f"{label} (q: target, k and v: source)" if numbers.apart else label
     more = []  # which of q, k and v keeps more, over all heads, paired
     for pair in PAIRS:
@@ -383,7 +366,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     ]
     said = (", ".join(parts) or "neither kept nor dropped over all heads together") + ". "
     said += _where(numbers, label)
-    spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).value) for c in COMPONENTS))
+    spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).mean) for c in COMPONENTS))
     at = ", ".join(f"{c} {words.number(numbers.value(spot, label, 'accuracy', c))}" for c in COMPONENTS)
     q, v = (words.number(numbers.value(spot, label, "random", c)) for c in ("q", "v"))
     random = f"{q} for q, {v} for k and v" if numbers.apart else q
@@ -402,7 +385,7 @@ def _where(numbers: ProfileNumbers, label: str) -> str:
         named = []
         for c in COMPONENTS:
             gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
-            if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.value) >= MARGIN]:
+            if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
                 every = "every layer" if len(there) == len(numbers.spots) > 1 else _spoken(there)
                 named.append(f"{c} in {every}")
         if named:
@@ -425,39 +408,6 @@ def _spoken(spots: Sequence[LayerSpot]) -> str:
     return f"layer{'s'[: len(spots) > 1]} {words.listed(named)}"
 
 
-MapRows = Iterable[
-    tuple[str, str, str, float, bool]
-]  # component, layer or checkpoint, label, number, whether it is marked
-
-
-def _map(names: tuple[str, str, str], caption: str, rows: MapRows, unit: str = UNIT, down: str = "layer") -> Figure:
-    """A map of labels for each component."""
-    values: dict[str, list[LabelCell]] = {}
-    marked: dict[str, set[tuple[str, str]]] = {}
-    for c, at, label, value, clear in rows:
-        values.setdefault(words.GROUP[c], []).append(LabelCell(at, label, value))
-        if clear:
-            marked.setdefault(words.GROUP[c], set()).add((at, label))
-    return label_grid(*names, caption, values, unit, marked, down)
-
-
-def _picture(numbers: ProfileNumbers, facts: ProfileFacts) -> Figure:
-    gains = (
-        (c, str(spot.layer), label, gain.value, gain.side != 0)
-        for c in COMPONENTS
-        for spot in numbers.spots
-        for label in numbers.labels
-        for gain in (numbers.gain(label, c, spot),)
-    )
-    heads = numbers.heads(numbers.spots[0], "q")
-    caption = (
-        f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
-        f"do on average; violet: it drops it. Means over the {words.several(heads, 'head')} of a layer, a dot where "
-        f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{_counted(facts)}."
-    )
-    return _map(("profile", "Figure 1", "What each keeps and drops"), caption, gains)
-
-
 def _rule(numbers: ProfileNumbers) -> str:
     if numbers.apart:
         return (
@@ -475,9 +425,8 @@ def _by_label(numbers: ProfileNumbers) -> Figure:
     """Each label's means by layer with their intervals, on one axis."""
     panels = {
         label: [
-            Bar(c, str(s.layer), g.value, g.low, g.high)
-            for s in numbers.spots
-            for c in COMPONENTS
+            Bar(c, str(s.layer), g.mean, g.low, g.high)
+            for s, c in product(numbers.spots, COMPONENTS)
             for g in (numbers.gain(label, c, s),)
         ]
         for label in numbers.labels
@@ -498,19 +447,16 @@ def _table(numbers: ProfileNumbers) -> Table:
         null = numbers.get(spot, label, measure, component)
         return f"{_accuracy(null.mean)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
 
-    def row(label: str, spot: LayerSpot) -> tuple[str, ...]:
-        pairs = (numbers.gain(label, p, spot, "difference") for p in PAIRS)
-        return (
-            f"{label}, {spot.layer}",
-            *(reference(spot, label, measure, c) for _, measure, c in references),
-            *(_accuracy(numbers.get(spot, label, "accuracy", c).mean) for c in COMPONENTS),
-            *(f"{words.number(g.value, True, 3)}{'*' if g.side else ''}" for g in pairs),
-        )
-
+    lines = []
+    for label, spot in product(numbers.labels, numbers.spots):
+        differences = (numbers.gain(label, p, spot, "difference") for p in PAIRS)
+        line = [f"{label}, {spot.layer}", *(reference(spot, label, m, c) for _, m, c in references)]
+        line += [_accuracy(numbers.get(spot, label, "accuracy", c).mean) for c in COMPONENTS]
+        lines.append((*line, *(f"{words.number(g.mean, True, 3)}{'*' if g.side else ''}" for g in differences)))
     columns = ("label, layer", *(title for title, *_ in references), "q", "k", "v", "q − v", "k − v", "q − k")
     caption = "Accuracies; a star where a difference over heads has p < 0.05 after Holm over the three pairs"
     caption += f". {DIFFERENCES}" if numbers.apart else ""
-    return Table(columns, tuple(row(la, s) for la in numbers.labels for s in numbers.spots), caption)
+    return Table(columns, tuple(lines), caption)
 
 
 def _accuracy(value: float | None) -> str:
@@ -528,14 +474,13 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         gains = [gain for la, _, c, _, gain, clear in every if clear and (la, c) == (label, component)]
         return f"{sum(gain > 0 for gain in gains)} above, {sum(gain < 0 for gain in gains)} below"
 
-    def extreme(label: str, spot: LayerSpot, component: str, head: int) -> tuple[str, ...]:
-        found = {m: numbers.get(spot, label, m, component, head).mean for m in ("accuracy", "z", "among")}
-        random, z = numbers.get(spot, label, "random", component).mean, words.number(found["z"], True, 1)
-        place = f"{label}, {component}@{spot.layer}.h{head}"
-        return place, _accuracy(found["accuracy"]), _accuracy(random), z, _accuracy(found["among"])
-
     by_component = sorted(every, key=lambda o: (numbers.labels.index(o[0]), COMPONENTS.index(o[2])))
-    most = sorted(by_component, key=lambda o: -abs(o[4]))[:SHOWN]
+    extremes = []
+    for label, spot, c, head, *_ in sorted(by_component, key=lambda o: -abs(o[4]))[:SHOWN]:
+        accuracy, z, among = (numbers.get(spot, label, m, c, head).mean for m in ("accuracy", "z", "among"))
+        random = numbers.get(spot, label, "random", c).mean
+        line = (f"{label}, {c}@{spot.layer}.h{head}", _accuracy(accuracy), _accuracy(random), words.number(z, True, 1))
+        extremes.append((*line, _accuracy(among)))
     said = (
         f"Of {words.several(sum(numbers.heads(s, 'q') for s in numbers.spots), 'head')}, how many lie above or below random maps, each "
         "counted as one more random map (Student's t; Holm over all heads, q, k and v of the label). The last column of the second table "
@@ -550,7 +495,7 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         ),
         Table(
             ("label, place", "accuracy", "random maps", "z", "among the layer's"),
-            tuple(extreme(*one[:4]) for one in most),
+            tuple(extremes),
             "Heads that differ most from random maps",
         ),
     )
@@ -590,36 +535,30 @@ def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterat
 def _over_checkpoints(numbers: ProfileNumbers, names: Sequence[str]) -> Figure:
     gains = (
         (c, name, label, gain.mean or 0.0, gain.side != 0)
-        for c in COMPONENTS
-        for at, name in enumerate(names)
-        for label in numbers.labels
+        for c, (at, name), label in product(COMPONENTS, enumerate(names), numbers.labels)
         for gain in (numbers.stage(at, c, label),)
     )
     caption = (
         "Checkpoints downwards, in the order of training: orange keeps more of the label than random maps, violet less. Means over "
         "all heads of all layers, a dot where the 95 % interval leaves 0 out."
     )
-    return _map(("profile-checkpoints", "Checkpoints", "Over checkpoints"), caption, gains, UNIT, "checkpoint")
+    return label_maps(("profile-checkpoints", "Checkpoints", "Over checkpoints"), caption, gains, UNIT, "checkpoint")
 
 
 def _stages(numbers: ProfileNumbers, names: Sequence[str]) -> Table:
-    def cells(label: str, spot: LayerSpot, c: str) -> Iterator[str]:
-        yield f"{label}, {spot.layer}, {c}"
-        for at in range(len(names)):
-            yield words.number(numbers.stage(at, c, label, spot.layer).mean, True, 3)
-
-    rows = (tuple(cells(la, s, c)) for la in numbers.labels for s in numbers.spots for c in COMPONENTS)
+    lines = []
+    for label, spot, c in product(numbers.labels, numbers.spots, COMPONENTS):
+        gains = (numbers.stage(at, c, label, spot.layer).mean for at in range(len(names)))
+        lines.append((f"{label}, {spot.layer}, {c}", *(words.number(gain, True, 3) for gain in gains)))
     caption = "Accuracy minus random maps, mean over heads, by checkpoint"
-    return Table(("label, layer, component", *names), tuple(rows), caption, wrap=False)
+    return Table(("label, layer, component", *names), tuple(lines), caption, wrap=False)
 
 
 def _mlp(numbers: ProfileNumbers) -> Finding:
     """How often an MLP probe agrees with the closed form on which side of random maps a mean over heads lies."""
     pairs = [
-        (numbers.gain(label, c, s).value, numbers.value(s, label, "mlp", c) - numbers.value(s, label, "mlp_random", c))
-        for label in numbers.labels
-        for s in numbers.spots
-        for c in COMPONENTS
+        (numbers.gain(label, c, s).mean, numbers.value(s, label, "mlp", c) - numbers.value(s, label, "mlp_random", c))
+        for label, s, c in product(numbers.labels, numbers.spots, COMPONENTS)
     ]
     clear = [(a, b) for a, b in pairs if abs(a) >= MARGIN]
     same = sum((a > 0) == (b > 0) for a, b in clear)
@@ -654,53 +593,41 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     return (Finding("exchange", said, facts.unit, values, title="Exchange", per="text"),)
 
 
-def _erased(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Finding]:
-    """For each label where erasing it costs most beyond random subspaces, for each of q, k and v."""
-    for label in numbers.labels:
-        most = [max(numbers.erased(c, label).known, key=lambda row: row.value) for c in COMPONENTS]
-        parts = ", ".join(f"{row.component}@{row.layer} {spoken_subject(row)}" for row in most)
-        values = tuple(row.estimate(f"{row.component}@{row.layer}") for row in most)
-        said = f"erased, it costs most beyond random subspaces of the same rank at {parts}{_tail(facts)}."
-        yield Finding("profile_erased", said, facts.unit, values, title=label, groups=(label,), per="text")
-
-
-def _tail(facts: ProfileFacts) -> str:
-    return "" if facts.unit == "share" else " nats"
-
-
-def _erased_heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Finding]:
-    """For each label in how many heads erasing it there costs more than random subspaces, and where most."""
+def _erased(numbers: ProfileNumbers, facts: ProfileFacts, single: bool) -> Iterator[Finding]:
+    """For each label where erasing it costs most beyond random subspaces, for each of q, k and v; of `single` heads also in how many."""
+    tail = "" if facts.unit == "share" else " nats"
     for label in numbers.labels:
         parts, values = [], []
         for c in COMPONENTS:
-            if mine := numbers.erased(c, label, heads=True).known:
-                most, costly = (
-                    max(mine, key=lambda row: row.value),
-                    sum(row.low is not None and row.low > 0 for row in mine),
-                )
-                place = f"{c}@{most.layer}.h{most.head}"
-                parts.append(
-                    f"{c} in {costly} of {len(mine)} heads, most at {place} {spoken_subject(most)}{_tail(facts)}"
-                )
-                values.append(most.estimate(place))
-        if parts:
-            said = (
+            rows = numbers.measures.where(*ERASED, component=c, group=label).known
+            if not (mine := [row for row in rows if (row.head is not None) == single]):
+                continue
+            most = max(mine, key=lambda row: row.value)
+            place = f"{c}@{most.spot}"
+            values.append(most.estimate(place))
+            costly = f"{c} in {sum((row.low or 0.0) > 0 for row in mine)} of {len(mine)} heads, most at "
+            parts.append(f"{costly * single}{place} {spoken_subject(most)}{tail * single}")
+        if parts and single:
+            text = (
                 f"erased in one head alone it costs more than random subspaces of the same rank, in {'; '.join(parts)}."
             )
-            one = ("profile_erased_head", said, facts.unit, tuple(values))
-            yield Finding(*one, title=label, groups=(label,), per="text")
+        else:
+            text = f"erased, it costs most beyond random subspaces of the same rank at {', '.join(parts)}{tail}."
+        if parts:
+            name = "profile_erased_head" if single else "profile_erased"
+            yield Finding(name, text, facts.unit, tuple(values), title=label, groups=(label,), per="text")
 
 
 def _causal(numbers: ProfileNumbers, facts: ProfileFacts, what: str) -> Figure:
     rows = (
         (c, str(row.layer), label, row.value, row.side != 0)
-        for c in COMPONENTS
-        for spot in numbers.spots
-        for label in numbers.labels
-        for row in numbers.erased(c, label).where(layer=spot.layer, stack=spot.stack)
+        for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
+        for row in numbers.measures.where(
+            *ERASED, component=c, group=label, layer=spot.layer, stack=spot.stack, head=None
+        )
     )
     caption = (
         f"What {what} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
-        f"leaves 0 out, n\u00a0=\u00a0{words.several(facts.causal_texts, 'text')}."
+        f"leaves 0 out, {words.sample(facts.causal_texts, 'text')}."
     )
-    return _map(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)
+    return label_maps(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)

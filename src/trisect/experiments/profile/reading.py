@@ -143,11 +143,6 @@ def weights_of(p: Projections, component: str) -> tuple[Float[Tensor, "P D E"], 
     return w, torch.zeros(w.shape[0], w.shape[2]) if b is None else b.detach().float().cpu()
 
 
-def maps_of(trace: Trace, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
-    """The same of a layer that was read."""
-    return weights_of(trace.projections, component)
-
-
 def used(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
     """A component as attention used it, heads last but one."""
     parts: dict[str, Tensor] = {"q": trace.q, "k": trace.k, "v": trace.v}
@@ -178,7 +173,7 @@ def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 
 def _made(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T P E"] | None:
     """What a component's weights make of the input; null where it has none that read it."""
-    found = maps_of(trace, component)
+    found = weights_of(trace.projections, component)
     if found is None or found[0].shape[1] != x.shape[2]:
         return None
     weight, bias = (t.to(x.device) for t in found)
@@ -325,9 +320,15 @@ def read_words(
     seen: dict[int, dict[str, tuple[str | None, ...]]] = {}
     same: dict[str | None, str | None] = {}  # one string for all words of a class
     count = 0
+
+    def word_of(text: int, word: int) -> str:
+        labelled = marker.text(text)
+        start, end = labelled.spans[word]
+        return labelled.text[start:end]
+
     with torch.no_grad():
         for batch in marker.batches(_wanted(texts, settings.limit, settings.words), settings.batch, scored=False):
-            places = [p for p in marker.words(batch, last) if not unread(_word(marker.text(p.text), p.word))]
+            places = [p for p in marker.words(batch, last) if not unread(word_of(p.text, p.word))]
             seen = {p.text: seen.get(p.text) or label(marker.text(p.text)) for p in places}
             for place in places:
                 numbers.append(place.text)
@@ -342,24 +343,20 @@ def read_words(
                 collector.read(subject, batch, [SidePlaces(COMPONENTS, rows, columns)], own_inputs)
             advance(min(len(numbers), settings.words), settings.words)
     collector.check(subject)
-    side = ReadSide(COMPONENTS, classes_of(names), _groups(numbers, articles, settings.folds))
+    side = ReadSide(COMPONENTS, classes_of(names), _groups(numbers, len(set(numbers)), settings.folds, articles))
     refuse_side(texts.name, side)
     piece = "last" if last else "first"
     said = f"A word is read at its {piece} piece; {RARE}"
     return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, said, *collector.notes()))
 
 
-def _groups(numbers: Sequence[int], articles: Sequence[int | None], folds: int) -> Int[np.ndarray, " N"]:
-    """Articles; where none is marked, runs of texts that follow one another, shorter ones where there are few texts."""
+def _groups(
+    numbers: Sequence[int], texts: int, folds: int, articles: Sequence[int | None] = ()
+) -> Int[np.ndarray, " N"]:
+    """Articles; where none is marked, runs of texts (or pairs) that follow one another, shorter ones where there are few."""
     if articles and articles[0] is not None:
         return np.array(articles)
-    run = max(1, min(RUN, len(set(numbers)) // (2 * folds)))
-    return np.array(numbers) // run
-
-
-def _word(one: Labelled, word: int) -> str:
-    start, end = one.spans[word]
-    return one.text[start:end]
+    return np.array(numbers, dtype=np.int64) // max(1, min(RUN, texts // (2 * folds)))
 
 
 def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Labelled]:
@@ -374,14 +371,12 @@ def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Lab
 
 def classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]:
     """Labels by name, whose rare classes are one."""
-    return tuple(_classes(name, own) for name, own in names.items())
-
-
-def _classes(name: str, given: list[str | None]) -> WordClasses:
-    kept = common(given, MOST, LEAST)
-    number = {c: i for i, c in enumerate(kept)}
-    rest = len(kept) - 1
-    return WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given]))
+    found = []
+    for name, given in names.items():
+        kept = common(given, MOST, LEAST)
+        number, rest = {c: i for i, c in enumerate(kept)}, len(kept) - 1
+        found.append(WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given])))
+    return tuple(found)
 
 
 def refuse_side(name: str, side: ReadSide) -> None:
@@ -458,24 +453,19 @@ def read_pairs(
             advance(min(max(map(len, numbers)), settings.words), settings.words)
     collector.check(subject)
     sides = tuple(
-        ReadSide(components, classes_of(of), _pairs_groups(own, len(pairs), settings.folds), name)
+        ReadSide(components, classes_of(of), _groups(own, len(pairs), settings.folds), name)
         for (name, components), of, own in zip(SIDES, names, numbers, strict=True)
     )
     for side in sides:
         refuse_side(f"{texts.name} ({side.name})", side)
     lost = f"{long:,} of {len(pairs):,} sentence pairs have more pieces than the model reads, and are left out."
     notes = (*texts.notes, *subject.notes, *([lost] if long else []), WHOSE, GAINS, f"{RARE[0].upper()}{RARE[1:]}")
-    notes += tuple(_carried(sides))
-    return WordsRead(collector.layers, sides, read, (*notes, *collector.notes()))
-
-
-def _carried(sides: Sequence[ReadSide]) -> Iterator[str]:
-    """How many words carry a label that not all of them do."""
     for labels in zip(*(side.labels for side in sides), strict=True):
         counts = [int((label.y >= 0).sum()) for label in labels]
         if any(count < len(label.y) for count, label in zip(counts, labels, strict=True)):
             each = (f"{count:,} of the {side.name}" for count, side in zip(counts, sides, strict=True))
-            yield f"Words that carry '{labels[0].name}': {', '.join(each)}."
+            notes += (f"Words that carry '{labels[0].name}': {', '.join(each)}.",)
+    return WordsRead(collector.layers, sides, read, (*notes, *collector.notes()))
 
 
 def _pairs_wanted(texts: PairTexts, limit: int | None, words: int) -> tuple[SentencePair, ...]:
@@ -539,11 +529,6 @@ def _asked(
         return asks, answers
 
     return sides, inputs
-
-
-def _pairs_groups(numbers: Sequence[int], pairs: int, folds: int) -> Int[np.ndarray, " N"]:
-    """Runs of pairs that follow one another, shorter ones where there are few; the same pairs on both sides."""
-    return np.array(numbers, dtype=np.int64) // max(1, min(RUN, pairs // (2 * folds)))
 
 
 def check_pairs(settings: ProfileSettings) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,14 +20,12 @@ from trisect.claims.models import ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, SpecError, need_extra
 from trisect.core.files import digest
 from trisect.core.finding import About
-from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject, Writer
+from trisect.core.subject import Batch, EditedPasses, Parts, Subject, Writer
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections
-from trisect.experiments.profile.page import COMPONENTS as EXCHANGE_COMPONENTS
-from trisect.experiments.profile.page import COMPONENTS as REPLICATES_COMPONENTS
 from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
-from trisect.experiments.profile.reading import COMPONENTS as RUN_COMPONENTS
 from trisect.experiments.profile.reading import (
+    COMPONENTS,
     LayerWords,
     ReadSide,
     StoredWords,
@@ -78,25 +77,16 @@ from trisect.text.labels import (
 )
 
 ALL = "all"
-COMPONENTS = ("q", "k", "v")
 EPOCHS = (
     "Of a study's epochs the weights of q, k and v are kept, not whole models: at each epoch they are applied to what the layers of "
     "the final model read."
 )
 
 
-class Stage(NamedTuple):
-    """A checkpoint by name, and what probes found in its layers."""
-
-    name: str
-    scores: Sequence[LayerScores]
-
-
-class EpochWeights(NamedTuple):
-    """A study's model at one epoch: the weights of its layers' queries, keys and values."""
-
-    name: str
-    projections: dict[Address, Projections]
+Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what probes found in its layers
+EpochWeights = tuple[
+    str, dict[Address, Projections]
+]  # an epoch of a study's model, and the weights of its layers' q, k and v
 
 
 def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> list[EpochWeights]:
@@ -112,48 +102,37 @@ def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> l
     if wrong := [name for name in chosen if name not in names]:
         known = f"{subject.name} has epochs 0 to {len(there) - 1}."
         raise SpecError(f"There is no epoch {wrong[0]!r}.", known, f"Use some of them, or '{ALL}'.")
-    return [EpochWeights(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen]
+    return [(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen]
 
 
-class PlacedRevision(NamedTuple):
-    """A checkpoint of a published model, and where it is opened from."""
+def revisions_of(source: ModelSource, wanted: Sequence[str]) -> list[tuple[str, ModelSource]]:
+    """The revisions of a published model by name and where each is opened from, of a folder those beside it.
 
-    name: str
-    source: ModelSource
-
-
-def places_of(source: ModelSource, wanted: Sequence[str]) -> tuple[PlacedRevision, ...]:
-    """Where the revisions of a published model are, of a folder those beside it; raises ModelError for one that is not there.
-
-    None is loaded yet: what is wrong is met before anything is computed.
+    None is loaded yet: what is wrong is met before anything is computed. Raises ModelError for one that is not there.
     """
     if not wanted:
-        return ()
+        return []
     if not isinstance(source.model, (str, Path)):
-        known = "Its revisions are not known."
-        raise SpecError(
-            "checkpoints of a loaded model were asked for.", known, "Give its name on a hub, or its folder."
-        )
-    found = list[PlacedRevision]()
+        given, known = "checkpoints of a loaded model were asked for.", "Its revisions are not known."
+        raise SpecError(given, known, "Give its name on a hub, or its folder.")
+    found = []
     for name in wanted:
         place, revision = beside(source.model, name)
-        found.append(PlacedRevision(name, replace(source, model=place, revision=revision)))
-        check_there(place, **found[-1].source.fetched())
-    return tuple(found)
+        found.append((name, replace(source, model=place, revision=revision)))
+        check_there(place, **found[-1][1].fetched())
+    return found
 
 
 def stage_rows(stages: Sequence[Stage], labels: Sequence[str]) -> Iterator[NewRow]:
     """Means over heads less random maps at every checkpoint, `at` its number from 0: layer by layer, and over all layers."""
-    for number, stage in enumerate(stages):
-        for i, label in enumerate(labels):
-            of: NewRow = {"stack": stage.scores[0].address.stack, "group": label, "at": float(number)}
-            for c in COMPONENTS:
-                tests: list[tuple[int | None, Any]] = [(None, mean_over_model(stage.scores, c, i))]
-                tests += [(one.address.layer, mean_over_random(one, c, i)) for one in stage.scores]
-                for layer, test in tests:
-                    low, high = (finite(end) for end in test.ends)
-                    ends = {"value": test.value, "low": low, "high": high, "n": test.n}
-                    yield of | {"component": c, "layer": layer, "measure": "profile_stage_gain"} | ends
+    for (number, (_, scores)), (i, label), c in product(enumerate(stages), enumerate(labels), COMPONENTS):
+        tests: list[tuple[int | None, MeanTest]] = [(None, mean_over_model(scores, c, i))]
+        tests += [(one.address.layer, mean_over_random(one, c, i)) for one in scores]
+        for layer, test in tests:
+            low, high = (finite(end) for end in test.ends)
+            named: NewRow = {"stack": scores[0].address.stack, "layer": layer, "component": c, "group": label}
+            ends = {"value": test.value, "low": low, "high": high, "n": test.n}
+            yield named | {"at": float(number), "measure": "profile_stage_gain"} | ends
 
 
 WORDS = 6_000  # words that are read, evenly over the text
@@ -260,28 +239,21 @@ def erase_labels(
 
 def relabelled(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
     """The texts with a profile's labels in the place of their own, rare classes as one."""
-    known = {one.name: frozenset(one.classes) for one in classes}
+    known = {one.name: frozenset((None, *one.classes)) for one in classes}
 
     def made() -> Iterator[Labelled]:
         for one in texts.texts():
             names = label(one)
-            yield one._replace(labels={n: tuple(_folded(c, known[n]) for c in of) for n, of in names.items()})
+            yield one._replace(labels={n: tuple(c if c in known[n] else OTHER for c in of) for n, of in names.items()})
 
     return replace(texts, columns=label.labels, texts=made)
 
 
-def _folded(name: str | None, known: frozenset[str]) -> str | None:
-    return name if name is None or name in known else OTHER
-
-
 def _other(settings: ProfileSettings) -> LabelledTexts:
     """The texts of a split that the profile does not read; its own where there is no other."""
-    for split in SPLITS:
-        if split != settings.split:
-            try:
-                return open_labelled(settings.corpus, split, settings.reader, bare=True)
-            except CorpusError:
-                continue
+    for split in (split for split in SPLITS if split != settings.split):
+        with suppress(CorpusError):
+            return open_labelled(settings.corpus, split, settings.reader, bare=True)
     return open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
 
 
@@ -351,32 +323,25 @@ def _changes(
 ) -> Float[np.ndarray, "B L 2 3"]:
     """Passes begin at the layer that is edited, first with all weights free, then with all of them held."""
     clean = passes.score(batch)
-    changed = np.zeros((len(donors), len(layers), len(KINDS), len(EXCHANGE_COMPONENTS)))
+    changed = np.zeros((len(donors), len(layers), len(KINDS), len(COMPONENTS)))
+
+    def writer(component: str) -> Writer:
+        def write(parts: Parts) -> Parts:
+            there: Tensor = getattr(parts, component)
+            return parts._replace(**{component: there[donors.to(there.device)]})
+
+        return write
+
     for j, kind in enumerate(KINDS):
         hold = held_weights(subject, batch) if kind == HELD else None
         if hold is not None:
             passes.begin(batch, hold)
-        for i, address in enumerate(layers):
-            for c, component in enumerate(EXCHANGE_COMPONENTS):
-                scores = passes.score(batch, {address: _swap(component, donors)}, hold, clean)
-                changed[:, i, j, c] = _change(scores, clean, subject.objective)
+        for (i, address), (c, component) in product(enumerate(layers), enumerate(COMPONENTS)):
+            scores = passes.score(batch, {address: writer(component)}, hold, clean)
+            # per token: of the loss in nats without the sign, of the output as a share
+            moved = scores.total if subject.objective == "output" else (scores.total - clean.total).abs()
+            changed[:, i, j, c] = (moved / scores.count.clamp_min(1)).double().cpu().numpy()
     return changed
-
-
-def _swap(component: str, donors: Int[Tensor, " B"]) -> Writer:
-    """A writer that gives every row the component of its donor."""
-
-    def write(parts: Parts) -> Parts:
-        there: Tensor = getattr(parts, component)
-        return parts._replace(**{component: there[donors.to(there.device)]})
-
-    return write
-
-
-def _change(scores: RowScores, clean: RowScores, objective: str) -> Float[np.ndarray, " B"]:
-    """How far each row moved, per token: its loss, in nats without the sign, or its output, as a share."""
-    moved = scores.total if objective == "output" else (scores.total - clean.total).abs()
-    return (moved / scores.count.clamp_min(1)).double().cpu().numpy()
 
 
 def exchange_rows(found: Exchange, seed: int) -> Iterator[NewRow]:
@@ -390,10 +355,9 @@ def exchange_rows(found: Exchange, seed: int) -> Iterator[NewRow]:
     for i, address in enumerate([*found.addresses, None]):
         where: NewRow = {"stack": found.addresses[0].stack if address is None else address.stack}
         where |= {} if address is None else {"layer": address.layer}
-        for j, kind in enumerate(KINDS):
-            for c, component in enumerate(EXCHANGE_COMPONENTS):
-                own = value_row(mean[i, j, c], ends._replace(low=low[i, j, c], high=high[i, j, c]), n)
-                yield where | {"measure": EXCHANGED, "group": kind, "component": component} | own
+        for (j, kind), (c, component) in product(enumerate(KINDS), enumerate(COMPONENTS)):
+            own = value_row(mean[i, j, c], ends._replace(low=low[i, j, c], high=high[i, j, c]), n)
+            yield where | {"measure": EXCHANGED, "group": kind, "component": component} | own
 
 
 def held_share(found: Exchange, seed: int) -> ResampledHeads | None:
@@ -420,7 +384,7 @@ def profile_replicates(
     stack = scores[0].address.stack
     together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}  # by layer and how many heads there are
     for at, label in enumerate(labels):
-        for c in REPLICATES_COMPONENTS:
+        for c in COMPONENTS:
             gains = [one.heads[c].accuracy[:, at] - one.null(c, at).mean for one in scores]
             for one, own in zip(scores, gains, strict=True):
                 named = _key(one.address.stack, one.address.layer, c, "profile_gain", label)
@@ -446,10 +410,9 @@ def _exchanged(moved: Exchange, seed: int) -> Iterator[tuple[_Key, Replicates]]:
     drawn = drawn_ratios(every.reshape(n, -1), np.ones(n), seed).reshape(-1, *shape)
     for i, address in enumerate([*moved.addresses, None]):
         layer, stack = (None, moved.addresses[0].stack) if address is None else (address.layer, address.stack)
-        for j, kind in enumerate(KINDS):
-            for c, component in enumerate(REPLICATES_COMPONENTS):
-                named = _key(stack, layer, component, EXCHANGED, kind)
-                yield named, Replicates(drawn[:, i, j, c], n, moved.mark, "text")
+        for (j, kind), (c, component) in product(enumerate(KINDS), enumerate(COMPONENTS)):
+            named = _key(stack, layer, component, EXCHANGED, kind)
+            yield named, Replicates(drawn[:, i, j, c], n, moved.mark, "text")
 
 
 def _key(stack: str, layer: int | None, component: str, measure: str, group: str) -> _Key:
@@ -518,18 +481,17 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     """
     subject = bench.subject
     check_model(settings, subject)
-    own = isinstance(subject, OwnModel)
     epochs = epochs_of(settings.source, subject, settings.checkpoints)
-    revisions = () if own else places_of(settings.source, settings.checkpoints)
+    revisions = [] if isinstance(subject, OwnModel) else revisions_of(settings.source, settings.checkpoints)
     corpus = ReadCorpus.of(settings)
     read, scores, checked = _profile(subject, corpus, settings, bench, epochs, settings.mlp)
     twin = None
     if settings.causal is not None and corpus.label is not None:
         twin = erase_labels(settings, corpus.label, read.labels, read.layers, bench)
-    stages = [Stage(e.name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, e in enumerate(epochs)]
-    for one in revisions:
-        there = _profile(one.source.open(), corpus, settings, bench)
-        stages.append(Stage(one.name, there[1]))
+    stages: list[Stage] = [
+        (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
+    ]
+    stages += [(name, _profile(source.open(), corpus, settings, bench)[1]) for name, source in revisions]
     moved = None
     if subject.objective != "seq2seq" and corpus.texts is not None:
         with bench.progress("another text's parts"):
@@ -619,16 +581,11 @@ def score_layer(
             )
         nulls |= {c: by_width[w] for c, w in widths.items()}
         wholes |= dict.fromkeys(side.components, taken.whole_scores())
-        for found, epoch in zip(earlier, epochs, strict=True):
-            found |= _weighed(taken, epoch.projections[address], side.components)
-    heads, nulls = ({c: of[c] for c in RUN_COMPONENTS} for of in (heads, nulls))
+        for found, (_, epoch) in zip(earlier, epochs, strict=True):
+            weights = {c: weights_of(epoch[address], c) for c in side.components}
+            found |= {c: taken.scores(maps[0]) for c, maps in weights.items() if maps is not None}
+    heads, nulls = ({c: of[c] for c in COMPONENTS} for of in (heads, nulls))
     return LayerScores(address, heads, nulls, wholes, tuple(earlier))
-
-
-def _weighed(taken: Prober, projections: Projections, components: Sequence[str]) -> dict[str, MapScores]:
-    """The scores of other weights of the same layer."""
-    found = {c: weights_of(projections, c) for c in components}
-    return {c: taken.scores(maps[0]) for c, maps in found.items() if maps is not None}
 
 
 def _prober(stored: StoredWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"]) -> Prober:
@@ -659,14 +616,14 @@ def _layer_rows(
 ) -> Iterator[NewRow]:
     """Random maps, the whole input and the most frequent class (of each component where words differ); q, k and v in pairs."""
     named = _named(one.address, labels["q"].name)
-    for component in RUN_COMPONENTS:
+    for component in COMPONENTS:
         null, bits = one.null(component, at), one.nulls[component].bits[:, at]
         of = named | {"component": component, "n": len(null.draws)}
         ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
         yield of | {"measure": "profile_random", "value": null.mean} | ends
         yield of | {"measure": "profile_random_spread", "value": null.spread}
         yield of | {"measure": "profile_random_bits", "value": float(bits.mean())}
-    for component in RUN_COMPONENTS if one.apart else RUN_COMPONENTS[:1]:
+    for component in COMPONENTS if one.apart else COMPONENTS[:1]:
         whole = named | {"n": words[component]} | ({"component": component} if one.apart else {})
         yield whole | {"measure": "profile_input", "value": float(one.wholes[component].accuracy[0, at])}
         yield whole | {"measure": "profile_input_bits", "value": float(one.wholes[component].bits[0, at])}
@@ -689,7 +646,7 @@ def _test_rows(named: NewRow, measure: str, test: MeanTest, p_holm: float) -> It
 
 def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: Mapping[str, int]) -> Iterator[NewRow]:
     """Every head's numbers; p after Holm over all heads of the model and q, k and v."""
-    found = [(one, c, head_tests(one, c, at)) for one in scores for c in RUN_COMPONENTS]
+    found = [(one, c, head_tests(one, c, at)) for one in scores for c in COMPONENTS]
     adjusted = iter(holm(np.concatenate([tests.p_drawn for _, _, tests in found])))
     for one, component, tests in found:
         for head in range(len(tests.p)):
@@ -710,16 +667,16 @@ def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[N
 
     There Holm is over q, k and v alone.
     """
-    found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in RUN_COMPONENTS]
+    found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in COMPONENTS]
     adjusted = holm([test.p for _, _, test in found])
     for (one, component, test), p_holm in zip(found, adjusted, strict=True):
         of, own = _named(one.address, label) | {"component": component}, one.heads[component]
         yield of | {"n": test.n, "measure": "profile_accuracy", "value": float(own.accuracy[:, at].mean())}
         yield of | {"n": test.n, "measure": "profile_bits", "value": float(own.bits[:, at].mean())}
         yield from _test_rows(of, "profile_gain", test, float(p_holm))
-    whole = [mean_over_model(scores, c, at) for c in RUN_COMPONENTS]
+    whole = [mean_over_model(scores, c, at) for c in COMPONENTS]
     of: NewRow = {"stack": scores[0].address.stack, "group": label}
-    for component, test, p_holm in zip(RUN_COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
+    for component, test, p_holm in zip(COMPONENTS, whole, holm([test.p for test in whole]), strict=True):
         yield from _test_rows(of | {"component": component}, "profile_gain", test, float(p_holm))
     yield from _pair_rows(scores, at, of)
 
@@ -752,7 +709,7 @@ def _facts(
         _folds(settings, read.sides[0]),
         settings.seed,
         settings.limit,
-        tuple(stage.name for stage in stages),
+        tuple(name for name, _ in stages),
         settings.mlp,
         None if twin is None else twin.corpus,
         0 if twin is None else twin.texts,
@@ -760,5 +717,5 @@ def _facts(
         settings.attention,
         sum(len(side.groups) for side in read.sides[1:]),
         tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),
-        tuple(c for c in RUN_COMPONENTS if c in as_used(read.layers)),
+        tuple(c for c in COMPONENTS if c in as_used(read.layers)),
     )

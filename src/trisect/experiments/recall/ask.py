@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
 from trisect.core.files import Json, as_record, read_json
 from trisect.core.printable import percent
-from trisect.experiments.recall.rows import CardData
+from trisect.experiments.recall.rows import CATEGORIES, CardData
 from trisect.experiments.recall.settings import AskSettings
 from trisect.measure.recall import nearest_by_characters
 from trisect.text.birth_places import QUESTION, name_in
@@ -20,12 +20,6 @@ from trisect.text.birth_places import QUESTION, name_in
 CARD = "recall.json"
 NEAREST = 3
 CERTAIN = 1.0  # the risk at which nothing is held back
-SEEN = {
-    (True, True): "pretraining and fine-tuning",
-    (True, False): "pretraining only",
-    (False, True): "fine-tuning only",
-    (False, False): "neither",
-}
 TRAINED = "Give the folder of a model that 'trisect recall' trained."
 MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
 
@@ -97,16 +91,17 @@ class RecallReply:
 
     def words(self) -> tuple[str, ...]:
         """The reply as lines for a terminal."""
-        answer = (
-            "Not confident enough to answer."
-            if self.answer is None
-            else self.answer
-            if self.answer.strip()
-            else repr(self.answer)
-        )
+        answer = "Not confident enough to answer."
+        if self.answer is not None:
+            answer = self.answer if self.answer.strip() else repr(self.answer)
         said = [f"{answer}  (probability {self.probability:.3f})"]
-        if self.threshold is not None:
-            said.append(_rule(self.threshold))
+        if (rule := self.threshold) is not None:
+            wrong, held = f"at most {100 * rule.risk:g}\u00a0% of its answers wrong", f"{rule.n} held-out questions"
+            line = f"It abstains always: on {held} no threshold kept to {wrong}."
+            if rule.threshold is not None:
+                answered = f"{percent(rule.coverage)} of them answered"
+                line = f"It abstains below {rule.threshold:.3f}, for {wrong}: set on {held}, {answered}."
+            said.append(line)
         where = "in no text that the model read" if self.seen == "neither" else f"read in {self.seen}"
         said.append(f"The name {self.name!r} was {where}.")
         if self.nearest:
@@ -139,11 +134,19 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
     folder = Path(model)
     card = _card(folder)
     rule = _threshold([Threshold(**row) for row in card["thresholds"]], risk)
-    found = (answerer or _open(folder)).answer([question.strip()])[0]
+    if answerer is None:
+        from trisect.hf.small.gpt import Answerer
+
+        try:
+            answerer = Answerer.open(folder)
+        except ModelError as error:
+            todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
+            raise ModelError(error.given, error.known, todo) from error
+    found = answerer.answer([question.strip()])[0]
     probability = exp(found.log_probability)
     names = card["names"]
     pretrained, tuned, _ = names.get(name, (False, False, None))
-    seen = SEEN[bool(pretrained), bool(tuned)]
+    seen = CATEGORIES[bool(pretrained), bool(tuned)]
     held = rule is not None and (rule.threshold is None or probability < rule.threshold)
     known = {other: row for other, row in names.items() if (row[0] or row[1]) and other != name}
     return RecallReply(
@@ -172,7 +175,13 @@ def _card(folder: Path) -> CardData:
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
         known = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
         raise ModelError(f"{folder} cannot be asked.", known, TRAINED)
-    card = _read(folder / CARD)
+    try:
+        card = read_json(folder / CARD, MADE_AGAIN)
+    except DamagedFileError as error:
+        if isinstance(error.__cause__, KeyError | TypeError):
+            known = "It has no checksum: 'trisect recall' did not write it as it is."
+            raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN) from error
+        raise
     if "recipe" in card and "names" not in card:
         known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
         raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
@@ -181,29 +190,6 @@ def _card(folder: Path) -> CardData:
     except DamagedFileError as error:
         known = "It holds something else than names and thresholds."
         raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN) from error
-
-
-def _read(path: Path) -> dict[str, Json]:
-    """The card as it was written, whatever it holds."""
-    try:
-        body = read_json(path, MADE_AGAIN)
-    except DamagedFileError as error:
-        if isinstance(error.__cause__, KeyError | TypeError):
-            known = "It has no checksum: 'trisect recall' did not write it as it is."
-            raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
-        raise
-    return body
-
-
-def _open(folder: Path) -> Answering:
-    """The model in a folder that has its card."""
-    from trisect.hf.small.gpt import Answerer
-
-    try:
-        return Answerer.open(folder)
-    except ModelError as error:
-        todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
-        raise ModelError(error.given, error.known, todo) from error
 
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
@@ -218,16 +204,6 @@ def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold
         known = f"Thresholds were set on held-out questions for these risks: {there}."
         raise SpecError(f"A risk of {risk:g}.", known, f"Give one of them, or {CERTAIN:g} to see every answer.")
     return found[0]
-
-
-def _rule(rule: Threshold) -> str:
-    share = f"{100 * rule.risk:g}\u00a0% of its answers wrong"
-    if rule.threshold is None:
-        return f"It abstains always: on {rule.n} held-out questions no threshold kept to at most {share}."
-    return (
-        f"It abstains below {rule.threshold:.3f}, for at most {share}: set on {rule.n} held-out questions, "
-        f"{percent(rule.coverage)} of them answered."
-    )
 
 
 def _notes(unknown: Sequence[str], unread: bool, rule: Threshold | None) -> list[str]:

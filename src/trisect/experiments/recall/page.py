@@ -14,7 +14,6 @@ import polars as pl
 
 from trisect.core.files import digest
 from trisect.core.finding import About, Estimate, Finding
-from trisect.core.printable import percent
 from trisect.core.tables import SCHEMAS, frame
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
@@ -36,15 +35,15 @@ from trisect.report.charts import (
     marks,
 )
 from trisect.report.format import HasInterval, spoken_subject
-from trisect.report.measures import MeasuredValue, Measures, layer_key, layer_panel
+from trisect.report.measures import Bar, MeasuredValue, Measures, layer_figure
 from trisect.report.render import Mark
 from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
-    from trisect.experiments.recall.settings import RecallFacts, Reference
-
+    from trisect.experiments.recall.settings import RecallFacts
 
 V = TypeVar("V")
+Point = tuple[float, float]
 MODELS = {
     "plain": "fine-tuned only",
     "pretrained": "pretrained, then fine-tuned",
@@ -52,8 +51,13 @@ MODELS = {
 }
 SHORT = {"plain": "fine-tuned only", "pretrained": "pretrained", "left-out": "names left out"}
 BASELINE = "baseline"
-CATEGORIES = ("pretraining and fine-tuning", "pretraining only", "fine-tuning only", "neither")
 UNSEEN = "neither"
+COLUMNS = {  # where a model met a name, and the same as the name of a column
+    "pretraining and fine-tuning": "pretraining\nand fine-tuning",
+    "pretraining only": "pretraining\nonly",
+    "fine-tuning only": "fine-tuning\nonly",
+    UNSEEN: UNSEEN,
+}
 STAGES = ("pretraining", "fine-tuning")
 SCORES = {
     "probability": "probability of the answer",
@@ -61,18 +65,37 @@ SCORES = {
     "entropy": "entropy of the next character (low first)",
     "margin": "smallest margin over the runner-up",
 }
-
-
-class RecallCurve(NamedTuple):
-    """A loss by epoch of one training: of which model, in which stage, with which seed, on which split."""
-
-    model: str
-    stage: str
-    seed: int
-    split: str
-    name: str
-    epochs: tuple[int, ...]
-    values: tuple[float, ...]
+RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have given
+KINDS = {RETRIEVED: "retrieved", "wrong": "wrong", "taught": "taught", "made up": "guessed"}  # in tables, and shown
+SURVIVAL = {"survival": ("their mean over the questions", "by the mean"), "survival_zero": ("0", "by 0")}
+NEAR = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
+EXAMPLES = 5  # of each kind
+# Neither colour nor shape of q, k or v, each of which stands for itself alone.
+LOOKS: dict[str, Mark] = {
+    "plain": Mark("#E69F00", "diamond"),
+    "pretrained": Mark("#7B4EA3", "triangle-left"),
+    "left-out": Mark("#56B4E9", "cross"),
+    "pretraining and fine-tuning": Mark("#7B4EA3", "triangle-left"),
+    "pretraining only": Mark("#56B4E9", "cross"),
+    "fine-tuning only": Mark("#E69F00", "diamond"),
+    UNSEEN: Mark("#CC79A7", "triangle-down"),
+    "observed": Mark("#CC79A7", "triangle-down"),
+    "by chance": Mark(render.BASELINE, "circle"),
+}
+MODEL_DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
+DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 2), (8, 2, 2, 2))  # of a panel's lines, in their order
+OTHERS = render.SOFT
+UNIT = SharedAxis("share", -0.03, 1.03)
+SQUARE = 190
+PLACES = 3  # of a share that is not in per cent
+COLUMN, SLOT = 74, 17  # pixels of a column with one group, and of each of the slots of one with several
+REFERENCES = (
+    "Stanford CS 224N, assignment 5: Self-Attention, Transformers, and Pretraining. 2021.",
+    "Colin Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer. JMLR 2020.",
+    "Chuan Guo, Geoff Pleiss, Yu Sun, Kilian Weinberger. On Calibration of Modern Neural Networks. ICML 2017.",
+    "Yonatan Geifman, Ran El-Yaniv. Selective Classification for Deep Neural Networks. NeurIPS 2017.",
+    "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,16 +139,23 @@ class RecallNumbers:
     @property
     def seeds(self) -> list[int]:
         """Every seed."""
-        return sorted(set(self.answers["seed"].to_list()) or {curve.seed for curve in self.curves()})
+        return sorted(
+            set(self.answers["seed"].to_list()) or {s.seed or 0 for stage in STAGES for s in self.losses(stage)}
+        )
 
     def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
         """One number of a model."""
         return next(iter(self.measures.where(measure, subject=model, group=group)), None)
 
+    def placed(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
+        """By model the rows of a measure that stand at a probability or a share, in its order."""
+        found = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
+        return {m: sorted(rows, key=lambda row: row.at or 0.0) for m, rows in found.items() if rows}
+
     def of_model(self, model: str, *splits: str) -> pl.DataFrame:
         """A model's answers on the splits, or on all."""
-        kept = pl.col("model") == model
-        return self.answers.filter(kept & pl.col("split").is_in(splits) if splits else kept)
+        mine = pl.col("model") == model
+        return self.answers.filter(mine & pl.col("split").is_in(splits) if splits else mine)
 
     def shares(self, model: str, category: str | None = None) -> list[tuple[int, float]]:
         """Every seed's share of right answers to the valid questions, or to the questions about names of a category."""
@@ -134,276 +164,17 @@ class RecallNumbers:
         known = found.drop_nulls("correct").group_by("seed").agg(pl.col("correct").mean().alias("share"))
         return [(seed, share) for seed, share in known.sort("seed").select("seed", "share").iter_rows()]
 
-    def curves(self) -> list[RecallCurve]:
-        """Every loss or accuracy by epoch; a run is spelt MODEL/STAGE/SEED."""
-        found = []
-        for key, rows in self.metrics.sort("run", "split", "name", "epoch").group_by(
-            "run", "split", "name", maintain_order=True
-        ):
-            run, split, name = map(str, key)
-            model, _, rest = run.partition("/")
-            stage, _, seed = rest.partition("/")
-            if stage in STAGES and seed.isdigit():
-                epochs, values = tuple(rows["epoch"].to_list()), tuple(rows["value"].to_list())
-                found.append(RecallCurve(model, stage, int(seed), split, name, epochs, values))
-        rank = list(MODELS)
-        return sorted(found, key=lambda c: (rank.index(c.model) if c.model in rank else len(rank), c.seed))
-
-
-def probabilities(answers: pl.DataFrame) -> list[float]:
-    """The probability of every answer, from the sum of its log-probabilities, lowest first."""
-    return sorted(math.exp(min(0.0, v)) for v in answers["log_probability"].to_list())
-
-
-def thin(values: Sequence[V], most: int = 200) -> list[V]:
-    """At most so many of the values, evenly spaced, the first and the last among them."""
-    if len(values) <= most:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
-
-
-def cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Points (value, share of values up to it) of sorted values, from a share of 0."""
-    shares = [(v, (i + 1) / len(values)) for i, v in enumerate(values)]
-    return [(values[0], 0.0), *thin(shares)]
-
-
-def roc(scores: Sequence[float], correct: Sequence[bool]) -> list[tuple[float, float]]:
-    """Points (share of wrong answers, share of right answers) that score at least so high, the highest first.
-
-    Scores that are equal are taken together. Empty where all are right or all wrong.
-    """
-    right, wrong = sum(correct), len(correct) - sum(correct)
-    if not right or not wrong:
-        return []
-    points, above = [(0.0, 0.0)], [0, 0]
-    ordered = sorted(zip(scores, correct, strict=True), key=lambda pair: -pair[0])
-    for i, (score, is_right) in enumerate(ordered):
-        above[is_right] += 1
-        if i + 1 == len(ordered) or ordered[i + 1][0] != score:
-            points.append((above[0] / wrong, above[1] / right))
-    return thin(points)
-
-
-def scored(answers: pl.DataFrame, score: str) -> tuple[list[float], list[bool]]:
-    """A score of every answer with a gold place, high for sure, and whether the answer is right."""
-    known = answers.drop_nulls("correct")
-    column = known["log_probability" if score == "probability" else score].to_list()
-    return [-v if score == "entropy" else v for v in column], known["correct"].to_list()
-
-
-# Neither colour nor shape of q, k or v, each of which stands for itself alone.
-LOOKS: dict[str, Mark] = {
-    "plain": Mark("#E69F00", "diamond"),
-    "pretrained": Mark("#7B4EA3", "triangle-left"),
-    "left-out": Mark("#56B4E9", "cross"),
-    "pretraining and fine-tuning": Mark("#7B4EA3", "triangle-left"),
-    "pretraining only": Mark("#56B4E9", "cross"),
-    "fine-tuning only": Mark("#E69F00", "diamond"),
-    "neither": Mark("#CC79A7", "triangle-down"),
-    "observed": Mark("#CC79A7", "triangle-down"),
-    "by chance": Mark(render.BASELINE, "circle"),
-}
-DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
-OTHERS = render.SOFT
-UNIT = SharedAxis("share", -0.03, 1.03)
-SQUARE = 190
-PLACES = 3  # of a share that is not in per cent
-COLUMN, SLOT = 74, 17  # pixels of a column with one group, and of each of the slots of one with several
-
-
-class Share(NamedTuple):
-    """A share in one column of a panel, of one group: its number, and every seed's own."""
-
-    column: str
-    group: str
-    number: HasInterval
-    seeds: tuple[float, ...] = ()
-
-
-class Path(NamedTuple):
-    """A line of a panel: its name, its look, and its points; with `marks` every point has a mark, and its interval."""
-
-    name: str
-    look: Mark
-    points: tuple[tuple[float, float], ...]
-    dash: tuple[int, ...] = ()
-    marks: bool = False
-    ends: tuple[tuple[float | None, float | None], ...] = ()
-
-
-def look(name: str) -> Mark:
-    """Colour and shape of a model, a category or a kind of answer."""
-    return LOOKS.get(name, render.OTHER)
-
-
-def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
-    """A key of marks, from what has a look to what it is called."""
-    return tuple(LegendEntry(name, look(of).colour, look(of).shape) for of, name in named.items())
-
-
-def share_frame(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
-    """The axis that holds every share of a figure, from 0 up."""
-    ends = [e for s in shares for e in (s.number.mean, s.number.low, s.number.high) if e is not None]
-    values = [*ends, *(v for s in shares for v in s.seeds), *more]
-    frame = around(values, "share", zero=True)
-    return frame._replace(high=min(frame.high, 1.03), low=frame.low if min(values, default=0.0) < 0 else 0.0)
-
-
-def share_panel(
-    title: str,
-    shares: Sequence[Share],
-    axis: SharedAxis,
-    levels: Mapping[str, float] | None = None,
-    others: Mapping[str, Sequence[float]] | None = None,
-) -> Panel:
-    """Shares in columns, with 95 % intervals and every seed's point beside its mean.
-
-    `levels` are dashed lines, by name; `others` are numbers of others in a column, small and grey. A line break in the
-    name of a column is one.
-    """
-    columns, groups = (list(dict.fromkeys(getattr(s, of) for s in shares)) for of in ("column", "group"))
-    single = len(shares) == len(columns)
-
-    def row(share: Share, value: float | None, slot: str = "") -> dict[str, Any]:
-        return {
-            "column": share.column,
-            "group": share.group,
-            "slot": f"{'' if single else share.group}{slot}",
-            "value": value,
-        }
-
-    rows = [row(s, s.number.mean) | {"low": s.number.low, "high": s.number.high} for s in shares]
-    dots = [row(s, v, " seeds") for s in shares if len(s.seeds) > 1 for v in s.seeds]
-    beside = [{"column": c, "value": v} for c in columns for v in (others or {}).get(c, ())]
-    slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
-    side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
-    x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
-    grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
-    behind = [grey.encode(x, axis.axis("value"))] if beside else []
-    named = levels or {}
-    lines = [Level(name, level) for name, level in named.items()]
-    layers = marks(rows, axis, x, {g: look(g) for g in groups}, slots, lines, dots, behind)
-    wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
-    said = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
-    said = f"{title}: shares. {said}." + "".join(f" {name} {value:.3g}." for name, value in named.items())
-    return Panel(title, lay(title, *layers, width=wide), said, (), {})
-
-
-def path_panel(
-    title: str,
-    paths: Sequence[Path],
-    x_title: str,
-    y_title: str,
-    axis: SharedAxis = UNIT,
-    diagonal: bool = False,
-) -> Panel:
-    """Lines over a share from 0 to 1; `diagonal` draws where both are the same."""
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(domain=[-0.03, 1.03], nice=False, clamp=True),
-        title=x_title,
-        axis=alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], tickCount=40, format="~g"),
-    )
-    y = axis._replace(unit=y_title)
-    colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
-    dash = alt.StrokeDash("dash:N", scale=None)
-    layers: list[alt.Chart] = []
-    if diagonal:
-        ends = [{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]
-        line = chart_of("level0", ends).mark_line(color=render.BASELINE, strokeDash=[5, 3], strokeWidth=1)
-        layers.append(line.encode(x, y.axis("y")))
-    rows, marked, ranged = [], [], []
-    for number, path in enumerate(paths):
-        own = {
-            "line": f"{number}",
-            "name": path.name,
-            "colour": path.look.colour,
-            "dash": list(path.dash),
-            "shape": path.look.shape,
-        }
-        mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(path.points)]
-        rows += mine
-        marked += mine if path.marks else _few(mine, number)
-        pairs = zip(mine, path.ends, strict=True) if path.ends else ()
-        ranged += [row | {"low": e[0], "high": e[1]} for row, e in pairs if e[0] is not None and e[1] is not None]
-    if ranged:
-        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)
-        layers.append(bars.encode(x, y.axis("low"), alt.Y2("high"), colour))
-    whole = chart_of("main", rows).mark_line(strokeWidth=1.8)
-    layers.append(whole.encode(x, y.axis("y"), colour, dash, alt.Detail("line:N"), alt.Order("order:Q")))
-    layers.append(
-        chart_of("dots", marked).mark_point(size=38, filled=True, opacity=1).encode(x, y.axis("y"), colour, shape)
-    )
-    said = "; ".join(f"{p.name} from {_spot(p.points[0])} to {_spot(p.points[-1])}" for p in paths)
-    alternative = f"{title}: {y_title} over {x_title}. {said}."
-    return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})
-
-
-def loss_panel(title: str, curves: Sequence[RecallCurve], names: Mapping[str, str]) -> Panel:
-    """Losses by epoch of one stage: every seed thin, their mean bold, each model in its look."""
-    measure = Measure("loss", "nats")
-    lines = []
-    for model in dict.fromkeys(c.model for c in curves):
-        series = tuple(
-            Series(measure, model, f"{model} {c.seed}", c.seed, tuple(map(float, c.epochs)), c.values)
-            for c in curves
-            if c.model == model
-        )
-        lines.append(
-            CurveLine(names.get(model, model), look(model).colour, DASHES.get(model, ()), series, look(model).shape)
-        )
-    values = [v for c in curves for v in c.values]
-    return curve_panel(title, lines, around(values, "nats per character", zero=True), meet=True)
-
-
-def words_for(number: HasInterval | None, signed: bool = False, share: bool = False) -> str:
-    """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
-    if number is None:
-        return "–"
-    return spoken_subject(number, signed, share_words if share else lambda value: words.number(value, signed, PLACES))
-
-
-def share_words(value: float) -> str:
-    """A share in per cent, with a true minus sign."""
-    return percent(value, 1)
-
-
-def dash(position: int) -> tuple[int, ...]:
-    """The dashes of a panel's line number `position`, from 0."""
-    return ((), (7, 3), (2, 2), (8, 2, 2, 2))[position % 4]
-
-
-def _few(rows: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """A few points of a long line that carry its mark, other ones for each line."""
-    inner = rows[1:-1]
-    step = max(1, len(inner) // 4)
-    return list(inner[(number * step // 4) :: step])[:4] if inner else []
-
-
-def _spot(point: tuple[float, float]) -> str:
-    return f"({point[0]:.2f}, {point[1]:.2f})"
-
-
-RETRIEVED = "retrieved"  # the kind of answer that only pretraining can have given
-COLUMNS = {
-    "pretraining and fine-tuning": "pretraining\nand fine-tuning",
-    "pretraining only": "pretraining\nonly",
-    "fine-tuning only": "fine-tuning\nonly",
-}
-NEAR = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
-EXAMPLES = 5  # of each kind
-SURVIVAL = {"survival": "their mean over the questions", "survival_zero": "0"}
-SHORTLY = {"survival": "by the mean", "survival_zero": "by 0"}
-KINDS = ("retrieved", "wrong", "taught", "made up")
-SHOWN = {"made up": "guessed"}  # in the place of a value that stands in tables
-REFERENCES = (
-    "Stanford CS 224N, assignment 5: Self-Attention, Transformers, and Pretraining. 2021.",
-    "Colin Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer. JMLR 2020.",
-    "Chuan Guo, Geoff Pleiss, Yu Sun, Kilian Weinberger. On Calibration of Modern Neural Networks. ICML 2017.",
-    "Yonatan Geifman, Ran El-Yaniv. Selective Classification for Deep Neural Networks. NeurIPS 2017.",
-    "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
-)
+    def losses(self, stage: str) -> list[Series]:
+        """Every run's training loss by epoch in one stage; a run is spelt MODEL/STAGE/SEED."""
+        rows = self.metrics.filter((pl.col("name") == "loss_nats") & (pl.col("split") == "train")).sort("run", "epoch")
+        found, rank = [], list(MODELS)
+        for (run,), of in rows.group_by("run", maintain_order=True):
+            model, _, rest = str(run).partition("/")
+            name, _, seed = rest.partition("/")
+            if name == stage and seed.isdigit():
+                epochs, values = tuple(map(float, of["epoch"])), tuple(of["value"])
+                found.append(Series(Measure("loss", "nats"), model, f"{model} {int(seed)}", int(seed), epochs, values))
+        return sorted(found, key=lambda s: (rank.index(s.site) if s.site in rank else len(rank), s.seed))
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
@@ -443,54 +214,57 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:
     """How many are right with and without pretraining, what survives without q, k or v, and every claim with its parts."""
     numbers = RecallNumbers.of(tables)
-    rows = numbers.claims.to_dicts()
-    judged: list[Finding] = []
-    for whole in verdict_findings(numbers.claims):
-        mine = [row for row in rows if row["claim"] == whole.claim]
-        judged += [_whole(whole, row) for row in mine if row["part"] is None]
-        judged += [_part(row) for row in mine if row["part"] is not None and row["decides"]]
-    return (*present(_right(numbers, about.facts.examples), _survival(numbers)), *judged)
-
-
-def _whole(found: Finding, row: Mapping[str, Any]) -> Finding:
-    """A claim's verdict; its numbers are said with its parts, each with its own places."""
-    said = words.why_open(dict(row))
-    why = f" ({said})" if said else ""
-    return replace(found, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}")
-
-
-def _part(row: Mapping[str, Any]) -> Finding:
-    """What a deciding part says, and what was found."""
-    values = () if row["effect"] is None else (Estimate(*(row[key] for key in ("part", "effect", "low", "high", "n"))),)
-    said = f"{row['sentence']}: {words_for(values[0], True) if values else 'not measured'}"
-    own = {key: row[key] for key in ("source", "claim", "verdict", "part")}
-    return Finding("part", said, row["unit"] or "", values, **own, per="name")
-
-
-def _survival(numbers: RecallNumbers) -> Finding | None:
-    """What stays of retrieved answers without q, k or v of one layer; null where it was not measured."""
+    found = [_right(numbers, about.facts.examples)]
     rows = numbers.measures.where("survival", subject=numbers.deep, group=RETRIEVED).by("component")
-    found = {c: [row for row in rows.get(c, ()) if row.layer is not None] for c in "qkv"}
-    values = tuple(
-        Estimate(c, fmean(row.value for row in mine), n=max(row.n or 0 for row in mine))
-        for c, mine in found.items()
-        if mine
-    )
-    what = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
-    said = f"{what.capitalize()}: {words.listed([f'{one.name} {share_words(one.mean or 0.0)}' for one in values])}."
-    one = Finding("survival", said, "of the answers", values, source=SOURCE.key, what=what, per="name", signed=False)
-    return one if values else None
+    layered = {c: [row for row in rows.get(c, ()) if row.layer is not None] for c in "qkv"}
+    if any(layered.values()):
+        values = tuple(
+            Estimate(c, fmean(r.value for r in of), n=max(r.n or 0 for r in of)) for c, of in layered.items() if of
+        )
+        what = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
+        text = f"{what.capitalize()}: {words.listed([f'{one.name} {words.share(one.mean or 0.0)}' for one in values])}."
+        more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
+        found.append(Finding("survival", text, "of the answers", values, **more))
+    parts = numbers.claims.to_dicts()
+    for whole in verdict_findings(numbers.claims):
+        mine = [row for row in parts if row["claim"] == whole.claim]
+        for row in (
+            row for row in mine if row["part"] is None
+        ):  # numbers are said with parts, each with its own places
+            why = f" ({said})" if (said := words.why_open(dict(row))) else ""
+            found.append(replace(whole, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}"))
+        for row in (row for row in mine if row["part"] is not None and row["decides"]):
+            effect = Estimate(*(row[key] for key in ("part", "effect", "low", "high", "n")))
+            values = () if effect.mean is None else (effect,)
+            text = f"{row['sentence']}: {words_for(effect, True) if values else 'not measured'}"
+            own = {key: row[key] for key in ("source", "claim", "verdict", "part")}
+            found.append(Finding("part", text, row["unit"] or "", values, **own, per="name"))
+    return tuple(found)
+
+
+def _right(numbers: RecallNumbers, named: bool) -> Finding:
+    """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
+    found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
+    base = numbers.number("accuracy", BASELINE)
+    values = tuple(number.estimate(m) for m, number in (found | ({BASELINE: base} if base else {})).items())
+    what, text = "right answers to questions held out", "No question has a known answer."
+    if found:
+        right = "; ".join(f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items())
+        place = f"'{numbers.commonest}'" if named and numbers.commonest else "the commonest place"
+        tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
+        text = f"{what.capitalize()}: {right}{tail}."
+    more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
+    return Finding("accuracy", text, "of the answers", values if found else (), **more)
 
 
 def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
     several = len(numbers.seeds) > 1
-    drawn = "names and seeds" if several else "names"
     tail = "" if several else " There is one seed, so that they speak of these trained models alone."
-    said = f"Intervals and p-values are from resampling {drawn}.{tail}"
+    drawn = f"Intervals and p-values are from resampling {'names and seeds' if several else 'names'}.{tail}"
     if "B-2" not in numbers.claims["claim"].to_list():
-        return (said,)
+        return (drawn,)
     return (
-        said,
+        drawn,
         "B-2 and B-3 are about an AUROC, and two-sided about one half. In B-2 a regression ranks answers about names that it was "
         "not fitted on. A value well above one half means that right answers can be distinguished from wrong ones; one well below "
         "means that the regression fails on names held out, as what it learnt of the others does not carry over, not that answers "
@@ -498,130 +272,111 @@ def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
     )
 
 
-def _right(numbers: RecallNumbers, named: bool) -> Finding:
-    """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
-    found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
-    said = "; ".join(f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items())
-    base = numbers.number("accuracy", BASELINE)
-    place = f"'{numbers.commonest}'" if named and numbers.commonest else "the commonest place"
-    tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
-    values = tuple(number.estimate(m) for m, number in (found | ({BASELINE: base} if base else {})).items())
-    what = "right answers to questions held out"
-    said = f"{what.capitalize()}: {said}{tail}." if said else "No question has a known answer."
-    own = ("accuracy", said, "of the answers", values if found else ())
-    return Finding(*own, source=SOURCE.key, what=what, per="name", signed=False)
-
-
 def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
     """Right answers by model, beside what others reached, and by where the model met the name."""
-    said = (
+    text = (
         "The question is 'Where was … born?', the answer a place, and there is no text to look it up in: what the model does not "
         "remember, it guesses. Fine-tuning shows how such questions are answered; the texts about the people held out "
         "are read in pretraining alone.",
         str(_right(numbers, facts.examples)),
+        *([facts.part] if facts.part else []),
     )
-    references, part = facts.references, facts.part
-    every = [
-        Share(COLUMNS.get(c, c) if c else SHORT.get(m, m), m, number, tuple(s for _, s in numbers.shares(m, c)))
-        for c in (None, *CATEGORIES)
-        for m in numbers.models
-        if (number := numbers.number("accuracy", m, c))
+    rows = {(c, m): row for c in (None, *COLUMNS) for m in numbers.models if (row := numbers.number("accuracy", m, c))}
+    shares = [
+        Share(COLUMNS[c] if c else SHORT.get(m, m), m, row, tuple(s for _, s in numbers.shares(m, c)))
+        for (c, m), row in rows.items()
     ]
-    whole = [share for share in every if isinstance(share.number, MeasuredValue) and share.number.group is None]
-    met = [share for share in every if share not in whole]
-    tables = [*_by_category(numbers), *_others(references, part)]
-    figures = (_right_figure(numbers, whole, met, references, part),) if whole else ()
-    return Section("Does pretraining let it answer?", (*said, *([part] if part else [])), figures, tuple(tables))
+    held_out = [share for share, (category, _) in zip(shares, rows, strict=True) if category is None]
+    figures = (_right_figure(numbers, facts, held_out, shares[len(held_out) :]),) if held_out else ()
+    tables = []
+    if cells := [(f"{c}: {SHORT.get(m, m)}", row) for (c, m), row in rows.items() if c]:
+        lines = tuple((name, *words.cells(row, text=words.share), words.count(row.n)) for name, row in cells)
+        columns = ("Name met in, by model", "right", "95 %", "names")
+        tables.append(Table(columns, lines, "Right answers by where the model met the name"))
+    if facts.references:
+        caption = "What others reached on the same questions"
+        if facts.part:
+            caption = f"What others reached, who learnt from all of the data. {facts.part}"
+        lines = (
+            (source, *(" or ".join(map(words.share, of)) or "–" for of in both)) for source, *both in facts.references
+        )
+        tables.append(Table(("Source", "without pretraining", "with"), tuple(lines), caption))
+    return Section("Does pretraining let it answer?", text, figures, tuple(tables))
 
 
 def _right_figure(
-    numbers: RecallNumbers, whole: Sequence[Share], met: Sequence[Share], references: Sequence[Reference], part: str
+    numbers: RecallNumbers, facts: RecallFacts, held_out: Sequence[Share], met: Sequence[Share]
 ) -> Figure:
     others = {
-        SHORT["plain"]: [share for _, without, _ in references for share in without],
-        SHORT["pretrained"]: [share for _, _, pretrained in references for share in pretrained],
+        SHORT["plain"]: [share for _, without, _ in facts.references for share in without],
+        SHORT["pretrained"]: [share for _, _, pretrained in facts.references for share in pretrained],
     }
     beside = [share for found in others.values() for share in found]
     base = numbers.number("accuracy", BASELINE)
     levels = {"always the commonest place": base.value} if base else {}
-    axis = share_frame(whole, [*levels.values(), *beside])
-    panels = [share_panel("Questions held out", whole, axis, levels, others)]
+    panels = [
+        share_panel("Questions held out", held_out, share_axis(held_out, [*levels.values(), *beside]), levels, others)
+    ]
     if met:
-        axis = share_frame(met, list(levels.values()))
+        axis = share_axis(met, list(levels.values()))
         panels.append(share_panel("By where the model met the name", met, axis, levels))
-    count, seeds = max(row.n or 0 for row in numbers.measures.where("accuracy", group=None, subject=numbers.models)), ""
-    if len(numbers.seeds) > 1:
-        seeds = f", {words.several(len(numbers.seeds), 'seed')}, small marks are seeds"
+    n = words.sample(
+        max(r.n or 0 for r in numbers.measures.where("accuracy", group=None, subject=numbers.models)), "name"
+    )
+    seeds = words.several(len(numbers.seeds), "seed")
     caption = (
         "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
-        f"n\u00a0=\u00a0{words.several(count, 'name')}{seeds}."
+        f"{n}{f', {seeds}, small marks are seeds' if len(numbers.seeds) > 1 else ''}."
     )
-    if beside:
-        caption += f" Grey points are others'{f', who learnt from all of the data. {part}' if part else ', on the same questions.'}"
     key = [*keys({m: MODELS.get(m, m) for m in numbers.models})]
     key += [LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels]
-    label = "others, from all of the data" if part else "others, on the same questions"
-    key += [LegendEntry(label, OTHERS, "circle")] if beside else []
+    if beside:
+        who = f", who learnt from all of the data. {facts.part}" if facts.part else ", on the same questions."
+        caption += f" Grey points are others'{who}"
+        label = "others, from all of the data" if facts.part else "others, on the same questions"
+        key.append(LegendEntry(label, OTHERS, "circle"))
     return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
 
 
-def _by_category(numbers: RecallNumbers) -> Iterable[Table]:
-    """Right answers by where the model met the name, with the number of names."""
-    rows = [
-        (f"{c}: {SHORT.get(m, m)}", share_words(found.value), words.ends(found, text=share_words), words.count(found.n))
-        for c in CATEGORIES
-        for m in numbers.models
-        if (found := numbers.number("accuracy", m, c))
-    ]
-    if rows:
-        columns = ("Name met in, by model", "right", "95 %", "names")
-        yield Table(columns, tuple(rows), "Right answers by where the model met the name")
-
-
-def _others(references: Sequence[Reference], part: str) -> Iterable[Table]:
-    """What others reached, and what of their task this run leaves out."""
-    rows = tuple(
-        (source, *(" or ".join(map(share_words, shares)) or "–" for shares in both)) for source, *both in references
-    )
-    caption = f"What others reached, who learnt from all of the data. {part}"
-    if rows:
-        caption = caption if part else "What others reached on the same questions"
-        yield Table(("Source", "without pretraining", "with"), rows, caption)
-
-
 def _learning(numbers: RecallNumbers) -> Section | None:
-    """Losses by epoch of both stages; null where they are not at hand."""
-    curves = [c for c in numbers.curves() if c.name == "loss_nats" and c.split == "train"]
-    stages = [(stage, mine) for stage in STAGES if (mine := [c for c in curves if c.stage == stage])]
-    if not stages:
+    """Losses by epoch of both stages; None where they are not at hand."""
+    panels, ends, models = [], [], dict[str, None]()
+    for stage in STAGES:
+        runs: dict[str, list[Series]] = {}
+        for one in numbers.losses(stage):
+            runs.setdefault(one.site, []).append(one)
+        if not runs:
+            continue
+        lines = [
+            CurveLine(SHORT.get(m, m), look(m).colour, MODEL_DASHES.get(m, ()), tuple(of), look(m).shape)
+            for m, of in runs.items()
+        ]
+        axis = around([v for of in runs.values() for s in of for v in s.values], "nats per character", zero=True)
+        panels.append(curve_panel(stage.capitalize(), lines, axis, meet=True))
+        last = [f"{words.number(fmean(s.values[-1] for s in of))} ({SHORT.get(m, m)})" for m, of in runs.items()]
+        ends.append(f"{stage} {words.listed(last)}")
+        models |= dict.fromkeys(runs)
+    if not panels:
         return None
-    panels = tuple(loss_panel(stage.capitalize(), mine, SHORT) for stage, mine in stages)
-    ends = "; ".join(f"{stage} {_ends(mine)}" for stage, mine in stages)
     caption = (
         "Mean loss of a predicted character by epoch, as training saw it. In pretraining every character of a text whose span was "
-        f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {ends}. "
+        f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {'; '.join(ends)}. "
         f"{words.several(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
     )
-    key = keys({m: MODELS.get(m, m) for m in numbers.models if any(c.model == m for c in curves)})
-    figure = Figure("recall-loss", "", "Losses", caption, panels, key, at="epoch")
+    key = keys({m: MODELS.get(m, m) for m in numbers.models if m in models})
+    figure = Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch")
     return Section("How it was learned", (), (figure,))
-
-
-def _ends(curves: Sequence[RecallCurve]) -> str:
-    """The mean loss of the last epoch, by model."""
-    last = {m: [c.values[-1] for c in curves if c.model == m] for m in dict.fromkeys(c.model for c in curves)}
-    return words.listed([f"{words.number(fmean(values))} ({SHORT.get(m, m)})" for m, values in last.items()])
 
 
 def _confidence(numbers: RecallNumbers) -> Section | None:
     """Whether probabilities separate what was retrieved from what was guessed: calibration, confidence by category, ranking, and risk
-    against coverage; null without a pretrained model.
+    against coverage; None without a pretrained model.
     """
     deep = numbers.deep
     if deep is None:
         return None
     models = [m for m in numbers.models if m != "plain"]
-    said = (
+    text = (
         "An answer is retrieved where it is right and the model has met the name; it is guessed where no text has the name. "
         "What is asked here is whether the model's own confidence separates right answers from the others.",
     )
@@ -629,49 +384,39 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
         _reliability(numbers, models), _distribution(numbers, deep), _ranking(numbers, deep), _risk(numbers, models)
     )
     tables = present(_auroc(numbers, models), _thresholds(numbers, models))
-    return Section("Retrieved or guessed?", said, figures, tables) if figures or tables else None
+    return Section("Retrieved or guessed?", text, figures, tables) if figures or tables else None
 
 
-def _placed(numbers: RecallNumbers, measure: str, model: str) -> list[MeasuredValue]:
-    """Rows of a measure that stand at a probability or a share, in its order."""
-    found = [row for row in numbers.measures.where(measure, subject=model) if row.at is not None]
-    return sorted(found, key=lambda row: row.at or 0.0)
-
-
-def _path(model: str, rows: Sequence[MeasuredValue], ranged: bool = False) -> Path:
-    points = tuple((row.at or 0.0, row.value) for row in rows)
-    ends = tuple((row.low, row.high) for row in rows) if ranged else ()
-    return Path(SHORT.get(model, model), look(model), points, (), ranged, ends)
-
-
-def _said_of(numbers: RecallNumbers, measure: str, models: Iterable[str]) -> str:
+def _by_model(numbers: RecallNumbers, measure: str, models: Iterable[str]) -> str:
     """A number of each model that has it."""
     found = {m: number for m in models if (number := numbers.number(measure, m))}
     return "; ".join(f"{SHORT.get(m, m)} {words_for(number)}" for m, number in found.items())
 
 
 def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
-    found = {m: rows for m in models if (rows := _placed(numbers, "reliability", m))}
-    panels = tuple(
-        path_panel(MODELS.get(m, m).capitalize(), [_path(m, rows, True)], "probability", "share right", UNIT, True)
-        for m, rows in found.items()
-    )
-    total = max((sum(row.n or 0 for row in rows) for rows in found.values()), default=0)
-    errors = _said_of(numbers, "ece", found)
+    panels, total, found = [], 0, numbers.placed("reliability", models)
+    for m, rows in found.items():
+        points, ends = tuple((r.at or 0.0, r.value) for r in rows), tuple((r.low, r.high) for r in rows)
+        path = Path(SHORT.get(m, m), look(m), points, marks=True, ends=ends)
+        title = MODELS.get(m, m).capitalize()
+        panels.append(path_panel(title, [path], "probability", "share right", diagonal=True))
+        total = max(total, sum(row.n or 0 for row in rows))
+    errors = _by_model(numbers, "ece", found)
     tail = f" Expected calibration error: {errors}." if errors else ""
     caption = (
         "The answers in bins by the probability that the model gives them; on the dashed line a probability is what it says, below "
-        f"it the model is too sure.{tail} n\u00a0=\u00a0{words.several(total, 'answer')} a panel."
+        f"it the model is too sure.{tail} {words.sample(total, 'answer')} a panel."
     )
-    return Figure("recall-reliability", "", "Is a probability what it says?", caption, panels) if panels else None
+    title = "Is a probability what it says?"
+    return Figure("recall-reliability", "", title, caption, tuple(panels)) if panels else None
 
 
 def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.of_model(deep)
-    found = {c: probabilities(of) for c in CATEGORIES if len(of := answers.filter(pl.col("category") == c))}
+    found = {c: probabilities(of) for c in COLUMNS if len(of := answers.filter(pl.col("category") == c))}
     if not found:
         return None
-    paths = [Path(c, look(c), tuple(cumulative(v)), dash(i)) for i, (c, v) in enumerate(found.items())]
+    paths = [Path(c, look(c), tuple(cumulative(v)), DASHES[i]) for i, (c, v) in enumerate(found.items())]
     middle = "; ".join(
         f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in found.items()
     )
@@ -679,43 +424,43 @@ def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
         f"The share of answers whose probability is at most so high, by where the model met the name; "
         f"{MODELS.get(deep, deep)}. The further right a line, the surer. Medians: {middle}, n counting answers."
     )
-    panel = path_panel("Confidence by category", paths, "probability of the answer", "share of answers", UNIT)
+    panel = path_panel("Confidence by category", paths, "probability of the answer", "share of answers")
     return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys({c: c for c in found}))
 
 
 def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.of_model(deep, "valid").drop_nulls("correct")
-    marks = [look(c) for c in CATEGORIES]
-    paths, key = [], []
-    for i, (score, name) in enumerate(SCORES.items()):
-        if points := roc(*scored(answers, score)):
-            paths.append(Path(name, marks[i], tuple(points), dash(i)))
-            key.append(LegendEntry(name, marks[i].colour, marks[i].shape))
+    right: list[bool] = answers["correct"].to_list()
+    paths = []
+    for score, category, dashes in zip(SCORES, COLUMNS, DASHES, strict=True):
+        column = answers["log_probability" if score == "probability" else score].to_list()
+        if points := roc([-v if score == "entropy" else v for v in column], right):
+            paths.append(Path(SCORES[score], look(category), tuple(points), dashes))
     if not paths:
         return None
     caption = (
         "Of the answers to the questions held out, the share of right ones that score above a line against that of wrong ones, "
         f"for every line. On the dashed diagonal a score is at chance; {MODELS.get(deep, deep)}. "
-        f"n\u00a0=\u00a0{words.several(len(answers), 'answer')}, "
-        f"{words.count(sum(answers['correct'].to_list()))} right."
+        f"{words.sample(len(answers), 'answer')}, {words.count(sum(right))} right."
     )
     if area := numbers.number("auroc_probability", deep):
         caption += f" Area under the curve of the probability: {words_for(area)}."
-    panel = path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", UNIT, True)
-    return Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), tuple(key))
+    panel = path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", diagonal=True)
+    key = tuple(LegendEntry(path.name, path.look.colour, path.look.shape) for path in paths)
+    return Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), key)
 
 
 def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
-    found = {m: rows for m in models if (rows := _placed(numbers, "risk", m))}
+    found = numbers.placed("risk", models)
     if not found:
         return None
-    areas, count = _said_of(numbers, "aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
+    areas, count = _by_model(numbers, "aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
     caption = (
         "The share of wrong answers among those given, when only the surest are given and the others held back."
-        f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} n\u00a0=\u00a0{words.several(count, 'name')}."
+        f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} {words.sample(count, 'name')}."
     )
-    paths = [_path(m, rows) for m, rows in found.items()]
-    panel = path_panel("An abstaining model", paths, "share of questions answered", "share wrong", UNIT)
+    paths = [Path(SHORT.get(m, m), look(m), tuple((r.at or 0.0, r.value) for r in rows)) for m, rows in found.items()]
+    panel = path_panel("An abstaining model", paths, "share of questions answered", "share wrong")
     return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys({m: MODELS.get(m, m) for m in found}))
 
 
@@ -729,28 +474,23 @@ def _auroc(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
 
 
 def _thresholds(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
-    rows = []
-    for model in models:
+    lines = []
+    for model, rows in numbers.placed("threshold_coverage", models).items():
         limits = numbers.measures.where("threshold", subject=model).first("at")
-        for row in _placed(numbers, "threshold_coverage", model):
-            said = "another for each seed" if row.value > 0 else "abstains always"
-            said = words.number(limits[row.at].value) if row.at in limits else said
-            rows.append(
-                (
-                    f"{SHORT.get(model, model)}, at most {100 * (row.at or 0.0):g}\u00a0% wrong",
-                    said,
-                    share_words(row.value),
-                )
-            )
+        for row in rows:
+            line = "another for each seed" if row.value > 0 else "abstains always"
+            line = words.number(limits[row.at].value) if row.at in limits else line
+            name = f"{SHORT.get(model, model)}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
+            lines.append((name, line, words.share(row.value)))
     caption = (
         "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong: set on the "
         "questions held out about names that it has met, or on all of them where it has met none"
     )
-    return Table(("Model and risk", "probability from", "answered"), tuple(rows), caption) if rows else None
+    return Table(("Model and risk", "probability from", "answered"), tuple(lines), caption) if lines else None
 
 
 def _unseen(numbers: RecallNumbers) -> Section | None:
-    """How often a guess is the place of the nearest known name, against chance; null where it was not measured."""
+    """How often a guess is the place of the nearest known name, against chance; None where it was not measured."""
     deep, near = numbers.deep, list(NEAR)
     rows = [*numbers.measures.where("match", subject=deep)]
     if not rows or deep is None:
@@ -761,10 +501,10 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
         expected, excess, p = (numbers.number(f"match_{m}", deep, row.group) for m in ("expected", "excess", "p"))
         column = name.replace(" ", "\n", 1)
         shares += [Share(column, "observed", row), *([Share(column, "by chance", expected)] if expected else [])]
-        chance = "–" if p is None else "< 0.001" if p.value < 0.001 else words.number(p.value)
-        by_chance = share_words(expected.value) if expected else "–"
-        cells.append((name, words.count(row.n), share_words(row.value), by_chance, words_for(excess, True), chance))
-    said = (
+        by_chance = words.share(expected.value) if expected else "–"
+        line = (name, words.count(row.n), words.share(row.value), by_chance, words_for(excess, True))
+        cells.append((*line, words.p_value(p.value if p else None)))
+    text = (
         "Asked of a name that no text has, the model still writes a place. If it goes by how names look, that place is more often the "
         "one of the most similar known name than chance would have it: chance being the same places dealt out among the names again.",
     )
@@ -773,63 +513,53 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
         f"chance; {MODELS.get(deep, deep)}. Above chance by {'; '.join(f'{c[0]} {c[4]}' for c in cells)}. "
         f"n\u00a0=\u00a0{'; '.join(f'{c[0]} {c[1]}' for c in cells)} names."
     )
-    panel = share_panel("Follows the nearest name", shares, share_frame(shares))
+    panel = share_panel("Follows the nearest name", shares, share_axis(shares))
     key = keys({"observed": "observed", "by chance": "by chance"})
     figure = Figure("recall-unseen", "", "Guesses about unseen names", caption, (panel,), key)
     columns = ("Nearest by", "n", "match", "by chance", "excess", "p")
     table = Table(columns, tuple(cells), "Matches of n names against chance, p from permutations")
-    return Section("Names it never saw", said, (figure,), (table,))
+    return Section("Names it never saw", text, (figure,), (table,))
 
 
 def _survived(numbers: RecallNumbers) -> Section | None:
-    """What survives where a layer's q, k or v are replaced; null where it was not measured."""
-    found = {measure: numbers.measures.where(measure) for measure in SURVIVAL}
-    mine = {measure: rows.where(subject=numbers.deep or numbers.models[0]) for measure, rows in found.items() if rows}
-    figures = tuple(_survival_figure(measure, rows) for measure, rows in mine.items() if rows)
-    cells = [
-        (
-            f"{SHORT.get(row.subject, row.subject)}, {_kind(row.group)}: {row.component}@{row.layer}, {SHORTLY[measure]}",
-            share_words(row.value),
-            words.ends(row, text=share_words),
-            words.count(row.n),
+    """What survives where a layer's q, k or v are replaced; None where it was not measured."""
+    figures, lines = [], []
+    for measure, (by, shortly) in SURVIVAL.items():
+        rows = numbers.measures.where(measure)
+        for row in rows:
+            kind = KINDS.get(row.group or "", str(row.group))
+            name = f"{SHORT.get(row.subject, row.subject)}, {kind}: {row.component}@{row.layer}, {shortly}"
+            lines.append((name, *words.cells(row, text=words.share), words.count(row.n)))
+        model = numbers.deep or numbers.models[0] if rows else ""
+        groups = rows.where(subject=model).by("group")
+        panels: dict[str, list[Bar]] = {}
+        counts, least = [], []
+        for group in (k for k in dict.fromkeys((*KINDS, *groups)) if k in groups):
+            mine, kind = sorted(groups[group], key=lambda row: row.layer or 0), KINDS.get(group or "", str(group))
+            panels[kind.capitalize()] = [row.bar for row in mine]
+            counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
+            fewest = min(mine, key=lambda row: row.value)
+            least.append(f"{kind} {words.share(fewest.value)} at {fewest.component}@{fewest.layer}")
+        if not panels:
+            continue
+        caption = (
+            "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
+            f"{by}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
+            f"{MODELS.get(model, model)}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
-        for measure, rows in found.items()
-        for row in rows
-    ]
-    if not cells:
+        names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
+        figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
+    if not lines:
         return None
-    said = (
+    text = (
         "If an answer is retrieved through what attention reads in one layer, it changes when that layer's queries, keys or values say "
         "nothing of this question. An answer that is guessed need not depend on them in the same way.",
         "Retrieved: right about a name met in pretraining alone, so that nothing but that text can have held it. Wrong: another place "
         "for such a name. Taught: right about a name that fine-tuning asked about. Guessed: about a name met in no text.",
     )
     columns = ("Model, kind of answer and replacement", "the same", "95 %", "names")
-    table = Table(columns, tuple(cells), "Every replacement, in every model")
-    return Section("Where do q, k and v come in?", said, figures, (table,))
-
-
-def _kind(group: str | None) -> str:
-    return SHOWN.get(group or "", str(group))
-
-
-def _survival_figure(measure: str, rows: Measures) -> Figure:
-    """A panel for each kind of answer, of one model."""
-    model, by, panels, counts, least = rows.rows[0].subject, SURVIVAL[measure], [], [], []
-    groups = rows.by("group")
-    for group in (k for k in dict.fromkeys((*KINDS, *groups)) if k in groups):
-        mine, kind = sorted(groups[group], key=lambda row: row.layer or 0), _kind(group)
-        panels.append(layer_panel(kind.capitalize(), [row.bar for row in mine], UNIT, zero=False))
-        counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
-        fewest = min(mine, key=lambda row: row.value)
-        least.append(f"{kind} {share_words(fewest.value)} at {fewest.component}@{fewest.layer}")
-    caption = (
-        "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
-        f"{by}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
-        f"{MODELS.get(model, model)}. n\u00a0=\u00a0{'; '.join(counts)}."
-    )
-    names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
-    return Figure(*names, caption, tuple(panels), layer_key([row.bar for row in rows])[:-1])
+    table = Table(columns, tuple(lines), "Every replacement, in every model")
+    return Section("Where do q, k and v come in?", text, tuple(figures), (table,))
 
 
 def _examples(numbers: RecallNumbers) -> Section | None:
@@ -838,25 +568,174 @@ def _examples(numbers: RecallNumbers) -> Section | None:
     if deep is None:
         return None
     answers = numbers.of_model(deep).filter(pl.col("seed") == numbers.seeds[0])
-    held = answers.filter(pl.col("split") == "valid")
-    right = held.filter(pl.col("correct") & (pl.col("category") != UNSEEN))
-    wrong = held.filter(~pl.col("correct") & (pl.col("category") != UNSEEN))
-    unseen = answers.filter(pl.col("category") == UNSEEN)
+    held, unseen = answers.filter(pl.col("split") == "valid"), pl.col("category") == UNSEEN
+    kinds = {
+        "retrieved": held.filter(pl.col("correct") & ~unseen),
+        "wrong": held.filter(~pl.col("correct") & ~unseen),
+        "guessed: in no text": answers.filter(unseen),
+    }
     rows: list[dict[str, Any]] = []
-    for kind, of in (("retrieved", right), ("wrong", wrong), ("guessed: in no text", unseen)):
+    for kind, of in kinds.items():
         picked = sorted(of.iter_rows(named=True), key=lambda r: digest(r["name"]))[:EXAMPLES]
         rows += [{**row, "kind": kind} for row in picked]
     if not rows:
         return None
     rows.sort(key=lambda r: digest(f"shown {r['name']}"))
     asked = [
-        (f"{i}. {r['question']}", r["answer"] or "–", share_words(probabilities(pl.DataFrame([r]))[0]))
+        (f"{i}. {r['question']}", r["answer"] or "–", words.share(probabilities(pl.DataFrame([r]))[0]))
         for i, r in enumerate(rows, start=1)
     ]
-    answers = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
-    said = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
+    origins = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
+    text = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
     tables = (
         Table(("Question", "answer", "probability"), tuple(asked), "Questions and answers"),
-        Table(("Name", "the answer was", "right place"), tuple(answers), "What they were"),
+        Table(("Name", "the answer was", "right place"), tuple(origins), "What they were"),
     )
-    return Section("Which are retrieved, which are guessed?", (said,), (), tables)
+    return Section("Which are retrieved, which are guessed?", (text,), (), tables)
+
+
+def words_for(number: HasInterval | None, signed: bool = False, share: bool = False) -> str:
+    """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
+    if number is None:
+        return "–"
+    return spoken_subject(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
+
+
+def probabilities(answers: pl.DataFrame) -> list[float]:
+    """The probability of every answer, from the sum of its log-probabilities, lowest first."""
+    return sorted(math.exp(min(0.0, v)) for v in answers["log_probability"].to_list())
+
+
+def thin(values: Sequence[V], most: int = 200) -> list[V]:
+    """At most so many of the values, evenly spaced, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def cumulative(values: Sequence[float]) -> list[Point]:
+    """Points (value, share of values up to it) of sorted values, from a share of 0."""
+    return [(values[0], 0.0), *thin([(v, (i + 1) / len(values)) for i, v in enumerate(values)])]
+
+
+def roc(scores: Sequence[float], correct: Sequence[bool]) -> list[Point]:
+    """Points (share of wrong answers, share of right answers) that score at least so high, the highest first.
+
+    Scores that are equal are taken together. Empty where all are right or all wrong.
+    """
+    right, wrong = sum(correct), len(correct) - sum(correct)
+    if not right or not wrong:
+        return []
+    points, above = [(0.0, 0.0)], [0, 0]
+    ordered = sorted(zip(scores, correct, strict=True), key=lambda pair: -pair[0])
+    for i, (score, is_right) in enumerate(ordered):
+        above[is_right] += 1
+        if i + 1 == len(ordered) or ordered[i + 1][0] != score:
+            points.append((above[0] / wrong, above[1] / right))
+    return thin(points)
+
+
+class Share(NamedTuple):
+    """A share in one column of a panel, of one group: its number, and every seed's own."""
+
+    column: str
+    group: str
+    number: MeasuredValue
+    seeds: tuple[float, ...] = ()
+
+
+class Path(NamedTuple):
+    """A line of a panel: its name, its look, and its points; with `marks` every point has a mark, and its interval."""
+
+    name: str
+    look: Mark
+    points: tuple[Point, ...]
+    dash: tuple[int, ...] = ()
+    marks: bool = False
+    ends: tuple[tuple[float | None, float | None], ...] = ()
+
+
+def look(name: str) -> Mark:
+    """Colour and shape of a model, a category or a kind of answer."""
+    return LOOKS.get(name, render.OTHER)
+
+
+def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
+    """A key of marks, from what has a look to what it is called."""
+    return tuple(LegendEntry(name, look(of).colour, look(of).shape) for of, name in named.items())
+
+
+def share_axis(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
+    """The axis that holds every share of a figure, from 0 up."""
+    ends = [e for s in shares for e in (s.number.mean, s.number.low, s.number.high) if e is not None]
+    values = [*ends, *(v for s in shares for v in s.seeds), *more]
+    axis = around(values, "share", zero=True)
+    return axis._replace(high=min(axis.high, 1.03), low=axis.low if min(values, default=0.0) < 0 else 0.0)
+
+
+def share_panel(
+    title: str,
+    shares: Sequence[Share],
+    axis: SharedAxis,
+    levels: Mapping[str, float] | None = None,
+    others: Mapping[str, Sequence[float]] | None = None,
+) -> Panel:
+    """Shares in columns, with 95 % intervals and every seed's point beside its mean.
+
+    `levels` are dashed lines, by name; `others` are numbers of others in a column, small and grey. A line break in the
+    name of a column is one.
+    """
+    columns, groups = (list(dict.fromkeys(getattr(s, of) for s in shares)) for of in ("column", "group"))
+    single, levels = len(shares) == len(columns), levels or {}
+    rows, dots = [], []
+    for s in shares:
+        row, slot = {"column": s.column, "group": s.group}, "" if single else s.group
+        rows.append(row | {"slot": slot, "value": s.number.mean, "low": s.number.low, "high": s.number.high})
+        dots += [row | {"slot": f"{slot} seeds", "value": v} for v in s.seeds if len(s.seeds) > 1]
+    beside = [{"column": c, "value": v} for c in columns for v in (others or {}).get(c, ())]
+    slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
+    side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
+    x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
+    grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
+    behind = [grey.encode(x, axis.axis("value"))] if beside else []
+    lines = [Level(name, level) for name, level in levels.items()]
+    layers = marks(rows, axis, x, {g: look(g) for g in groups}, slots, lines, dots, behind)
+    wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
+    text = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
+    text = f"{title}: shares. {text}." + "".join(f" {name} {value:.3g}." for name, value in levels.items())
+    return Panel(title, lay(title, *layers, width=wide), text, (), {})
+
+
+def path_panel(title: str, paths: Sequence[Path], x_title: str, y_title: str, diagonal: bool = False) -> Panel:
+    """Lines over a share from 0 to 1; `diagonal` draws where both are the same."""
+    ticks = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], tickCount=40, format="~g")
+    x = alt.X("x:Q", scale=alt.Scale(domain=[-0.03, 1.03], nice=False, clamp=True), title=x_title, axis=ticks)
+    y = UNIT._replace(unit=y_title)
+    colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
+    layers: list[alt.Chart] = []
+    if diagonal:
+        ends = [{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]
+        line = chart_of("level0", ends).mark_line(color=render.BASELINE, strokeDash=[5, 3], strokeWidth=1)
+        layers.append(line.encode(x, y.axis("y")))
+    rows, marked, ranged = [], [], []
+    for number, path in enumerate(paths):
+        own = {"line": f"{number}", "name": path.name, "colour": path.look.colour}
+        own |= {"dash": list(path.dash), "shape": path.look.shape}
+        mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(path.points)]
+        rows += mine
+        step = max(1, len(mine[1:-1]) // 4)  # a few points of a long line carry its mark, other ones for each line
+        marked += mine if path.marks else mine[1:-1][number * step // 4 :: step][:4]
+        pairs = zip(mine, path.ends, strict=True) if path.ends else ()
+        ranged += [row | {"low": e[0], "high": e[1]} for row, e in pairs if e[0] is not None and e[1] is not None]
+    if ranged:
+        bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)
+        layers.append(bars.encode(x, y.axis("low"), alt.Y2("high"), colour))
+    curves, dash = chart_of("main", rows).mark_line(strokeWidth=1.8), alt.StrokeDash("dash:N", scale=None)
+    layers.append(curves.encode(x, y.axis("y"), colour, dash, alt.Detail("line:N"), alt.Order("order:Q")))
+    dots = chart_of("dots", marked).mark_point(size=38, filled=True, opacity=1)
+    layers.append(dots.encode(x, y.axis("y"), colour, shape))
+    text = "; ".join(
+        "{} from ({:.2f}, {:.2f}) to ({:.2f}, {:.2f})".format(p.name, *p.points[0], *p.points[-1]) for p in paths
+    )
+    alternative = f"{title}: {y_title} over {x_title}. {text}."
+    return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NotRequired, Protocol, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from trisect.core.trace import Address
 from trisect.measure import recall
 from trisect.measure.intervention import put, zeros
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
-from trisect.stats.bootstrap import DRAWS as ANSWERS_DRAWS
+from trisect.stats import bootstrap
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.null import permutation_p
 from trisect.stats.shares import jeffreys
@@ -111,6 +112,12 @@ NEIGHBOURS: dict[str, type[pl.DataType]] = {
     "place": TEXT,
 }
 
+CATEGORIES = {  # where a name stood: in pretraining, in fine-tuning
+    (True, True): "pretraining and fine-tuning",
+    (True, False): "pretraining only",
+    (False, True): "fine-tuning only",
+    (False, False): "neither",
+}
 AnswerSeeds: TypeAlias = list[pl.DataFrame]  # one model's answers, a table for each of its seeds
 NameWeights: TypeAlias = Float[np.ndarray, "R N"]  # how often each answer counts in every draw of names
 # a seed's answers and their weights in every draw -> numbers [R] or [R C]
@@ -120,21 +127,20 @@ OfAnswers: TypeAlias = Callable[[pl.DataFrame, NameWeights], Float[np.ndarray, "
 class AnswerBootstrap:
     """Numbers of tables of answers in draws of their names, crossed with draws of seeds (stats.CrossedBootstrap)."""
 
-    def __init__(self, seed: int = 0, draws: int = ANSWERS_DRAWS) -> None:
+    def __init__(self, seed: int = 0, draws: int = bootstrap.DRAWS) -> None:
         self.seed = seed
         self._crossed = CrossedBootstrap(seed, draws)
 
     def __call__(self, seeds: Sequence[pl.DataFrame], of: OfAnswers) -> CrossedEstimate:
         """`of` each seed's answers, on all of them and in every draw of their names."""
-        return self._crossed(_names(seeds), lambda seed, weights: of(seeds[seed], weights))
+        return self._crossed(self._names(seeds), lambda seed, weights: of(seeds[seed], weights))
 
     def share(self, seeds: Sequence[pl.DataFrame], of: OfAnswers, stream: int = 0) -> CrossedEstimate:
         """The same for one share of the names; shares that are compared need a `stream` each."""
-        return self._crossed.share(_names(seeds), lambda seed, weights: of(seeds[seed], weights), stream)
+        return self._crossed.share(self._names(seeds), lambda seed, weights: of(seeds[seed], weights), stream)
 
-
-def _names(seeds: Sequence[pl.DataFrame]) -> list[list[str]]:
-    return [answers["name"].to_list() for answers in seeds]
+    def _names(self, seeds: Sequence[pl.DataFrame]) -> list[list[str]]:
+        return [answers["name"].to_list() for answers in seeds]
 
 
 def neighbours(
@@ -262,12 +268,22 @@ def measure_rows(
     redrawn, rows = AnswerBootstrap(seed, draws), []
     for model in sorted(set(answers["model"])):
         mine = answers.filter(pl.col("model") == model)
-        for part in (_accuracies, _calibration, _discrimination, _abstaining):
-            rows += [{"subject": model} | row for row in part(mine, redrawn)]
-        rows += [{"subject": model} | row for row in _matches(mine, nearest, redrawn)]
-    found = _baseline(answers, redrawn)
-    if found is not None:
-        rows.append({"subject": "baseline", "measure": "accuracy"} | found.row())
+        rows += [
+            {"subject": model} | row
+            for row in (
+                *_accuracies(mine, redrawn),
+                *_calibration(mine, redrawn),
+                *(row | found.row() for row, found in _separations(mine, redrawn)),
+                *_abstaining(mine, redrawn),
+                *_matches(mine, nearest, redrawn),
+            )
+        ]
+    place = commonest_place(answers)  # always answering that is the same of every model and seed
+    valid = answers.filter((pl.col("split") == "valid") & pl.col("gold").is_not_null())
+    if place is not None and not valid.is_empty():
+        model = "plain" if "plain" in valid["model"] else valid["model"][0]
+        seeds = by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
+        rows.append({"subject": "baseline", "measure": "accuracy"} | redrawn.share(seeds, _accuracy).row())
     return [{"stack": "plain"} | row for row in rows]
 
 
@@ -286,7 +302,16 @@ def judge(
     for model in ("plain", "pretrained"):
         if seeds := valid_answers(answers.filter(pl.col("model") == model)):
             found[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
-    found |= _lead(answers, redrawn)
+    place, plain = commonest_place(answers), answers.filter(pl.col("model") == "plain")
+    if place is not None and valid_answers(plain):
+        # Where only one of the plain model and the commonest place is right: the difference of the two is that of accuracies.
+        # Apart, neither is taken for certain where it never happens.
+        alone = {
+            "plain_alone_right": pl.col("correct") & (pl.col("gold") != place),
+            "baseline_alone_right": ~pl.col("correct") & (pl.col("gold") == place),
+        }
+        for stream, (name, which) in enumerate(alone.items(), 1):
+            found[name] = redrawn.share(valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
     mine = answers.filter(pl.col("model") == asked_of(answers))
     for row, one in _separations(mine, redrawn):
         found[f"{row['measure']}_excess"] = one.minus(0.5)
@@ -298,44 +323,19 @@ def judge(
     return judge_sampled(SOURCE, {name: one.draws for name, one in found.items()}, values, 0, about, each=each)
 
 
-def _lead(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> dict[str, CrossedEstimate]:
-    """Where only one of the plain model and the commonest place is right: the difference of the two is that of accuracies.
-
-    Apart, neither is taken for certain where it never happens.
-    """
-    place, plain = commonest_place(answers), answers.filter(pl.col("model") == "plain")
-    if place is None or not valid_answers(plain):
-        return {}
-    alone = {
-        "plain_alone_right": pl.col("correct") & (pl.col("gold") != place),
-        "baseline_alone_right": ~pl.col("correct") & (pl.col("gold") == place),
-    }
-    return {
-        name: redrawn.share(valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
-        for stream, (name, which) in enumerate(alone.items(), 1)
-    }
-
-
-def _baseline(answers: pl.DataFrame, redrawn: AnswerBootstrap) -> CrossedEstimate | None:
-    """Always the commonest place, on the valid questions: the same of every model and seed."""
-    place = commonest_place(answers)
-    valid = answers.filter((pl.col("split") == "valid") & pl.col("gold").is_not_null())
-    if place is None or valid.is_empty():
-        return None
-    model = "plain" if "plain" in valid["model"] else valid["model"][0]
-    seeds = by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
-    return redrawn.share(seeds, _accuracy)
-
-
 def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Accuracy and mean probability, on the valid questions and by where the model met the name."""
+
+    def mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
+        return weights @ probability(answers) / weights.sum(-1)
+
     groups: dict[str | None, pl.DataFrame] = {None: mine.filter(pl.col("split") == "valid")}
     groups |= {c: mine.filter(pl.col("category") == c) for c in sorted(mine["category"].unique().to_list())}
     for group, rows in groups.items():
         if seeds := by_seed(rows.drop_nulls("correct")):
             yield {"measure": "accuracy", "group": group} | redrawn.share(seeds, _accuracy).row()
         if seeds := by_seed(rows):
-            yield {"measure": "mean_probability", "group": group} | redrawn(seeds, _mean_probability).row()
+            yield {"measure": "mean_probability", "group": group} | redrawn(seeds, mean_probability).row()
 
 
 def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
@@ -354,11 +354,6 @@ def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRo
         yield own | {"value": share, "low": low, "high": high, "n": int(found.weight[b])}
 
 
-def _discrimination(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
-    for row, found in _separations(mine, redrawn):
-        yield row | found.row()
-
-
 def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
     """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
     if not (seeds := valid_answers(mine)):
@@ -366,28 +361,35 @@ def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple
     for score in SCORES:
         found = redrawn(seeds, lambda a, w, s=score: recall.auroc(sureness(a, s), right(a), w))
         yield {"measure": f"auroc_{score}"}, found
-    seen = [_out_of_fold(answers) for answers in seeds]
-    by = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
-    yield {"measure": "auroc_answer_string"}, by
-
-
-def _out_of_fold(answers: pl.DataFrame) -> pl.DataFrame:
-    """The answers with how right each looks from its string alone (`seen`), and its fold: names are dealt once."""
-    features = answers.select(
-        pl.col("place_count").log1p().alias("frequency"),
-        pl.col("answer").str.len_chars().cast(REAL).alias("length"),
-        pl.col("known_place").cast(REAL).alias("known"),
-    )
-    found = recall.tell_apart(features.to_numpy(), right(answers), answers["name"].to_list())
-    return answers.with_columns(seen=found.scores, fold=found.folds)
+    seen = []  # the answers with how right each looks from its string alone, and its fold: names are dealt once
+    for answers in seeds:
+        features = answers.select(
+            pl.col("place_count").log1p().alias("frequency"),
+            pl.col("answer").str.len_chars().cast(REAL).alias("length"),
+            pl.col("known_place").cast(REAL).alias("known"),
+        )
+        by = recall.tell_apart(features.to_numpy(), right(answers), answers["name"].to_list())
+        seen.append(answers.with_columns(seen=by.scores, fold=by.folds))
+    found = redrawn(seen, lambda a, w: recall.auroc(a["seen"].to_numpy(), right(a), w, a["fold"].to_numpy()))
+    yield {"measure": "auroc_answer_string"}, found
 
 
 def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
     if not (seeds := valid_answers(mine)):
         return
-    yield {"measure": "aurc"} | _honest(redrawn(seeds, lambda a, w: _curve(a, w).area).row(), seeds)
-    risks = redrawn(seeds, _risks)
+
+    def curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
+        return recall.risk_coverage(probability(answers), right(answers), weights)
+
+    def risks_at(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
+        """The risk at the highest threshold that answers at least so many, for each of COVERAGES."""
+        found = curve(answers, weights)
+        reached = [(found.coverage >= coverage - 1e-9).argmax(-1) for coverage in COVERAGES]
+        return np.take_along_axis(found.risk, np.stack(reached, -1), -1)
+
+    yield {"measure": "aurc"} | _honest(redrawn(seeds, lambda a, w: curve(a, w).area).row(), seeds)
+    risks = redrawn(seeds, risks_at)
     for place, coverage in enumerate(COVERAGES):
         yield {"measure": "risk", "at": coverage} | _honest(risks.at(place).row(), seeds)
     held = by_seed(held_out(mine))
@@ -405,17 +407,6 @@ def _honest(row: dict[str, float | None], seeds: AnswerSeeds) -> dict[str, float
     return row if len(kinds) == 2 else row | {"low": None, "high": None}
 
 
-def _curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
-    return recall.risk_coverage(probability(answers), right(answers), weights)
-
-
-def _risks(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R C"]:
-    """The risk at the highest threshold that answers at least so many, for each of COVERAGES."""
-    curve = _curve(answers, weights)
-    reached = [(curve.coverage >= coverage - 1e-9).argmax(-1) for coverage in COVERAGES]
-    return np.take_along_axis(curve.risk, np.stack(reached, -1), -1)
-
-
 def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """How often answers about names met nowhere are the place of the nearest known name, against random pairing."""
     for kind in MATCHES:
@@ -424,16 +415,12 @@ def _matches(mine: pl.DataFrame, nearest: pl.DataFrame | None, redrawn: AnswerBo
         found, own = redrawn(seeds, _follows), {"group": kind}
         for place, name in enumerate(("match", "match_expected", "match_excess")):
             yield own | {"measure": name} | found.at(place).row()
-        p = permutation_p(_agreement(seeds), np.random.default_rng([redrawn.seed, 3]))
+        # agreements of the names that every seed has a neighbour for, summed over seeds
+        shared = set.intersection(*(set(answers["name"].to_list()) for answers in seeds))
+        kept = [answers.filter(pl.col("name").is_in(list(shared))).sort("name") for answers in seeds]
+        agree = [recall.agreement(answers["answer"].to_list(), answers["neighbour"].to_list()) for answers in kept]
+        p = permutation_p(np.sum(agree, axis=0), np.random.default_rng([redrawn.seed, 3]))
         yield own | {"measure": "match_p", "value": p if np.isfinite(p) else None, "n": found.units}
-
-
-def _agreement(seeds: AnswerSeeds) -> Float[np.ndarray, "N N"]:
-    """Agreements of the names that every seed has a neighbour for, summed over seeds."""
-    shared = set.intersection(*(set(answers["name"].to_list()) for answers in seeds))
-    kept = [answers.filter(pl.col("name").is_in(list(shared))).sort("name") for answers in seeds]
-    found = [recall.agreement(answers["answer"].to_list(), answers["neighbour"].to_list()) for answers in kept]
-    return np.sum(found, axis=0)
 
 
 def _follows(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, "R 3"]:
@@ -445,11 +432,6 @@ def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, 
     return weights @ right(answers) / weights.sum(-1)
 
 
-def _mean_probability(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
-    return weights @ probability(answers) / weights.sum(-1)
-
-
-COMPONENTS = ("q", "k", "v")
 MEASURES = {"mean": "survival", "zero": "survival_zero"}
 RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "made up")
 
@@ -502,22 +484,19 @@ def survived(answerer: EditedAnswering, answers: Iterable[AnswerRow]) -> list[Su
         return []
     again = answerer.reproduces(asked, said)
     means, rows = answerer.means(asked, said), list[Survived]()
-    for address in sorted(answerer.shape.heads):
-        for how, source in (("mean", means[address]), ("zero", zeros())):
-            for component in COMPONENTS:
-                write = {address: put([SiteTarget(address, component, None)], source)}
-                same = answerer.reproduces(asked, said, write)
-                for group in GROUPS:
-                    of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
-                    if of:
-                        place = (address.stack, address.layer, component)
-                        rows.append(_survived(group, how, place, {asked[i]: bool(same[i]) for i in of}))
+    for address, how, component in product(sorted(answerer.shape.heads), ("mean", "zero"), "qkv"):
+        source = means[address] if how == "mean" else zeros()
+        same = answerer.reproduces(asked, said, {address: put([SiteTarget(address, component, None)], source)})
+        for group in GROUPS:
+            of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
+            if of:
+                stays = {asked[i]: bool(same[i]) for i in of}
+                rows.append(
+                    Survived(
+                        group=group, how=how, stack=address.stack, layer=address.layer, component=component, same=stays
+                    )
+                )
     return rows
-
-
-def _survived(group: str, how: str, place: tuple[str, int, str], same: dict[str, bool]) -> Survived:
-    stack, layer, component = place
-    return {"group": group, "how": how, "stack": stack, "layer": layer, "component": component, "same": same}
 
 
 def survival_measures(rows: Iterable[SurvivedRow], seed: int = 0) -> list[NewRow]:
@@ -527,25 +506,19 @@ def survival_measures(rows: Iterable[SurvivedRow], seed: int = 0) -> list[NewRow
     place, 'survival_zero' where zero was; the subject is the model.
     """
     redrawn, found = AnswerBootstrap(seed), []
-    for key, seeds in _together(rows):
-        subject, group, how, stack, layer, component = key
-        place = {"subject": subject, "stack": stack, "layer": layer, "component": component, "group": group}
-        found.append(place | {"measure": MEASURES[how]} | redrawn.share(seeds, _share).row())
-    return found
-
-
-def _together(rows: Iterable[SurvivedRow]) -> Iterator[tuple[tuple[Any, ...], list[pl.DataFrame]]]:
-    """The seeds of one number, each as a table of names."""
-    found: dict[tuple[Any, ...], dict[int, Mapping[str, bool]]] = {}
+    seeds_of: dict[tuple[Any, ...], dict[int, Mapping[str, bool]]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("model", "group", "how", "stack", "layer", "component"))
-        found.setdefault(key, {})[row["seed"]] = row["same"]
-    for key in sorted(found):
-        seeds = [found[key][seed] for seed in sorted(found[key])]
-        yield key, [pl.DataFrame({"name": list(same), "same": [float(s) for s in same.values()]}) for same in seeds]
+        seeds_of.setdefault(key, {})[row["seed"]] = row["same"]
 
+    def share(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, " R"]:
+        with np.errstate(invalid="ignore"):  # a draw in which a seed has none of its names
+            return weights @ answers["same"].to_numpy() / weights.sum(1)
 
-def _share(answers: pl.DataFrame, weights: Float[np.ndarray, "R N"]) -> Float[np.ndarray, " R"]:
-    """The weighted share of answers that stay."""
-    with np.errstate(invalid="ignore"):  # a draw in which a seed has none of its names
-        return weights @ answers["same"].to_numpy() / weights.sum(1)
+    for key in sorted(seeds_of):
+        same = [seeds_of[key][number] for number in sorted(seeds_of[key])]
+        tables = [pl.DataFrame({"name": list(of), "same": [float(v) for v in of.values()]}) for of in same]
+        subject, group, how, stack, layer, component = key
+        place = {"subject": subject, "stack": stack, "layer": layer, "component": component, "group": group}
+        found.append(place | {"measure": MEASURES[how]} | redrawn.share(tables, share).row())
+    return found

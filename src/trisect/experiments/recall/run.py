@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -118,10 +117,23 @@ class RecallWork:
         survived = [
             SurvivedRow(model=one.model, seed=one.seed, **row) for one, body in read.items() for row in body["survival"]
         ]
+        losses = [
+            {
+                "run": f"{one.model}/{stage}/{one.seed}",
+                "epoch": epoch,
+                "split": "train",
+                "name": "loss_nats",
+                "value": loss,
+            }
+            for one in lessons
+            for stage in one.stages
+            for path in (place.losses(one, stage),)
+            for epoch, loss in enumerate(read_json_list(path, DELETE.format(path)), start=1)
+        ]
         tables = {
             "answers": answers,
             "measures": frame("measures", [*measure_rows(answers, nearest), *survival_measures(survived)]),
-            "metrics": frame("metrics", _losses(place, lessons)),
+            "metrics": frame("metrics", losses),
         }
         for one in lessons:
             write_json(place.model(one) / CARD, make_card(one, answers, people))
@@ -176,24 +188,6 @@ def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> CardData
     found = [threshold(sure, right, risk) for risk in RISKS]
     rows = [ThresholdData(risk=t.risk, threshold=t.value, coverage=float(t.coverage), n=len(held)) for t in found]
     return {"question": QUESTION, "names": names, "thresholds": rows}
-
-
-def _losses(place: RecallFolder, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
-    rows = []
-    for one in lessons:
-        for stage in one.stages:
-            path = place.losses(one, stage)
-            for epoch, loss in enumerate(read_json_list(path, DELETE.format(path)), start=1):
-                rows.append(
-                    {
-                        "run": f"{one.model}/{stage}/{one.seed}",
-                        "epoch": epoch,
-                        "split": "train",
-                        "name": "loss_nats",
-                        "value": loss,
-                    }
-                )
-    return rows
 
 
 def _missing(people: People) -> list[str]:

@@ -14,7 +14,7 @@ from trisect.core.files import inside, read_record, write_json
 from trisect.core.schema import record
 from trisect.engine.drive import land
 from trisect.engine.jobs import Emit, Files, JobDesk, JobOrder, job
-from trisect.experiments.recall.rows import AnswerRow, NeighbourRow, neighbours, survived
+from trisect.experiments.recall.rows import CATEGORIES, AnswerRow, NeighbourRow, neighbours, survived
 from trisect.experiments.recall.settings import RecallRecipe
 from trisect.hf.small.gpt import Answerer, Practice, ids_of, is_model, load_weights, make_model, make_tokenizer, save
 from trisect.lm.matmul import fast_products, one_thread
@@ -32,12 +32,6 @@ from trisect.text.birth_places import (
 MODELS = ("plain", "pretrained", "left-out")
 SPLITS = ("train", "valid", "test", "invented")
 STAGES = ("pretraining", "fine-tuning")
-CATEGORIES = {
-    (True, True): "pretraining and fine-tuning",
-    (True, False): "pretraining only",
-    (False, True): "fine-tuning only",
-    (False, False): "neither",
-}
 ANSWERING = 0.05  # of the time that a lesson takes, the share of its questions
 
 
@@ -137,20 +131,12 @@ def teach(asked: RecallJob, desk: JobDesk) -> None:
         desk.keep()
         desk.say(share, words)
 
-    people = desk.read("people", _open_people)
+    def open_people(path: Path) -> People:
+        return read_people(read_record(path, "Call 'trisect recall' again: it writes the file again.", PeopleData))
+
+    people, lesson = desk.read("people", open_people), Lesson(asked.model, asked.seed)
     with one_thread(), fast_products():
-        take(
-            Lesson(asked.model, asked.seed),
-            RecallFolder(desk.scratch),
-            asked.recipe,
-            people,
-            asked.device,
-            emit,
-        )
-
-
-def _open_people(path: Path) -> People:
-    return read_people(read_record(path, "Call 'trisect recall' again: it writes the file again.", PeopleData))
+        take(lesson, RecallFolder(desk.scratch), asked.recipe, people, asked.device, emit)
 
 
 def take(lesson: Lesson, place: RecallFolder, recipe: RecallRecipe, people: People, device: str, emit: Emit) -> None:

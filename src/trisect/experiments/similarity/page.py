@@ -45,6 +45,23 @@ NAMES = {
     "cka": "linear CKA, inputs of unit covariance",
     "effective_rank": "effective rank",
 }
+ON_TEXTS = {  # unit, title and caption
+    "score_correlation": (
+        "correlation",
+        "A score and its reverse",
+        "Correlation of s_ij and s_ji over pairs of tokens: 1 a symmetric score, 0 unrelated.",
+    ),
+    "self_first_share": (
+        "share",
+        "Does a token score highest with itself?",
+        "Share of queries for which no other key scores as high as their own.",
+    ),
+    "self_ahead_share": (
+        "share",
+        "A token's score with itself among others",
+        "Mean share of other keys that score lower than the query's own; ½ by chance.",
+    ),
+}
 REFERENCES = (
     matrices.SOURCE.citation,
     "Åke Björck, Gene Golub. Numerical Methods for Computing Angles Between Linear Subspaces. Mathematics of Computation 27, 1973.",
@@ -56,24 +73,24 @@ REFERENCES = (
 )
 
 
-class HeadOverlap(NamedTuple):
-    """Every head's number of one measure; against random matrices their mean, z, and the side after Holm by stack, layer and head."""
+class HeadMeasure(NamedTuple):
+    """Every head's number of one measure, and against random matrices their mean, the heads' z, and the sides of those clear after Holm."""
 
     rows: Measures
     null: float | None
-    scores: Mapping[tuple[str, int | None, int | None], float]
+    scores: tuple[float, ...]
     sides: Mapping[tuple[str, int | None, int | None], int]
 
     @classmethod
-    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> HeadOverlap:
+    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> HeadMeasure:
         """The heads of a measure, of none where it was not measured; the null is averaged over the shapes that there are."""
         rows, null, scores, tests = (
             measures.where(f"{measure}{tail}", component=component, group=group)
             for tail in ("", "_null", "_z", "_p_holm")
         )
-        z = {_head(row): row.value for row in scores}
-        clear = {_head(row) for row in tests if row.value < ALPHA}
-        sides = {head: (score > 0) - (score < 0) for head, score in z.items() if head in clear}
+        clear = {(r.stack, r.layer, r.head) for r in tests if r.value < ALPHA}
+        sides = {(r.stack, r.layer, r.head): (r.value > 0) - (r.value < 0) for r in scores}
+        z, sides = tuple(r.value for r in scores), {head: side for head, side in sides.items() if head in clear}
         return cls(rows, null.mean if null else None, z, sides)
 
     @property
@@ -84,24 +101,19 @@ class HeadOverlap(NamedTuple):
     @property
     def against(self) -> str:
         """The mean, and that of random matrices where there is one."""
-        said = words.number(self.mean)
-        return said if self.null is None else f"{said} (random: {words.number(self.null)})"
+        return words.number(self.mean) + ("" if self.null is None else f" (random: {words.number(self.null)})")
 
     def beyond(self, side: int) -> int:
         """How many heads lie above random matrices (1) or below (−1)."""
         return sum(one == side for one in self.sides.values())
 
-    def finding(self, measure: str, said: str, pair: str) -> Finding:
+    def finding(self, measure: str, text: str, pair: str) -> Finding:
         """The mean over heads, and beside it that of random matrices."""
         values = [Estimate(pair, self.mean, n=len(self.rows))]
         values += [] if self.null is None else [Estimate("random", self.null)]
         compared = f"{self.beyond(1)} heads above random matrices, {self.beyond(-1)} below, after Holm"
-        own = (measure, said, "share", tuple(values), compared * (len(values) > 1), matrices.SOURCE.key)
+        own = (measure, text, "share", tuple(values), compared * (len(values) > 1), matrices.SOURCE.key)
         return Finding(*own, groups=(pair,), per="head", signed=False)
-
-
-def _head(row: MeasuredValue) -> tuple[str, int | None, int | None]:
-    return row.stack, row.layer, row.head
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
@@ -110,9 +122,16 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     name = words.called(facts.subject, about.command)
     texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
     lede = f"The query, key and value matrices of every head of {name}{texts}. This speaks of this one model."
+    rule = (
+        "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
+        f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
+        f"those of {words.count(facts.draws_made)} random matrices. The other heads of the layer, which read the same input, are "
+        "shown beside them and do not decide. D-3 resamples heads "
+        "with replacement, and texts too where they are behind the number. Both speak of this one model."
+    )
     sections = present(
         _alike(numbers),
-        Section("What the claims come to", (_rule(facts),), cards=tables["claims"]),
+        Section("What the claims come to", (rule,), cards=tables["claims"]),
         _score(numbers, facts),
         _ranks(numbers),
         _described(numbers, facts),
@@ -134,7 +153,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
     """How alike each pair is, how symmetric the score, and every verdict with its reason."""
     numbers = Measures.of(tables["measures"])
     found = list(_overlaps(numbers))
-    score = HeadOverlap.of(numbers, "symmetric_share", "q-k")
+    score = HeadMeasure.of(numbers, "symmetric_share", "q-k")
     if score.rows:
         said = f"Symmetric share of the score: {score.against} on average."
         found.append(score.finding("symmetric_share", said, "q-k"))
@@ -144,7 +163,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
 def _overlaps(numbers: Measures) -> Iterator[Finding]:
     """How much the matrices of each pair read the same, against random matrices and against the layer's other heads."""
     for pair in PAIRS:
-        heads = HeadOverlap.of(numbers, "overlap", pair)
+        heads = HeadMeasure.of(numbers, "overlap", pair)
         if not heads.rows:
             continue
         said = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
@@ -172,7 +191,7 @@ def _alike(numbers: Measures) -> Section:
         *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
-    every = {pair: HeadOverlap.of(numbers, "overlap", pair) for pair in PAIRS}
+    every = {pair: HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
     lead = ()
     if measured := [pair for pair in PAIRS if every[pair].rows]:
         most = max(measured, key=lambda pair: every[pair].mean)
@@ -187,10 +206,10 @@ def _short(
 ) -> Figure | None:
     """Means over heads as a row of small panels, of measures with their titles and units; null where there is nothing."""
     short = []
-    for measure, said, unit in kinds:
+    for measure, heading, unit in kinds:
         means = {e.name: e for e in numbers.where(measure, group=None).means()}
         values = tuple(means[c] for c in components if c in means)
-        short.append(Finding(measure, "", unit, values, title=said, signed=measure == "cosine"))
+        short.append(Finding(measure, "", unit, values, title=heading, signed=measure == "cosine"))
     return small_multiples(name, title, "Means over heads; each panel has an axis of its own.", short)
 
 
@@ -199,19 +218,9 @@ _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 
 
-def _rule(facts: SimilarityFacts) -> str:
-    return (
-        "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
-        f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
-        f"those of {words.count(facts.draws_made)} random matrices. The other heads of the layer, which read the same input, are "
-        "shown beside them and do not decide. D-3 resamples heads "
-        "with replacement, and texts too where they are behind the number. Both speak of this one model."
-    )
-
-
 def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
     """How symmetric the score is, by its weights and on texts."""
-    shares = HeadOverlap.of(numbers, "symmetric_share", "q-k")
+    shares = HeadMeasure.of(numbers, "symmetric_share", "q-k")
     said, more, figures = [], [], []
     if shares.rows:
         said.append(
@@ -234,52 +243,30 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
             "norm behind them the score is not x W_Q W_Kᵀ y (see the notes)."
         )
     if facts.corpus:
-        more += _on_texts(numbers, facts)
-        named = (
-            (
-                "score_correlation",
-                "correlation",
-                "A score and its reverse",
-                "Correlation of s_ij and s_ji over pairs of tokens: 1 a symmetric score, 0 unrelated.",
-            ),
-            (
-                "self_first_share",
-                "share",
-                "Does a token score highest with itself?",
-                "Share of queries for which no other key scores as high as their own.",
-            ),
-            (
-                "self_ahead_share",
-                "share",
-                "A token's score with itself among others",
-                "Mean share of other keys that score lower than the query's own; ½ by chance.",
-            ),
-        )
-        for i, (measure, unit, title, caption) in enumerate(named):
+        more.append(_on_texts(numbers, facts))
+        tail = f" Before the mask; {words.sample(facts.texts or 0, 'text')} of {facts.corpus}."
+        for number, (measure, (unit, title, caption)) in enumerate(ON_TEXTS.items(), start=3):
             sign = measure == "score_correlation"
-            tail = f" Before the mask; n\u00a0=\u00a0{words.several(facts.texts or 0, 'text')} of {facts.corpus}."
-            figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {3 + i}", title, caption + tail, CORPUS, sign)
+            figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {number}", title, caption + tail, CORPUS, sign)
     else:
         said.append("Whether a token scores highest with itself was not measured: that needs texts.")
     return Section("Is the score a similarity?", tuple(said), tuple(figures), blocks=quiet(more))
 
 
-def _on_texts(numbers: Measures, facts: SimilarityFacts) -> list[str]:
-    names = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
-    found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in names}
+def _on_texts(numbers: Measures, facts: SimilarityFacts) -> str:
+    found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *ON_TEXTS)}
     if not found["score_unequal_share"]:
-        return [
+        return (
             "On the texts no score was compared: queries and keys are never of one sequence, or texts have one token."
-        ]
+        )
     mean = {name: words.number(rows.mean) for name, rows in found.items() if rows}
-    said = (
+    return (
         f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
         f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
         f"their correlation is {mean.get('score_correlation', '–')}. A token scores highest with itself for "
         f"{mean['self_first_share']} of the queries, and above {mean['self_ahead_share']} of the other keys (by chance ½). With "
         "rotary positions the scores are those of the turned vectors."
     )
-    return [said]
 
 
 def _ranks(numbers: Measures) -> Section:
@@ -287,7 +274,7 @@ def _ranks(numbers: Measures) -> Section:
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
-    every = {c: HeadOverlap.of(numbers, "effective_rank", c) for c in RANKS}
+    every = {c: HeadMeasure.of(numbers, "effective_rank", c) for c in RANKS}
     have = tuple(c for c in RANKS if every[c].rows)
     kinds = (("effective_rank", "Effective rank", "directions"),)
     short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, RANKS)
@@ -323,7 +310,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
     named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
     lines = []
     for measure, component in named:
-        same, other = (HeadOverlap.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
+        same, other = (HeadMeasure.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
         means = Measures((*same.rows, *other.rows)).by("stack")
         cells = (words.number(means[stack].mean) if stack in means else "–" for stack in ("enc", "dec", "cross"))
         null = words.number(other.null if same.null is None else same.null)
@@ -347,10 +334,10 @@ def _compared(numbers: Measures, facts: SimilarityFacts) -> Section:
     """Every measure that has a null, with how many heads differ from it."""
     rows = []
     for measure, component, group in numbers.by("measure", "component", "group"):
-        heads = HeadOverlap.of(numbers, measure, component, group)
+        heads = HeadMeasure.of(numbers, measure, component, group)
         if heads.null is None:
             continue
-        z = sum(heads.scores.values()) / len(heads.scores) if heads.scores else None
+        z = sum(heads.scores) / len(heads.scores) if heads.scores else None
         name = f"{NAMES[measure]}{f', {group}' if group in (AFFINE, ELSEWHERE) else ''}"
         cells = (words.number(heads.mean), words.number(heads.null), words.number(z, True))
         sides = (str(heads.beyond(1)), str(heads.beyond(-1)), str(len(heads.rows)))
@@ -377,21 +364,28 @@ def _grids(
     diverging: bool = False,
 ) -> Iterable[Figure]:
     """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
-    found = {c: HeadOverlap.of(numbers, measure, c, group) for c in components}
+    found = {c: HeadMeasure.of(numbers, measure, c, group) for c in components}
     rows = Measures(tuple(row for heads in found.values() for row in heads.rows))
     if not rows:
         return
 
-    def clear(row: MeasuredValue) -> bool:
-        return bool(found[row.component or ""].sides.get(_head(row)))
+    sides = {(c, *head) for c, heads in found.items() for head, side in heads.sides.items() if side}
 
-    if any(map(clear, rows)):
+    def is_clear(row: MeasuredValue) -> bool:
+        return (row.component, row.stack, row.layer, row.head) in sides
+
+    if any(map(is_clear, rows)):
         caption += " Dots: heads that differ from random matrices, p < 0.05 after Holm."
     count = words.several(max(map(len, rows.by("stack", "component").values())), "head")
     name = f"{measure.replace('_', '-')}{'-' + group.replace(' ', '-') if group else ''}"
-    names, said = (name, number, title), f"{caption} {count} a panel."
     yield head_maps(
-        names, said, rows, unit, diverging, None, clear, lambda row: _of(row.stack) + _dash(row.component or "")
+        (name, number, title),
+        f"{caption} {count} a panel.",
+        rows,
+        unit,
+        diverging,
+        marked=is_clear,
+        title=lambda row: _of(row.stack) + _dash(row.component or ""),
     )
 
 

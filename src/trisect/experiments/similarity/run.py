@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -145,17 +145,14 @@ def why_counted_once(marks: Mapping[Address, Marks]) -> tuple[str, ...]:
     for (name, _), layers in users.items():
         if len(layers) > 1:
             together.setdefault(tuple(layers), []).append(name)
-    return tuple(
-        f"{_sites(names, layers)}: these layers share their matrices, which count once, at {layers[0]}."
-        for layers, names in together.items()
-    )
-
-
-def _sites(names: Sequence[str], layers: Sequence[Address]) -> str:
-    stacks: dict[str, list[int]] = {}
-    for address in layers:
-        stacks.setdefault(address.site.stack, []).append(address.layer)
-    return ", ".join(str(Site(tuple(names), tuple(own), stack=stack)) for stack, own in stacks.items())
+    notes = []
+    for layers, names in together.items():
+        stacks: dict[str, list[int]] = {}
+        for address in layers:
+            stacks.setdefault(address.site.stack, []).append(address.layer)
+        sites = ", ".join(str(Site(tuple(names), tuple(own), stack=stack)) for stack, own in stacks.items())
+        notes.append(f"{sites}: these layers share their matrices, which count once, at {layers[0]}.")
+    return tuple(notes)
 
 
 def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
@@ -176,11 +173,11 @@ def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
                     instead = "" if origin is None else f" but {origin.how} ({where})"
                     said = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
                 found.setdefault(said, []).append(str(p.address))
-    return tuple(f"{left} at {_few(where)}: {why}." for (why, left), where in found.items())
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    notes = []
+    for (why, left), where in found.items():
+        layers = ", ".join(where) if len(where) <= 4 else f"{', '.join(where[:3])} and {len(where) - 3} more"
+        notes.append(f"{left} at {layers}: {why}.")
+    return tuple(notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,25 +315,25 @@ def compare_with_nulls(found: Sequence[MapMeasure], nulls: Nulls, step: Callable
     rows: list[NewRow] = []
     tests: dict[tuple[str, str], list[tuple[NewRow, float]]] = {}
     for done, measured in enumerate(found, start=1):
+        name, address = measured.measure, measured.address
+        layer = {"stack": address.stack, "layer": address.layer, "component": measured.component}
+        layer |= {"measure": name, "group": measured.group}
         for key in dict.fromkeys(measured.keys):
             where = [i for i, k in enumerate(measured.keys) if k == key]
-            values = measured.values[where]
-            named = [_named(measured) | {"head": i + 1} for i in where]
+            values, named = measured.values[where], [layer | {"head": i + 1} for i in where]
             rows += [row | {"value": number(v)} for row, v in zip(named, values, strict=True)]
             if key is None:
                 continue
-            null, name = nulls.get(key, measured.measure), measured.measure
-            shared = [_named(measured)] if len(where) == len(measured.keys) else named
-            rows += [row | {"measure": f"{name}_null"} | _about(null) for row in shared]
-            count = {"n": len(null.draws)}
+            null = nulls.get(key, name)
+            count, ends = {"n": len(null.draws)}, (null.quantile(ALPHA / 2), null.quantile(1 - ALPHA / 2))
+            middle = {"measure": f"{name}_null", "value": null.mean, "low": ends[0], "high": ends[1]} | count
+            rows += [row | middle for row in ([layer] if len(where) == len(measured.keys) else named)]
             scores, p = null.scores(values), null.beyond(values)
             rows += [
                 row | count | {"measure": f"{name}_z", "value": number(z)} for row, z in zip(named, scores, strict=True)
             ]
-            family = (
-                name,
-                ELSEWHERE if measured.group == ELSEWHERE else measured.component * (name == "effective_rank"),
-            )
+            each = measured.component * (name == "effective_rank")
+            family = (name, ELSEWHERE if measured.group == ELSEWHERE else each)
             tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
         step(done)
     for (name, _), own in tests.items():
@@ -345,21 +342,6 @@ def compare_with_nulls(found: Sequence[MapMeasure], nulls: Nulls, step: Callable
             rows.append(row | {"measure": f"{name}_p", "value": p})
             rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
     return rows
-
-
-def _named(measured: MapMeasure) -> NewRow:
-    return {
-        "stack": measured.address.stack,
-        "layer": measured.address.layer,
-        "component": measured.component,
-        "measure": measured.measure,
-        "group": measured.group,
-    }
-
-
-def _about(null: Null) -> NewRow:
-    ends = {"low": null.quantile(ALPHA / 2), "high": null.quantile(1 - ALPHA / 2)}
-    return {"value": null.mean, "n": len(null.draws)} | ends
 
 
 CORPUS = "corpus"
@@ -376,6 +358,27 @@ class LayerReading:
     moments: PartMoments = field(default_factory=PartMoments)
     texts: dict[int, Float[np.ndarray, "7 H"]] = field(default_factory=dict)
     pairs: dict[int, int] = field(default_factory=dict)
+
+    def add(self, batch: Batch, trace: Trace) -> None:
+        """One layer of one batch into its sums."""
+        self.moments.add(trace)
+        for row, (text, _) in enumerate(batch.rows):
+            if (score := score_row(trace, row)) is not None:
+                counts = np.full((1, trace.heads), float(score.queries))
+                sums = np.concatenate([score.sums.cpu().numpy(), counts])
+                self.texts[text] = self.texts[text] + sums if text in self.texts else sums
+                self.pairs[text] = self.pairs.get(text, 0) + score.pairs
+
+    def scores(self, seed: int) -> OnTexts:
+        """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
+        sums = np.stack([self.texts[text] for text in sorted(self.texts)])
+        pairs = np.array([self.pairs[text] for text in sorted(self.texts)], dtype=float)
+        queries, flat = sums[:, -1, 0], sums[:, :-1].reshape(len(sums), -1)
+        shape = (len(SUMS), sums.shape[2])
+        values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
+        # one seed for both, so that a draw is the same texts whatever is counted
+        drawn = [drawn_ratios(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
+        return OnTexts(values, _statistics(*drawn), len(sums))
 
 
 class OnTexts(NamedTuple):
@@ -413,9 +416,8 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
         notes |= dict.fromkeys(texts.notes)
         with bench.progress("texts") as step:
             read = _read(bench, texts, settings.batch, notes, step)
-    scored = {address: _on_texts(r, seed) for address, r in read.items() if r.texts}
-    rows += [row for address, r in read.items() for row in _cka_rows(address, r)]
-    rows += [row for address, s in scored.items() for row in _score_rows(address, s)]
+    scored = {address: r.scores(seed) for address, r in read.items() if r.texts}
+    rows += _text_rows(read, scored)
     measures = frame("measures", [row | {"subject": subject.name} for row in rows])
     evidence = {**_excess(found, nulls), **_over_heads(found, scored, marks, seed)}
 
@@ -423,7 +425,18 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
         return judge_heads(matrices.SOURCE, evidence, {name: getattr(about.facts, name) for name in names})
 
-    return Measured({"measures": measures}, _facts(settings, bench, read, nulls), tuple(notes), judge, "head")
+    facts = SimilarityFacts(
+        subject.name,
+        subject.fingerprint,
+        None if texts is None else texts.name,
+        None if texts is None else texts.fingerprint,
+        None if texts is None else max((len(r.texts) for r in read.values()), default=0),
+        max((r.moments.count for r in read.values()), default=None),
+        settings.draws,
+        max(nulls.draws, draws_needed(nulls.heads)),
+        seed,
+    )
+    return Measured({"measures": measures}, facts, tuple(notes), judge, "head")
 
 
 def _heads(found: Sequence[MapMeasure]) -> int:
@@ -442,40 +455,16 @@ def _read(
     count = sum(1 for _ in texts.texts())
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
+
+    def add(batch: Batch, trace: Trace) -> None:
+        read.setdefault(trace.address, LayerReading(trace.group)).add(batch, trace)
+
     with torch.no_grad():
         for one in subject.batches(texts.texts(), batch):
             notes |= dict.fromkeys(one.notes)
-            subject.each(one, partial(_add, read, one))
-            step(_last(one) + 1, count)
+            subject.each(one, partial(add, one))
+            step(one.rows[-1][0] + 1 if one.rows else 1, count)
     return read
-
-
-def _add(read: dict[Address, LayerReading], batch: Batch, trace: Trace) -> None:
-    """One layer of one batch into its sums."""
-    mine = read.setdefault(trace.address, LayerReading(trace.group))
-    mine.moments.add(trace)
-    for row, (text, _) in enumerate(batch.rows):
-        if (score := score_row(trace, row)) is not None:
-            counts = np.full((1, trace.heads), float(score.queries))
-            sums = np.concatenate([score.sums.cpu().numpy(), counts])
-            mine.texts[text] = mine.texts[text] + sums if text in mine.texts else sums
-            mine.pairs[text] = mine.pairs.get(text, 0) + score.pairs
-
-
-def _last(batch: Batch) -> int:
-    return batch.rows[-1][0] if batch.rows else 0
-
-
-def _on_texts(read: LayerReading, seed: int) -> OnTexts:
-    """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
-    sums = np.stack([read.texts[text] for text in sorted(read.texts)])
-    pairs = np.array([read.pairs[text] for text in sorted(read.texts)], dtype=float)
-    queries, flat = sums[:, -1, 0], sums[:, :-1].reshape(len(sums), -1)
-    shape = (len(SUMS), sums.shape[2])
-    values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
-    # one seed for both, so that a draw is the same texts whatever is counted
-    drawn = [drawn_ratios(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
-    return OnTexts(values, _statistics(*drawn), len(sums))
 
 
 def _statistics(
@@ -488,26 +477,23 @@ def _statistics(
     return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
-def _cka_rows(address: Address, read: LayerReading) -> list[NewRow]:
-    rows = []
-    for one, other in PAIRS:
-        found = read.moments.cka(one, other)
-        values = [] if found is None else found[:: read.group if one == "k" else 1].tolist()
-        for head, value in enumerate(values, start=1):
-            named = {"stack": address.stack, "layer": address.layer, "head": head, "component": f"{one}-{other}"}
-            rows.append(named | {"measure": "cka", "group": CORPUS, "value": number(value), "n": read.moments.count})
-    return rows
-
-
-def _score_rows(address: Address, scored: OnTexts) -> list[NewRow]:
-    rows = []
-    named = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS, "n": scored.texts}
-    for i, measure in enumerate(SCORES):
-        ends = percentile_interval(scored.draws[:, i], scored.texts)
-        for head, found in enumerate(zip(scored.values[i], ends.low, ends.high, strict=True), start=1):
-            said = dict(zip(("value", "low", "high"), map(number, found), strict=True))
-            rows.append(named | {"head": head, "measure": measure} | said)
-    return rows
+def _text_rows(read: Mapping[Address, LayerReading], scored: Mapping[Address, OnTexts]) -> Iterator[NewRow]:
+    """CKA of q, k and v over the tokens, and what scores are like, with intervals over texts."""
+    for address, layer in read.items():
+        place = {"stack": address.stack, "layer": address.layer, "measure": "cka", "group": CORPUS}
+        for one, other in PAIRS:
+            found = layer.moments.cka(one, other)
+            values = [] if found is None else found[:: layer.group if one == "k" else 1].tolist()
+            for head, value in enumerate(values, start=1):
+                named = {"head": head, "component": f"{one}-{other}"}
+                yield place | named | {"value": number(value), "n": layer.moments.count}
+    for address, scores in scored.items():
+        place = {"stack": address.stack, "layer": address.layer, "component": "q-k", "group": CORPUS}
+        for i, measure in enumerate(SCORES):
+            ends = percentile_interval(scores.draws[:, i], scores.texts)
+            for head, found in enumerate(zip(scores.values[i], ends.low, ends.high, strict=True), start=1):
+                numbers = dict(zip(("value", "low", "high"), map(number, found), strict=True))
+                yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
 
 
 def _excess(found: Sequence[MapMeasure], nulls: Nulls) -> dict[str, Against]:
@@ -518,20 +504,17 @@ def _excess(found: Sequence[MapMeasure], nulls: Nulls) -> dict[str, Against]:
     family, evidence = matrices.SOURCE.family, {}
     for one, other in PAIRS:
         mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
-        columns = [_against(v, nulls, key, family) for m in mine for v, key in zip(m.values, m.keys, strict=True)]
-        kept = np.array([c for c in columns if c is not None]).reshape(-1, 7).T
+        columns = []
+        for value, key in ((v, key) for m in mine for v, key in zip(m.values, m.keys, strict=True) if key is not None):
+            null, beyond = nulls.get(key, "overlap"), np.array([value - matrices.MARGIN])
+            if null.spread > 0:
+                tails = (float(null.below(beyond)[0]), float(null.above(beyond)[0]))
+                ends = (e for alpha in (ALPHA, ALPHA / family) for e in null.excess_interval(value, alpha))
+                columns.append([value - null.mean, *tails, *map(float, ends)])
+        kept = np.array(columns).reshape(-1, 7).T
         if mine:
             evidence[f"overlap_excess_{one}-{other}"] = Against(kept[0], kept[1], kept[2], kept[3:])
     return evidence
-
-
-def _against(value: float, nulls: Nulls, key: Any, family: int) -> list[float] | None:
-    null = None if key is None else nulls.get(key, "overlap")
-    if null is None or not null.spread > 0:
-        return None
-    beyond = np.array([value - matrices.MARGIN])
-    ends = [float(end) for alpha in (ALPHA, ALPHA / family) for end in null.excess_interval(value, alpha)]
-    return [value - null.mean, float(null.below(beyond)[0]), float(null.above(beyond)[0]), *ends]
 
 
 def _over_heads(
@@ -563,20 +546,3 @@ def _over_heads(
             mean, drawn_means(first, draw, len(first)), min(heads, fewest), unit
         )
     return evidence
-
-
-def _facts(
-    settings: SimilaritySettings, bench: Bench, read: Mapping[Address, LayerReading], nulls: Nulls
-) -> SimilarityFacts:
-    texts = bench.given_texts
-    return SimilarityFacts(
-        bench.subject.name,
-        bench.subject.fingerprint,
-        None if texts is None else texts.name,
-        None if texts is None else texts.fingerprint,
-        None if texts is None else max((len(r.texts) for r in read.values()), default=0),
-        max((r.moments.count for r in read.values()), default=None),
-        settings.draws,
-        max(nulls.draws, draws_needed(nulls.heads)),
-        settings.seed,
-    )
