@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
 
     from trisect.claims import ListedPart
-    from trisect.experiments.explore.widget import Framed
+    from trisect.experiments.explore.page import Framed
     from trisect.hf.load import Pretrained
     from trisect.hf.verify.proof import Proof
     from trisect.lm.reading import OwnModel

@@ -11,7 +11,7 @@ from tests import pictures
 from tests.accessible import barriers
 
 from trisect.core.trace import Address, Reading
-from trisect.experiments.explore import page, widget
+from trisect.experiments.explore import page
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.measure.norms import per_head, per_layer
 from trisect.report import render
@@ -597,7 +597,7 @@ def test_the_widget_is_the_same_explorer(browser, shown):
     tab = browser.new_context(viewport={"width": 900, "height": 900}).new_page()
     said = []
     tab.on("pageerror", lambda error: said.append(str(error)))
-    tab.set_content(f"<body data-jp-theme-light='false'><style>{widget.style()}</style><div id=cell></div></body>")
+    tab.set_content(f"<body data-jp-theme-light='false'><style>{page.style()}</style><div id=cell></div></body>")
     values = {"manifest": made.manifest, "starts": made.starts, "data": list(made.data)}
     tab.evaluate(
         """async ([code, values]) => {
@@ -606,7 +606,7 @@ def test_the_widget_is_the_same_explorer(browser, shown):
           const get = (name) => (name === "data" ? data : values[name]);
           window.stop = module.default.render({ model: { get }, el: document.querySelector("#cell") });
         }""",
-        [widget.module(), values],
+        [page.module(), values],
     )
     tab.wait_for_selector("[data-ready]")
     weights, norms = both_of(reading, 0, 0)
@@ -624,7 +624,7 @@ def test_the_widget_is_the_same_explorer(browser, shown):
 
 
 def test_the_frame_for_notebooks_without_anywidget_opens(browser, shown):
-    framed = widget.Framed(take_picture(shown["decoder"].reading))
+    framed = page.Framed(take_picture(shown["decoder"].reading))
     tab = browser.new_context(viewport={"width": 900, "height": 900}).new_page()
     tab.set_content(f"<body>{framed._repr_html_()}</body>")
     inner = tab.frame_locator("iframe")

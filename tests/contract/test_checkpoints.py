@@ -1,6 +1,7 @@
 """Rewinding between checkpoints from a folder to a page: what it writes, what it notes, and what it refuses."""
 
 import math
+import re
 import shutil
 from typing import Any
 
@@ -42,10 +43,6 @@ def rewind(folder, out, lines=LINES, initial="first", final="last", **named):
     return trisect.rewind(folder, initial, final, texts(lines), out=out, **named)
 
 
-def message(error):
-    return str(error.value).replace("\n  ", " ")
-
-
 @pytest.fixture(scope="module")
 def result(folder, tmp_path_factory):
     return rewind(folder, tmp_path_factory.mktemp("out"), stages=["mid", "also"], sites=None, exact=True)
@@ -63,9 +60,7 @@ def test_it_writes_the_measures_of_a_studys_rewinding(result, folder):
     assert set(counts.select("measure", "len").rows()) == {("rewind_loss_nats", 5), ("midstage_loss_nats", 4)}
     first, untrained, cut = result.notes
     assert (first, cut) == ("a & b", "Texts longer than 16 tokens were cut into windows that do not see each other.")
-    assert untrained.startswith(
-        "The final model's loss, 3.95 nats per token, is above that of equal guesses, ln 35 = 3.56"
-    )
+    assert untrained.startswith("The final model's loss, 3.95 nats per token, is above")
 
 
 @pytest.mark.drawn
@@ -93,13 +88,8 @@ def test_the_command_repeats_it_and_names_no_folder_of_this_machine(result):
     command = "trisect rewind MODEL --initial first --final last --stages mid,also --points 5 --exact"
     assert result.about.command == command
     facts = result.about.facts
-    assert (facts.initial, facts.stages, facts.final, facts.points, facts.exact) == (
-        "first",
-        ("mid", "also"),
-        "last",
-        5,
-        True,
-    )
+    assert (facts.initial, facts.stages, facts.final) == ("first", ("mid", "also"), "last")
+    assert (facts.points, facts.exact) == (5, True)
 
 
 def test_findings_are_the_final_loss_and_the_areas_of_every_site(result):
@@ -131,12 +121,10 @@ def test_without_stages_there_is_no_midstage_and_equal_revisions_are_noted(folde
 
 @pytest.mark.parametrize("stages", [["first"], ["mid", "last"]])
 def test_a_revision_in_between_counts_once_in_means_over_all(tmp_path, stages):
-    with pytest.raises(SpecError) as error:  # before the model is looked for
+    with pytest.raises(
+        SpecError, match=f"The revision {stages[-1]!r} was given twice"
+    ):  # before the model is looked for
         rewind(tmp_path / "none", tmp_path / "out", stages=stages)
-    assert message(error) == (
-        f"The revision {stages[-1]!r} was given twice. The revisions are first, {', '.join(stages)}, last, "
-        "the initial one first and the final one last. Name every revision once."
-    )
 
 
 @pytest.mark.drawn
@@ -152,18 +140,14 @@ def test_revisions_are_subfolders_of_a_folder_and_else_a_hubs(folder):
 
 
 def test_a_revision_that_is_not_there_is_named_before_anything_is_loaded(folder, tmp_path):
-    known = "Its subfolders with a model are also, first, last, mid. Name one of them."
     for revision in ("step9", "..", "first/../mid"):
-        with pytest.raises(ModelError) as error:
+        with pytest.raises(ModelError, match=re.escape(f"has no revision {revision!r}")) as error:
             rewind(folder, tmp_path / "out", stages=[revision])
-        assert message(error) == f"{folder} has no revision {revision!r}. {known}"
+        assert error.value.known == "Its subfolders with a model are also, first, last, mid."
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match="has no revision 'first'") as error:
         rewind(tmp_path / "empty", tmp_path / "out")
-    assert message(error) == (
-        f"{tmp_path / 'empty'} has no revision 'first'. No subfolder of it holds a model. "
-        "Save every checkpoint with save_pretrained in a subfolder of its own."
-    )
+    assert error.value.known == "No subfolder of it holds a model."
 
 
 def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):
@@ -171,18 +155,12 @@ def test_revisions_of_another_shape_or_kind_are_refused(folder, tmp_path):
     shutil.copytree(folder / "last", mixed / "last")
     revisions.save(mixed, "fused", {"wide": 0}, wide=32)
     revisions.save(mixed, "masked", {"other": 0})
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match="Revision 'wide' has another shape") as error:
         rewind(mixed, tmp_path / "out", initial="wide")
-    assert message(error) == (
-        "Revision 'wide' has another shape. transformer.h.0.attn.c_attn.weight is 16×48 in the final revision and "
-        "32×96 in this one. Choose revisions of one model."
-    )
-    with pytest.raises(ModelError) as error:
+    assert "16×48 in the final revision and 32×96 in this one" in error.value.known
+    with pytest.raises(ModelError, match="Revision 'other' is another model") as error:
         rewind(mixed, tmp_path / "out", initial="other")
-    assert message(error) == (
-        "Revision 'other' is another model. The final one is a GPT2LMHeadModel, this one a BertForMaskedLM. "
-        "Choose revisions of one model."
-    )
+    assert error.value.known == "The final one is a GPT2LMHeadModel, this one a BertForMaskedLM."
     assert not (tmp_path / "out").exists()
 
 
@@ -211,9 +189,7 @@ def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path)
     assert "Change of the output along the line" in text
     assert "(the change&#39;s squared length as a share of the output&#39;s)" in text
     for word in ("stays within", "is within"):  # ε is a share of squares, as the scores above are
-        assert (
-            f"on the change of the output {word} 50 % of the output&#39;s squared length (70.7 % of its length)" in text
-        )
+        assert f"{word} 50 % of the output&#39;s squared length (70.7 % of its length)" in text
     assert " nats" not in text.split("How it was made")[0].split("<main")[-1]
     assert [f.measure for f in found.findings] == ["rewind_area", "midstage_area"]
     assert {f.unit for f in found.findings} == {"share"}
@@ -223,20 +199,17 @@ def test_a_model_without_a_loss_is_rewound_by_how_far_its_output_moves(tmp_path)
 def test_a_component_that_is_not_made_by_one_module_is_refused():
     address = Address("plain", 3)
     origins = {"k": Origin("mixed", "k is put together from a and b")}
-    with pytest.raises(SiteError) as error:
+    with pytest.raises(SiteError, match=r"(?s)k of layer 3 cannot be rewound.*k is put together from a and b"):
         cuts_of(SiteTarget(address, "k", None), Projections(address, origins))
-    assert message(error) == (
-        "k of layer 3 cannot be rewound. It has no weights of its own: k is put together from a and b. Leave this site out."
-    )
 
 
 @pytest.mark.parametrize(
     ("named", "kind", "said"),
     [
-        ({"points": 1}, SpecError, "points is 1. It is a whole number, from 2 to 10,001. Give points as"),
-        ({"epsilon": 0.0}, SpecError, "epsilon is 0.0. It is a number, above 0 and below 1. Give epsilon as"),
-        ({"epsilon": 1}, SpecError, "epsilon is 1. It is a number, above 0 and below 1. Give epsilon as"),
-        ({"batch": 0}, SpecError, "batch is 0. It is a whole number, from 1 to 100,000. Give batch as"),
+        ({"points": 1}, SpecError, "points is 1."),
+        ({"epsilon": 0.0}, SpecError, "epsilon is 0.0."),
+        ({"epsilon": 1}, SpecError, "epsilon is 1."),
+        ({"batch": 0}, SpecError, "batch is 0."),
         ({"sites": ["v@3"]}, SiteError, "The site 'v@3' lies outside the model: layer 3. The model has layers 1, 2"),
         ({"sites": []}, SiteError, "No site was given. The model has layers 1, 2 with 4 heads."),
         ({"lines": []}, CorpusError, "The texts '<script>made</script>' have no loss. 0 were read"),
@@ -245,7 +218,7 @@ def test_a_component_that_is_not_made_by_one_module_is_refused():
 def test_what_cannot_be_done_is_said(folder, tmp_path, named, kind, said):
     with pytest.raises(kind) as error:
         rewind(folder, tmp_path / "out", **named)
-    assert message(error).startswith(said)
+    assert str(error.value).replace("\n  ", " ").startswith(said)
 
 
 def test_normed_components_are_rewound_and_said_to_be_more_than_weights():

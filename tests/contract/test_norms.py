@@ -82,9 +82,8 @@ def test_streamed_numbers_are_those_of_all_texts_at_once(bert, done, plain):
     with torch.no_grad():
         trace = bert.trace(one).traces[1]
     f = transformed_norms(trace)[:, 2][trace.key_real].double()
-    assert value(table, "cv_f", layer=2, head=3)["value"] == pytest.approx(
-        float(f.std(unbiased=False) / f.mean()), rel=1e-5
-    )
+    spread = float(f.std(unbiased=False) / f.mean())
+    assert value(table, "cv_f", layer=2, head=3)["value"] == pytest.approx(spread, rel=1e-5)
     queries = trace.query_real.sum()
     sep = torch.tensor([[token == "[SEP]" for token in row] for row in one.source.tokens])
     weight = (trace.weights[:, 0] * trace.query_real[..., None] * sep[:, None]).sum() / queries
@@ -128,9 +127,8 @@ def test_shares_add_up_and_intervals_hold_their_values(done):
 
 
 def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
-    other = trisect.norms(bert, given(33), out=tmp_path / "a", block="full", batch=5, seed=1, quiet=True).tables[
-        "measures"
-    ]
+    found = trisect.norms(bert, given(33), out=tmp_path / "a", block="full", batch=5, seed=1, quiet=True)
+    other = found.tables["measures"]
     keys = ["stack", "layer", "head", "measure", "group"]
     both = done.tables["measures"].join(other, on=keys, nulls_equal=True, suffix="_b")
     assert len(both) == len(other) == len(done.tables["measures"])
@@ -190,12 +188,9 @@ def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
     assert groups == {"first", "punctuation", "other"}
     assert found.tables["claims"].filter(pl.col("claim") == "C-3")["reason"][0] == "not measured on this model"
     claim = found.tables["claims"].filter(pl.col("claim") == "C-2")
-    weight, norm = (
-        value(found.tables["measures"], f"{kind}_share", "punctuation")["value"] for kind in ("weight", "norm")
-    )
-    assert claim["effect"][0] == pytest.approx(weight - norm)
-    weight, norm = (value(found.tables["measures"], f"{kind}_share", "first")["value"] for kind in ("weight", "norm"))
-    assert claim["effect"][3] == pytest.approx(weight - norm)
+    for place, group in ((0, "punctuation"), (3, "first")):
+        weight, norm = (value(found.tables["measures"], f"{kind}_share", group)["value"] for kind in ("weight", "norm"))
+        assert claim["effect"][place] == pytest.approx(weight - norm)
     assert claim["decides"].to_list() == [True, True, False, False]
 
 
@@ -244,15 +239,11 @@ def test_memory_does_not_grow_with_the_texts(bert):
 
 
 def test_what_cannot_be_measured_is_refused_by_name(bert, tmp_path, monkeypatch):
-    with pytest.raises(SpecError) as spec:
+    with pytest.raises(SpecError, match="block is 'ffn'"):
         trisect.norms(bert, given(2), out=tmp_path, block="ffn")
-    assert (
-        str(spec.value) == "block is 'ffn'.\n  There is attention, residual, full and feed-forward.\n  Use one of them."
-    )
     monkeypatch.setattr(type(bert), "batches", lambda *_: iter(()))
-    with pytest.raises(CorpusError) as corpus:
+    with pytest.raises(CorpusError, match="There is no text in 'empty'"):
         trisect.norms(bert, given(0, name="empty"), out=tmp_path)
-    assert str(corpus.value) == ("There is no text in 'empty'.\n  Nothing was read.\n  Give texts, or another split.")
     layers = bert.projections()
     gated = tuple(replace(p, w_o=None, origins={"o": Origin("gated", "a gate multiplies it")}) for p in layers)
     monkeypatch.setattr(type(bert), "projections", lambda _: gated)
@@ -289,11 +280,9 @@ def test_a_layer_that_failed_its_proof_is_left_out(tmp_path, monkeypatch):
     layers = found.tables["measures"].select("stack", "layer").drop_nulls().unique()
     assert set(layers.iter_rows()) == {(a.stack, a.layer) for a in subject.shape.heads}
     monkeypatch.setattr(type(subject), "projections", lambda _: every[:0])
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match="no attention layer whose norms can be computed") as error:
         trisect.norms(subject, texts, out=tmp_path / "none", quiet=True)
-    assert error.value.given == f"{subject.name} has no attention layer whose norms can be computed."
     assert error.value.known == subject.shape.words()
-    assert error.value.todo == "Choose another model."
 
 
 def test_a_verdict_is_bound_to_texts_block_and_command(bert, tmp_path):
@@ -387,9 +376,7 @@ def test_what_lies_behind_w_o_is_measured_with_it_and_said(tmp_path):
     found = trisect.norms(subject, given(12), out=tmp_path, quiet=True)
     said = [n for n in found.notes if "behind W_O" in n]
     assert len(said) == 1
-    assert said[0].startswith(
-        "A norm or a factor lies behind W_O at layer 1, layer 2: norms are of what is really added"
-    )
+    assert "layer 1, layer 2" in said[0]
     assert said[0] in found.report.read_text(encoding="utf-8")
     one = next(iter(subject.batches(given(12).texts(), 12)))
     with torch.no_grad():
@@ -411,7 +398,5 @@ def test_what_lies_behind_w_o_is_measured_with_it_and_said(tmp_path):
 
 def test_layers_whose_sum_is_not_found_are_named():
     layers = [Address("plain", n) for n in range(1, 6)]
-    assert lab._noted(dict.fromkeys(layers, lab.LOST)) == [
-        "What is added to the residual stream was not found at layer 1, layer 2, layer 3 and 2 more: norms there are of what W_O makes."
-    ]
-    assert lab._noted({}) == []
+    (said,) = lab._noted(dict.fromkeys(layers, lab.LOST))
+    assert "layer 1, layer 2, layer 3 and 2 more" in said

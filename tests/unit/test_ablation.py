@@ -59,13 +59,7 @@ def test_what_was_done_to_the_texts_is_noted(layers):
     about = read_json(layers.folder / "ablation.json", "")
     assert about["fingerprint"] == OWN.fingerprint
     assert about["command"] == "trisect ablate STUDY --corpus 'made <script>alert(1)</script>' --hold pattern"
-    assert (about["how"], about["per"], about["hold"], about["seed"], about["sites"]) == (
-        "mean",
-        "layer",
-        True,
-        0,
-        None,
-    )
+    assert [about[name] for name in ("how", "per", "hold", "seed", "sites")] == ["mean", "layer", True, 0, None]
     assert about["corpus_fingerprint"] == ""
 
 
@@ -129,21 +123,12 @@ def test_texts_of_one_article_are_resampled_and_paired_together(tmp_path):
     """Every article is one text four times, so that texts as units would say far too much."""
     many = [line for line in LINES for _ in range(4)]
     marks = {"apart": None, "together": [i // 4 for i in range(len(many))], "one": [0] * len(many)}
-    results = {
-        name: trisect.ablate(
-            OWN,
-            replace(made(many, name), articles=None if marked is None else lambda marked=marked: iter(marked)),
-            out=tmp_path / name,
-            quiet=True,
-        )
-        for name, marked in marks.items()
-    }
-    changes = {
-        name: one.tables["measures"]
-        .filter(measure="loss_change_nats")
-        .with_columns(width=pl.col("high") - pl.col("low"))
-        for name, one in results.items()
-    }
+    results, changes = {}, {}
+    for name, marked in marks.items():
+        texts = replace(made(many, name), articles=None if marked is None else lambda marked=marked: iter(marked))
+        results[name] = trisect.ablate(OWN, texts, out=tmp_path / name, quiet=True)
+        found = results[name].tables["measures"].filter(measure="loss_change_nats")
+        changes[name] = found.with_columns(width=pl.col("high") - pl.col("low"))
     apart, together = changes["apart"], changes["together"]
     assert np.allclose(apart["value"], together["value"], rtol=0, atol=1e-12)
     assert (together["width"] > 1.5 * apart["width"]).all()
@@ -181,10 +166,8 @@ def test_the_first_sentence_has_every_components_number_and_names_none_that_was_
     facts = replace(layers.about.facts, articles=4)
     (said,) = lead([Finding("mean_change", "", "nats", values, compared=compared)], facts)
     sizes = ", ".join(f"{name} {number(value, True)}" for name, value in own.items())
-    assert (
-        said
-        == f"Averaged over layers, the loss changes by {sizes}\u00a0nats. Paired by article: {compared.words('article')}."
-    )
+    assert f"{sizes}\u00a0nats" in said
+    assert compared.words("article") in said
     whole = lead([Finding("mean_change", "", "share", values)], replace(facts, objective="output"))
     assert whole[0].endswith("of the output's squared length.")
 
@@ -206,9 +189,8 @@ def test_results_written_before_are_rendered_and_their_tables_stay(tmp_path, nam
 
 
 def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
-    result = trisect.ablate(
-        OWN, made(LINES), out=tmp_path, sites=["q@all", "v@2"], per="head", how="resample", quiet=True
-    )
+    sites = ["q@all", "v@2"]
+    result = trisect.ablate(OWN, made(LINES), out=tmp_path, sites=sites, per="head", how="resample", quiet=True)
     found = result.tables["measures"].filter(pl.col("head").is_not_null())
     assert sorted(found.select("component", "layer", "head").rows()) == [
         ("q", 1, 1), ("q", 1, 2), ("q", 2, 1), ("q", 2, 2), ("v", 2, 1), ("v", 2, 2),
@@ -270,90 +252,46 @@ def test_queries_and_keys_of_zero_give_the_same_number_and_the_notes_say_why(tmp
         changes = done.tables["measures"].filter(pl.col("measure") == "loss_change_nats")
         q, k = (changes.filter(pl.col("component") == c)["value"].item() for c in "qk")
         assert (abs(q - k) < 1e-12) == alike
-        assert (
-            any(note.startswith("Queries or keys of 0 make every product of theirs 0") for note in done.notes) == alike
-        )
+        assert any("Queries or keys of 0" in note for note in done.notes) == alike
     alone = trisect.ablate(OWN, made(LINES), out=tmp_path / "v", sites=["q@1", "v@1"], how="zero", quiet=True)
     assert not any("Queries or keys of 0" in note for note in alone.notes)
 
 
-def message(error):
-    return str(error.value).replace("\n  ", " ")
-
-
 def test_a_mean_over_positions_that_texts_do_not_have_is_refused(tmp_path):
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match="cross layer 1 cannot be split") as error:
         trisect.ablate(Blurred(), made(LINES), out=tmp_path, sites=["cross.q@1"], how="mean", quiet=True)
-    assert message(error) == (
-        "cross layer 1 cannot be split into texts and padding. "
-        "The texts have 4 positions, the attention there 2. Replace by zero there."
-    )
+    assert error.value.known == "The texts have 4 positions, the attention there 2."
 
 
 def test_components_with_different_heads_are_not_edited_head_by_head():
-    with pytest.raises(SiteError) as error:
+    with pytest.raises(SiteError, match=r"'enc.q\+k@1' joins components of different heads") as error:
         plan_edits(Blurred.shape, ["enc.q+k@1"], "head")
-    assert message(error) == (
-        "The site 'enc.q+k@1' joins components of different heads. At enc layer 1 q has 2, k has 1. "
-        "Give the components as sites of their own, or name heads that all of them have."
-    )
+    assert error.value.known == "At enc layer 1 q has 2, k has 1."
     assert len(plan_edits(Blurred.shape, ["enc.q@1", "enc.k@1"], "head")) == 3
-    with pytest.raises(SiteError) as error:
+    with pytest.raises(SiteError, match="No site was given"):
         plan_edits(Blurred.shape, [], "layer")
-    assert message(error).startswith(
-        "No site was given. The model has enc: layers 1 with 2 query heads, 1 key/value heads"
-    )
 
 
 @pytest.mark.parametrize(
     ("named", "kind", "said"),
     [
-        (
-            {"how": "mode"},
-            SpecError,
-            "how is 'mode'. There is zero, mean and resample. Use one of them.",
-        ),
-        ({"per": "token"}, SpecError, "per is 'token'. There is layer and head. Use one of them."),
-        (
-            {"batch": 0},
-            SpecError,
-            "batch is 0. It is a whole number, from 1 to 100,000. Give batch as that.",
-        ),
-        ({"hold": "pattern"}, SpecError, "hold is 'pattern'. It is true or false. Give hold as that."),
-        (
-            {"sites": ["q@3"]},
-            SiteError,
-            "The site 'q@3' lies outside the model: layer 3. The model has layers 1, 2 with 2",
-        ),
+        ({"how": "mode"}, SpecError, "how is 'mode'."),
+        ({"per": "token"}, SpecError, "per is 'token'."),
+        ({"batch": 0}, SpecError, "batch is 0."),
+        ({"hold": "pattern"}, SpecError, "hold is 'pattern'."),
+        ({"sites": ["q@3"]}, SiteError, "The site 'q@3' lies outside the model"),
         ({"sites": ["nothing"]}, SiteError, "'nothing' is not a site"),
+        ({"lines": [], "how": "zero"}, CorpusError, "The texts 'made' are none."),
+        ({"lines": [WORDS[5], WORDS[6]], "how": "zero"}, CorpusError, "The texts 'made' have no loss."),
+        ({"lines": [LINES[2]] * 3, "how": "resample"}, CorpusError, "The texts 'made' cannot be resampled."),
     ],
 )
 def test_what_cannot_be_done_is_said(tmp_path, named, kind, said):
+    lines = named.get("lines", LINES)
+    asked = {name: value for name, value in named.items() if name != "lines"}
     with pytest.raises(kind) as error:
-        trisect.ablate(OWN, made(LINES), out=tmp_path, quiet=True, **named)
-    assert message(error).startswith(said)
+        trisect.ablate(OWN, made(lines, "made"), out=tmp_path, quiet=True, **asked)
+    assert str(error.value).startswith(said)
+    assert error.value.known
+    assert error.value.todo
     assert not (tmp_path / "report.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("lines", "how", "said"),
-    [
-        ([], "zero", "The texts 'made' are none. At least one is needed. Give texts to read."),
-        (
-            [WORDS[5], WORDS[6]],
-            "zero",
-            "The texts 'made' have no loss. 2 were read, and in none is a token predicted from others. "
-            "Give texts of more than one token.",
-        ),
-        (
-            [LINES[2]] * 3,
-            "resample",
-            "The texts 'made' cannot be resampled. There are 3 of them, and none that differs from text 1. "
-            "Give at least two texts.",
-        ),
-    ],
-)
-def test_texts_that_say_nothing_are_refused(tmp_path, lines, how, said):
-    with pytest.raises(CorpusError) as error:
-        trisect.ablate(OWN, made(lines, "made"), out=tmp_path, how=how, quiet=True)
-    assert message(error) == said

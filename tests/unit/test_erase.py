@@ -70,17 +70,8 @@ def test_texts_of_one_document_are_resampled_together(bert, tmp_path):
         if name == "apart":
             for file in bank.iterdir():
                 file.write_text(file.read_text().replace("# newdoc", "# none"))
-        found[name] = trisect.erase(
-            model,
-            bank,
-            labels=["pos"],
-            sites=["v@1"],
-            out=tmp_path / f"{name}-out",
-            draws=2,
-            limit=24,
-            tokens=400,
-            quiet=True,
-        )
+        asked = FEW | {"limit": 24, "out": tmp_path / f"{name}-out"}
+        found[name] = trisect.erase(model, bank, labels=["pos"], sites=["v@1"], **asked)
     apart, together = (
         found[name].tables["measures"].filter(measure="erase_excess_nats").row(0, named=True) for name in found
     )
@@ -97,9 +88,7 @@ def test_every_label_and_site_has_a_rise_its_controls_and_what_is_beyond_them(ow
     assert rows.filter(pl.col("measure") == "loss_nats").height == 1
     for label in ("pos", "dep"):
         for component, layer in (("k", 2), ("q+v", 1)):
-            mine = rows.filter(
-                (pl.col("group") == label) & (pl.col("component") == component) & (pl.col("layer") == layer)
-            )
+            mine = rows.filter(group=label, component=component, layer=layer)
             found = {(r["measure"], r["at"]): r for r in mine.iter_rows(named=True)}
             assert len(found) == mine.height == 6
             rise = found["erase_rise_nats", None]
@@ -121,10 +110,7 @@ def test_what_was_done_is_noted_and_can_be_repeated(own):
     facts = own.about.facts
     assert (facts.whose, facts.per, facts.seed, facts.sites) == ("next", "layer", 0, ("k@2", "q+v@1"))
     assert facts.fitted >= 400
-    assert (
-        "A position carries the label of the piece after it; special tokens carry none and are left as they are."
-        in own.notes
-    )
+    assert any(note.startswith("A position carries the label of the piece after it") for note in own.notes)
     assert own.notes[-1] == "Only the first 6 texts are read."
     assert facts.fingerprint == OWN.fingerprint
     assert "concept-erasure" in own.about.versions
@@ -148,10 +134,8 @@ def test_findings_are_the_unedited_loss_and_for_each_label_what_is_beyond_random
     rows = own.tables["measures"]
     (loss,) = rows.filter(pl.col("measure") == "loss_nats").select("value", "low", "high").rows()
     assert own.findings[0].values == (Estimate("unedited", loss[0], loss[1], loss[2], 6),)
-    assert [(f.measure, f.groups[0], f.unit) for f in own.findings[1:]] == [
-        ("erase_excess", "dep", "nats"),
-        ("erase_excess", "pos", "nats"),
-    ]
+    found = [(f.measure, f.groups[0], f.unit) for f in own.findings[1:]]
+    assert found == [("erase_excess", label, "nats") for label in ("dep", "pos")]
     for finding in own.findings[1:]:
         mine = rows.filter((pl.col("measure") == "erase_excess_nats") & (pl.col("group") == finding.groups[0]))
         found = {f"{r['component']}@{r['layer']}": (r["value"], r["low"], r["high"]) for r in mine.to_dicts()}
@@ -294,9 +278,7 @@ def test_texts_without_labels_or_with_one_class_are_refused(tmp_path):
     with pytest.raises(CorpusError, match="carry no labels"):
         open_labelled(tmp_path, "test")
     bank = treebank(tmp_path / "bank")
-    with pytest.raises(
-        CorpusError, match=r"The label column 'dep' of bank, train has fewer than two classes\."
-    ) as caught:
+    with pytest.raises(CorpusError, match="'dep' of bank, train has fewer than two classes") as caught:
         trisect.erase(OWN, bank, labels="dep", out=tmp_path / "out", **FEW)
     assert caught.value.known == "Its words carry 'x' alone."
     with pytest.raises(CorpusError, match="None of its words carries one"):

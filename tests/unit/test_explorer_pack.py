@@ -20,7 +20,7 @@ from tests import pictures
 import trisect
 from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
 from trisect.core.subject import Batch, Subject
-from trisect.experiments.explore import page, widget
+from trisect.experiments.explore import page
 from trisect.experiments.explore import picture as explore_picture
 from trisect.experiments.explore.page import LADDER, levels_of, pack, vectors
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words, readable
@@ -196,12 +196,12 @@ def test_causal_and_plain_layers_are_known_as_such():
 def test_pieces_as_a_reader_knows_them(pieces, special, shown):
     found = pieces.split(" ")
     got = readable(found, [i in special for i in range(len(found))])
-    text = "|".join(("" if s.glued else " ") + s.text for s in got)
+    text = "|".join(("" if glued else " ") + text for text, glued in got)
     assert text.lstrip("|") == shown.lstrip("|")
 
 
 def test_a_piece_of_nothing_is_something_to_see():
-    assert [s.text for s in readable(["", " ", "\n\n", "\t"], [False] * 4)] == ["∅", "␣", "↵↵", "⇥"]
+    assert [text for text, _ in readable(["", " ", "\n\n", "\t"], [False] * 4)] == ["∅", "␣", "↵↵", "⇥"]
 
 
 def nasty():
@@ -361,7 +361,7 @@ def test_a_notebook_gets_a_widget_with_the_same_bytes():
 
 
 def test_without_anywidget_a_notebook_gets_the_page_in_a_frame(monkeypatch):
-    monkeypatch.setattr(widget, "there", lambda package: package != "anywidget")
+    monkeypatch.setattr(page, "there", lambda package: package != "anywidget")
     shown: Any = explore(nasty())
     html = shown._repr_html_()
     assert html.count("<") == 2  # the frame, whole page inside its attribute

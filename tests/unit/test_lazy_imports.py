@@ -39,7 +39,6 @@ START = (
 )  # import trisect; trisect --help
 BEHIND_EXTRAS = {  # modules whose first lines import an extra
     "trisect.engine.on_ray",
-    "trisect.experiments.explore.widget",
     "trisect.server.app",
 }
 

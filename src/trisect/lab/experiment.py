@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from trisect.core.errors import SpecError, door, unknown
 from trisect.core.files import Json
@@ -26,6 +26,7 @@ S = TypeVar("S")
 F = TypeVar("F")
 
 
+Tables: TypeAlias = "Mapping[str, pl.DataFrame]"  # by name
 ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Generic, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, SiteError, temporary_room
+from trisect.core.files import digest
 from trisect.core.finding import ALIKE, Json
 from trisect.core.site import Site
 from trisect.core.subject import (
@@ -30,14 +32,15 @@ from trisect.core.subject import (
     Texts,
     Writer,
 )
-from trisect.core.tables import NewRow
+from trisect.core.tables import NewRow, Scalar
 from trisect.core.trace import Address
+from trisect.lab.experiment import ROW, Replicates
 from trisect.lab.word_labels import Articles, WordLabels, find_articles, fitting, ordinary
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.compare import compare
 from trisect.stats.shares import ratios
-from trisect.stats.tested import finite
+from trisect.stats.tested import Reals, finite
 from trisect.text.labels import LabelledTexts
 
 
@@ -104,6 +107,18 @@ class EditedPass(NamedTuple):
         """Whether it edits what the layer's attention weights are made of."""
         return any(t.component in ("q", "k") for t in self.targets)
 
+    def row(self, group: str) -> NewRow:
+        """The columns of a table that name the edit; `group` is followed by its heads where they are several."""
+        heads = self.site.heads
+        single = heads is not None and len(heads) == 1
+        return {
+            "stack": self.address.stack,
+            "layer": self.address.layer,
+            "head": heads[0] if heads and single else None,
+            "component": "+".join(self.site.components),
+            "group": group if heads is None or single else f"{group}, heads {str(self.site).rpartition('.h')[2]}",
+        }
+
 
 @dataclass
 class Tally:
@@ -139,6 +154,13 @@ class Tally:
         dropped = len(self.texts) - len(table)
         said = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
         return (said,) if dropped else ()
+
+    def replicates(
+        self, articles: Articles, units: int, named: Iterable[tuple[NewRow, Reals]]
+    ) -> dict[tuple[Scalar, ...], Replicates]:
+        """Numbers in draws of the texts, or of the `units` articles that they are of, by the columns that name each."""
+        unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(self.kept), 8)
+        return {tuple(row.get(name) for name in ROW): Replicates(v, units, which, unit) for row, v in named}
 
 
 def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "N C"]) -> Mapping[str, Json] | None:
@@ -365,7 +387,7 @@ def erasure_rows(
     if unit == "nats":
         yield row(0, "loss_nats")
     for i, place in enumerate(places):
-        where = _where(place)
+        where = place.edit.row(place.label)
         first = 1 + i * (1 + draws)
         yield row(first, f"erase_rise_{unit}", **where)
         yield row(1 + len(places) * (1 + draws) + i, f"erase_excess_{unit}", **where)
@@ -387,27 +409,13 @@ def erasure_replicates(
     names = [f"erase_{kind}_{'share' if subject.objective == 'output' else 'nats'}" for kind in ("rise", "excess")]
     for number, place in enumerate(places):
         for kind, name in enumerate(names):
-            yield _where(place) | {"measure": name}, drawn[:, kind * len(places) + number]
+            yield place.edit.row(place.label) | {"measure": name}, drawn[:, kind * len(places) + number]
 
 
 def _with_excess(table: Float[np.ndarray, "N C"], places: Sequence[ErasedSite], draws: int) -> Float[np.ndarray, "N D"]:
     """The sums of a table, and behind them what each place's eraser adds beyond the mean of its random ones."""
     edited = table[:, 2:].reshape(len(table), len(places), 1 + draws)
     return np.concatenate([table[:, 1:], edited[:, :, 0] - edited[:, :, 1:].mean(2)], 1)
-
-
-def _where(place: ErasedSite) -> dict[str, Any]:
-    """The columns that say what was erased where."""
-    heads = place.edit.site.heads
-    single = heads is not None and len(heads) == 1
-    some = "" if heads is None or single else f", heads {str(place.edit.site).rpartition('.h')[2]}"
-    return {
-        "stack": place.edit.address.stack,
-        "layer": place.edit.address.layer,
-        "head": heads[0] if heads and single else None,
-        "component": "+".join(place.edit.site.components),
-        "group": f"{place.label}{some}",
-    }
 
 
 K = TypeVar("K", bound=Hashable)

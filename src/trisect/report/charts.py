@@ -283,6 +283,11 @@ class LegendEntry(NamedTuple):
     dash: tuple[int, ...] = ()
 
 
+def by_kind_key() -> tuple[LegendEntry, ...]:
+    """The key of a figure by weight and by norm."""
+    return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in render.KINDS.items())
+
+
 class FigureView(NamedTuple):
     """Another arrangement of a figure's rows: what its panels stand for, the panels, and their key."""
 

@@ -238,8 +238,8 @@ class PageModel:
         shown = readable(side.tokens[0], [bool(s) for s in side.special[0].tolist()])
         predictions: list[Json] = [[safe(p.token), p.before, p.after] for p in change.predictions()]
         return {
-            "tokens": [safe(s.text) for s in shown],
-            "glued": [bool(s.glued) for s in shown],
+            "tokens": [safe(text) for text, _ in shown],
+            "glued": [glued for _, glued in shown],
             "place": change.place,
             "predicts": change.predicts,
             "whole": len(change.moved) != len(shown),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trisect.core.finding import ALIKE
+from trisect.core.finding import ALIKE, About, Finding
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
     from trisect.report.sheet import Sheet
 
 
@@ -43,13 +38,13 @@ class AblateModel(Experiment[AblateSettings, AblateFacts]):
 
         return measure(settings, bench)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[AblateFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.ablate.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[AblateFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.ablate.page import page
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trisect.core.finding import About, Comparison, Finding
-from trisect.report import format as report_format
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import resampled_words, spoken_subject, stack_words, unit
+from trisect.report.format import axis_unit, resampled_words, spoken_subject, stack_words, unit
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
@@ -26,6 +25,15 @@ HOW = {
     "mean": "replaced by their mean over all tokens of the texts",
     "resample": "replaced by those of another text, place by place",
 }
+HELD = (
+    "Every layer's attention weights stay those of the unedited pass; where q or k is edited, those of the edited "
+    "layer are its own. What is left is what an edit of v carries along the values, and what an edit of q or k "
+    "does through the one pattern that it makes."
+)
+EVEN = (
+    "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
+    "unless the model adds something to the products, such as a position's bias."
+)
 REFERENCES = (
     "Paul Michel, Omer Levy, Graham Neubig. Are Sixteen Heads Really Better than One? NeurIPS 2019.",
     "Elena Voita et al. Analyzing Multi-Head Self-Attention. ACL 2019.",
@@ -36,16 +44,24 @@ REFERENCES = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet:
     """The page from the table measures."""
     facts, changes = about.facts, _changes(tables["measures"])
-    held = " Attention weights are held as they were without the edit." if facts.hold else ""
     name = words.called(facts.subject, about.command)
     lede = (
-        f"What {name} loses on {facts.corpus} when queries, keys or values are {HOW[facts.how]}, in one {facts.per} at a time.{held} "
-        f"This speaks of this one model on these texts."
+        f"What {name} loses on {facts.corpus} when queries, keys or values are {HOW[facts.how]}, in one {facts.per} at a time."
+        f"{' Attention weights are held as they were without the edit.' * facts.hold} This speaks of this one model on these texts."
     )
-    parts = (_answer(findings(tables, about), changes.known, facts), _tables(changes, about))
+    notes = (
+        *((HELD,) * facts.hold),
+        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each edit compared with the "
+        "unedited pass over the same text, and are not corrected for how many there are.",
+        *words.too_few(facts),
+        *((EVEN,) * (facts.how == "zero")),
+    )
+    found = findings(tables, about)
+    shown = (*present(_short(found, facts)), *_figures(changes.known, facts))
+    answer = Section("What breaks", lead(found, facts), shown, present(sentences(found)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
-    own = provenance(about, *report_format.read_facts(facts), ("Edit", edit), timed=False)
-    return Sheet(f"What breaks in {name}", "Ablation", lede, parts, own, REFERENCES)
+    own = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
+    return Sheet(f"What breaks in {name}", "Ablation", lede, (answer, _numbers(changes, about)), own, REFERENCES)
 
 
 def _changes(measures: pl.DataFrame) -> Measures:
@@ -53,88 +69,46 @@ def _changes(measures: pl.DataFrame) -> Measures:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:
-    """What is measured; where each component matters most, and how much it does over all layers."""
+    """What is measured; where each component matters most, and how much it does over the layers whose heads are edited together."""
     facts, known = about.facts, _changes(tables["measures"]).known
-    unedited = report_format.unedited("Changes", tables["measures"], facts, " 0 is no change.")
-    return (unedited, *present(_largest(known, facts), _average(known, facts)))
-
-
-def _largest(known: Measures, facts: AblateFacts) -> Finding | None:
-    """Where each component matters most."""
-    most = [max(rows, key=lambda row: row.value) for rows in known.by("component").values()]
-    kind, of = _kind(facts)
-    if kind == "rise" and all(row.value <= 0 for row in known):
-        kind = "rise (none is above 0)"
-    said = (
-        f"The largest {kind} of each component, {of}: {', '.join(f'{row.site} {spoken_subject(row)}' for row in most)}."
-    )
-    values = tuple(row._replace(n=facts.units).estimate() for row in most)
-    return Finding("largest_change", said, unit(facts), values, per=facts.unit) if most else None
-
-
-def _average(known: Measures, facts: AblateFacts) -> Finding | None:
-    """Each component's change, averaged over the layers whose heads are edited together; null where no layer is."""
-    whole = Measures(tuple(row for row in known if not _headed(row)))
+    found = [words.unedited("Changes", tables["measures"], facts, " 0 is no change.")]
+    kind, of = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
+    if most := [max(rows, key=lambda row: row.value) for rows in known.by("component").values()]:
+        none = " (none is above 0)" * (kind == "rise" and all(row.value <= 0 for row in known))
+        largest = ", ".join(f"{row.site} {spoken_subject(row)}" for row in most)
+        values = tuple(row._replace(n=facts.units).estimate() for row in most)
+        said = f"The largest {kind}{none} of each component, {of}: {largest}."
+        found.append(Finding("largest_change", said, unit(facts), values, per=facts.unit))
+    layers = Measures(tuple(row for row in known if ".h" not in row.spot))
     values = tuple(
         one._replace(name=rows.rows[0].site.rpartition("@")[0])
-        for rows in whole.by("stack", "component").values()
+        for rows in layers.by("stack", "component").values()
         for one in rows.means()
     )
-    kind, of = _kind(facts)
-    parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
-    compared = report_format.paired_words(facts.compared, facts.unit)
-    said = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
-    noted = None if facts.compared is None else Comparison.of(facts.compared)
-    found = Finding("mean_change", said, unit(facts), values, compared.strip(), per=facts.unit, compared=noted)
-    return found if values else None
-
-
-def _headed(row: MeasuredValue) -> bool:
-    return ".h" in row.spot
-
-
-def _kind(facts: AblateFacts) -> tuple[str, str]:
-    return ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
+    if values:
+        parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
+        compared = words.paired_words(facts.compared, facts.unit)
+        said = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
+        paired = None if facts.compared is None else Comparison.of(facts.compared)
+        own = ("mean_change", said, unit(facts), values, compared.strip())
+        found.append(Finding(*own, per=facts.unit, compared=paired))
+    return tuple(found)
 
 
 def _what(facts: AblateFacts) -> str:
     return "the output" if facts.objective == "output" else "the loss"
 
 
-def _answer(found: Sequence[Finding], known: Measures, facts: AblateFacts) -> Section:
-    """The lead, the figures, all findings in words, and how to read them."""
-    held = (
-        "Every layer's attention weights stay those of the unedited pass; where q or k is edited, those of the edited "
-        "layer are its own. What is left is what an edit of v carries along the values, and what an edit of q or k "
-        "does through the one pattern that it makes."
-    )
-    said = (
-        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each edit compared with the "
-        "unedited pass over the same text, and are not corrected for how many there are."
-    )
-    even = (
-        "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same pattern: an even one, "
-        "unless the model adds something to the products, such as a position's bias."
-    )
-    notes = (*([held] * facts.hold), said, *report_format.too_few(facts), *([even] * (facts.how == "zero")))
+def _short(found: Sequence[Finding], facts: AblateFacts) -> Figure | None:
+    """The findings that have one number for each component, side by side."""
     caption = f"Change of {_what(facts)} by component, each panel on an axis of its own; lines are 95 % intervals where there are such."
-    titles = {"mean_change": "mean over layers", "largest_change": "where it is largest"}
-    of = {
-        one: [e.name.partition("@")[0].rpartition(".")[2] for e in one.values] for one in found if one.measure in titles
-    }
-    by_component = [
-        replace(
-            one,
-            title=titles[one.measure],
-            unit=report_format.axis_unit(facts),
-            values=tuple(e._replace(name=name) for e, name in zip(one.values, names, strict=True)),
-        )
-        for one, names in of.items()
-        if len(set(names)) == len(names)
-    ]
-    short = small_multiples("ablation-short", "In short", caption, by_component)
-    shown = (*present(short), *_figures(known, facts))
-    return Section("What breaks", lead(found, facts), shown, present(sentences(found)), blocks=quiet(notes))
+    titles, short = {"mean_change": "mean over layers", "largest_change": "where it is largest"}, []
+    for one in found:
+        names = [e.name.partition("@")[0].rpartition(".")[2] for e in one.values]
+        if one.measure in titles and len(set(names)) == len(names):
+            values = tuple(e._replace(name=name) for e, name in zip(one.values, names, strict=True))
+            short.append(replace(one, title=titles[one.measure], unit=axis_unit(facts), values=values))
+    return small_multiples("ablation-short", "In short", caption, short)
 
 
 def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
@@ -153,20 +127,15 @@ def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
 
 def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:
     """By layer all stacks in one figure, by head a figure for each stack."""
-    n, axis, signed = (
-        f"n\u00a0=\u00a0{resampled_words(facts)}.",
-        report_format.axis_unit(facts),
-        facts.objective != "output",
-    )
+    n, axis, signed = f"n\u00a0=\u00a0{resampled_words(facts)}.", axis_unit(facts), facts.objective != "output"
     if whole := known.where(head=None).by("stack"):
         panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in whole.items()}
         caption = f"Change of {_what(facts)} with one layer's component {HOW[facts.how]}. Bars are 95 % intervals, {n}"
         yield layer_figure(("ablation-layers", "Figure 1", "By layer"), caption, panels, axis)
     single = Measures(tuple(row for row in known if row.head is not None))
     most = max((abs(row.value) for row in single), default=0.0) or 1.0
-    caption = f"Change of {_what(facts)} with one head's component {HOW[facts.how]}"
-    caption += "; a dot where the 95 % interval leaves 0 out. " if signed else ". "
-    caption += f"The same colours in every panel, {n}"
+    dots = "; a dot where the 95 % interval leaves 0 out" * signed
+    caption = f"Change of {_what(facts)} with one head's component {HOW[facts.how]}{dots}. The same colours in every panel, {n}"
     for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(whole)):
         name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
         title = ", ".join(filter(None, ("By head", stack_words(stack))))
@@ -174,11 +143,11 @@ def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:
         yield head_maps((name, f"Figure {number}", title), caption, rows, axis, signed, ends, marked)
 
 
-def _tables(changes: Measures, about: About[AblateFacts]) -> Section:
+def _numbers(changes: Measures, about: About[AblateFacts]) -> Section:
     """Every edit as a row, and before it the few that change most."""
     ranked = sorted(changes, key=lambda row: -abs(row.value) if row.mean is not None else float("inf"))
     places = words.decimals([row.value for row in changes.known])
-    columns = ("site", f"change, {report_format.axis_unit(about.facts)}", "95 % interval")
+    columns = ("site", f"change, {axis_unit(about.facts)}", "95 % interval")
 
     def table(rows: Iterable[MeasuredValue], caption: str) -> Table:
         cells = ((row.site, words.number(row.mean, True, places), words.ends(row, True, places)) for row in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,13 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.files import digest
-from trisect.core.finding import Json
 from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject, TextOrPair, Texts, Writer
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address, Side
+from trisect.core.trace import Address
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
-from trisect.lab.experiment import ROW, Bench, Measured, Replicates
+from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import (
     EditedPass,
     MappedTensors,
@@ -37,7 +34,11 @@ from trisect.stats.shares import ratios
 from trisect.stats.tested import finite
 
 POOL = 256  # texts kept to be borrowed from
-ReadProgress = Callable[[int], object]  # of how many texts were read
+Replace = Callable[[Batch], Mapping[Address, Parts]]
+ZEROS = (
+    "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same, even pattern: their numbers are equal "
+    "unless the model adds something to the products. --how mean or resample distinguishes them."
+)
 
 
 @dataclass
@@ -78,33 +79,26 @@ class TextsRead:
         return others[int(np.random.default_rng([seed, 2, number]).integers(len(others)))]
 
 
-Replace = Callable[[Batch], Mapping[Address, Parts]]
-
-
 def make_replacement(
-    subject: Subject, read: TextsRead, addresses: Sequence[Address], how: str, size: int, seed: int, step: ReadProgress
+    subject: Subject,
+    read: TextsRead,
+    addresses: Sequence[Address],
+    how: str,
+    size: int,
+    seed: int,
+    step: Callable[[int], object],
 ) -> Replace:
     """For a batch, what stands in for q, k and v at each address; 'mean' reads all texts for it first."""
     if how == "zero":
         return lambda batch: dict.fromkeys(addresses, zeros())
-    if how == "mean":
-        means = _means(subject, read, addresses, size, step)
-        return lambda batch: means
-    return lambda batch: _borrowed(subject, read, addresses, batch, seed)
-
-
-def _means(
-    subject: Subject, read: TextsRead, addresses: Sequence[Address], size: int, step: ReadProgress
-) -> dict[Address, Parts]:
-    found = {address: Means() for address in addresses}
+    if how == "resample":
+        return lambda batch: _borrowed(subject, read, addresses, batch, seed)
+    sums = {address: Means() for address in addresses}
     for batch in subject.batches(read.stream(), size, scored=True):
-
-        def note(address: Address, parts: Parts, batch: Batch = batch) -> None:
-            found[address].add(parts, *_real(batch, address, parts))
-
-        _listen(subject, batch, addresses, note)
+        _listen(subject, batch, addresses, lambda at, parts, batch=batch: sums[at].add(parts, *_real(batch, at, parts)))
         step(batch.rows[-1][0] + 1)
-    return {address: means.parts() for address, means in found.items()}
+    means = {address: one.parts() for address, one in sums.items()}
+    return lambda batch: means
 
 
 def _borrowed(
@@ -165,22 +159,13 @@ def _listen(
 
 
 def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B S"]]:
-    sides = (batch.queries(address.stack), parts.q.shape[2]), (batch.keys(address.stack), parts.k.shape[2])
-    queries, keys = (_fitting(side, length, address) for side, length in sides)
+    """Which queries and keys are of the texts rather than padding."""
+    queries, keys = batch.queries(address.stack).real, batch.keys(address.stack).real
+    for real, length in ((queries, parts.q.shape[2]), (keys, parts.k.shape[2])):
+        if real.shape[1] != length:
+            known = f"The texts have {real.shape[1]} positions, the attention there {length}."
+            raise ModelError(f"{address} cannot be split into texts and padding.", known, "Replace by zero there.")
     return queries, keys
-
-
-def _fitting(side: Side, length: int, address: Address) -> Bool[Tensor, "B T"]:
-    if side.real.shape[1] == length:
-        return side.real
-    known = f"The texts have {side.real.shape[1]} positions, the attention there {length}."
-    raise ModelError(f"{address} cannot be split into texts and padding.", known, "Replace by zero there.")
-
-
-ZEROS = (
-    "Queries or keys of 0 make every product of theirs 0, so that both leave a head the same, even pattern: their numbers are equal "
-    "unless the model adds something to the products. --how mean or resample distinguishes them."
-)
 
 
 def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
@@ -204,30 +189,31 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
             tally.add(one, *_passes(subject, passes, one, edits, replace(one), settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
     table, articles = tally.table(texts.name), tally.articles(texts)
-    notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *_alike(edits, how), *passes.notes))
+    alike = how == "zero" and {("q",), ("k",)} <= {edit.site.components for edit in edits}
+    notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *(ZEROS,) * alike, *passes.notes))
     units = articles.sums(table, tally.kept)
-    replicates = drawn_ratios(units[:, 1:], units[:, 0], settings.seed)
-    rows = _rows(subject, units, edits, settings, replicates)
+    drawn = drawn_ratios(units[:, 1:], units[:, 0], settings.seed)
+    rows = _rows(subject, units, edits, settings, drawn)
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
-    compared = compare_components(edits, units[:, 2:] / units[:, :1])
-    columns = replicates[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
-    which = digest(json.dumps(tally.kept).encode(), 8)
-    unit = "text" if articles.numbers is None else "article"
-    drawn = {
-        tuple(r.get(n) for n in ROW): Replicates(c, len(units), which, unit) for r, c in zip(rows, columns, strict=True)
-    }
-    facts = _facts(subject, texts, table, settings, compared, None if articles.numbers is None else len(units))
-    return Measured({"measures": measures}, facts, tuple(notes), replicates=drawn)
+    facts = AblateFacts(
+        *what_was_read(subject, texts, table),
+        None if settings.sites is None else tuple(map(str, settings.sites)),
+        how,
+        settings.per,
+        settings.hold,
+        settings.seed,
+        batch,
+        compare_components(edits, units[:, 2:] / units[:, :1]),
+        articles=None if articles.numbers is None else len(units),
+    )
+    columns = drawn[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
+    replicates = tally.replicates(articles, len(units), zip(rows, columns, strict=True))
+    return Measured({"measures": measures}, facts, tuple(notes), replicates=replicates)
 
 
-def _alike(edits: Sequence[EditedPass], how: str) -> tuple[str, ...]:
-    """Why an ablation by zero gives queries and keys the same number, where both are ablated."""
-    alone = {e.site.components for e in edits}
-    return (ZEROS,) if how == "zero" and {("q",), ("k",)} <= alone else ()
-
-
+@torch.no_grad()
 def _passes(
     subject: Subject,
     passes: EditedPasses,
@@ -236,25 +222,17 @@ def _passes(
     sources: Mapping[Address, Any],
     hold: bool,
 ) -> tuple[RowScores, list[RowScores]]:
-    """The unedited pass over one batch, and one for each edit."""
-    with torch.no_grad():
-        clean = passes.score(batch)
-        kept = held_weights(subject, batch) if hold else None
-        if kept is not None:
-            passes.begin(batch, kept)
-        edited: list[RowScores] = []
-        for (address, _), some in groupby(edits, lambda e: (e.address, e.routes)):
-            own = list(some)
-            writers = [put(e.targets, sources[address]) for e in own]
-            edited += passes.several(batch, writers, address, _held(kept, own[0]), clean)
+    """The unedited pass over one batch, and one for each edit; weights that are held are all but those that an edit makes."""
+    clean = passes.score(batch)
+    weights = held_weights(subject, batch) if hold else None
+    if weights is not None:
+        passes.begin(batch, weights)
+    edited: list[RowScores] = []
+    for (address, routes), group in groupby(edits, lambda e: (e.address, e.routes)):
+        writers = [put(edit.targets, sources[address]) for edit in group]
+        held = weights and {at: value for at, value in weights.items() if not (routes and at == address)}
+        edited += passes.several(batch, writers, address, held, clean)
     return clean, edited
-
-
-def _held(kept: Mapping[Address, Tensor] | None, edit: EditedPass) -> dict[Address, Tensor] | None:
-    """The weights that an edit leaves alone: all, less those of its own layer where it is them that it edits."""
-    if kept is None:
-        return None
-    return {address: weights for address, weights in kept.items() if not (edit.routes and address == edit.address)}
 
 
 def _rows(
@@ -265,48 +243,15 @@ def _rows(
     replicates: Float[np.ndarray, "R C"],
 ) -> list[NewRow]:
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
-    counts, sums = table[:, 0], table[:, 1:]
-    values = ratios(sums, counts)
-    ends = percentile_interval(replicates, len(table))
-    own = subject.objective != "output"
-    rows: list[NewRow] = []
-    for i, edit in enumerate([None, *edits]):
-        if edit is None and not own:
-            continue
-        row: NewRow = {"subject": subject.name, "n": len(table), "measure": "loss_nats"}
-        if edit is not None:
-            single = edit.site.heads is not None and len(edit.site.heads) == 1
-            some = "" if edit.site.heads is None or single else f", heads {str(edit.site).rpartition('.h')[2]}"
-            row |= {
-                "stack": edit.address.stack,
-                "layer": edit.address.layer,
-                "head": edit.site.heads[0] if single and edit.site.heads else None,
-                "component": "+".join(edit.site.components),
-                "measure": "loss_change_nats" if own else "output_change",
-                "group": f"{settings.how}{some}{', pattern held' if settings.hold else ''}",
-            }
-        found = (values[i], ends.low[i], ends.high[i])
-        named = zip(("value", "low", "high"), found, strict=True)
-        rows.append(row | {name: finite(v) for name, v in named})
-    return rows
-
-
-def _facts(
-    subject: Subject,
-    texts: Texts,
-    table: Float[np.ndarray, "N C"],
-    settings: AblateSettings,
-    compared: Mapping[str, Json] | None,
-    articles: int | None,
-) -> AblateFacts:
-    return AblateFacts(
-        *what_was_read(subject, texts, table),
-        None if settings.sites is None else tuple(map(str, settings.sites)),
-        settings.how,
-        settings.per,
-        settings.hold,
-        settings.seed,
-        settings.batch,
-        compared,
-        articles=articles,
-    )
+    columns = ratios(table[:, 1:], table[:, 0]), *percentile_interval(replicates, len(table))
+    measure = "output_change" if subject.objective == "output" else "loss_change_nats"
+    held = ", pattern held" * settings.hold
+    places = [edit.row(settings.how) for edit in edits]
+    named = [{"measure": "loss_nats"}, *(p | {"measure": measure, "group": f"{p['group']}{held}"} for p in places)]
+    rows = [
+        {"subject": subject.name, "n": len(table)}
+        | name
+        | dict(zip(("value", "low", "high"), map(finite, values), strict=True))
+        for name, *values in zip(named, *columns, strict=True)
+    ]
+    return rows[subject.objective == "output" :]

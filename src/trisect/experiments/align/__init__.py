@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trisect.core.finding import About, Finding
 from trisect.experiments.align.settings import AlignFacts, AlignSettings
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Bench, Experiment, Measured, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
     from trisect.report.sheet import Sheet
 
 
@@ -44,13 +40,13 @@ class Align(Experiment[AlignSettings, AlignFacts]):
 
         return measure(settings, bench)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[AlignFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.align.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[AlignFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.align.page import page
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.core.printable import percent
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.report import format as words
 from trisect.report import render
-from trisect.report.charts import Figure, LegendEntry, Level, Panel, SharedAxis, around, chart_of, lay, marks
+from trisect.report.charts import (
+    Figure,
+    LegendEntry,
+    Level,
+    Panel,
+    SharedAxis,
+    around,
+    by_kind_key,
+    chart_of,
+    lay,
+    marks,
+)
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures
 from trisect.report.render import KINDS
@@ -30,33 +40,38 @@ LONGEST = 110  # pixels of a word; what is longer is cut
 GOLD = {"sure": "sure gold link", "possible": "possible gold link"}
 
 
-def pictures(given: Sequence[PicturedPair], rule: str, n: str) -> Figure | None:
-    """A panel for each sentence pair; null where there is none. `rule` says how the pairs were chosen."""
-    if not given:
-        return None
+def pictures(given: Sequence[PicturedPair], rule: str, n: str) -> Figure:
+    """A panel for each sentence pair. `rule` says how the pairs were chosen."""
     gold = any(one["sure"] or one["possible"] for one in given)
-    keys = [
+    keys = (
         LegendEntry(GOLD["sure"], render.BASELINE, "square"),
         LegendEntry(GOLD["possible"], f"{render.BASELINE}4d", "square"),
-    ]
-    keys = keys * gold + [LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items()]
+    )
     caption = f"Source words from left to right, target words downwards. {rule} {n}."
     panels = tuple(_panel(one) for one in given)
-    return Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, tuple(keys))
+    key = (*keys * gold, *by_kind_key())
+    return Figure("sentence-pairs", "", "Links of single sentence pairs", caption, panels, key)
 
 
 def _panel(one: PicturedPair) -> Panel:
     source, target = one["source"], one["target"]
     cell = min(CELL, WIDEST / max(len(source), len(target)))
-    x, y = _axis("source", source, "top", -90), _axis("target", target, "left", 0)
+    x = _axis(alt.X, "source", source, orient="top", labelAngle=-90)
+    y = _axis(alt.Y, "target", target, orient="left", labelAngle=0)
+
+    def cells(name: str, links: Sequence[Sequence[int]]) -> alt.Chart:
+        return chart_of(name, [{"source": source, "target": target} for source, target in links])
+
     layers: list[alt.Chart] = []
-    for name, opacity in (("sure", 1.0), ("possible", FAINT)):
-        known = one[name] if name == "sure" else [p for p in one[name] if p not in one["sure"]]
-        if known:
-            look = chart_of(name, _rows(known)).mark_rect(fill=render.BASELINE, fillOpacity=opacity)
+    possible = [link for link in one["possible"] if link not in one["sure"]]
+    for name, links, opacity in (("sure", one["sure"], 1.0), ("possible", possible, FAINT)):
+        if links:
+            look = cells(name, links).mark_rect(fill=render.BASELINE, fillOpacity=opacity)
             layers.append(look.encode(x, y))
+    sure, allowed = {tuple(p) for p in one["sure"]}, {tuple(p) for p in (*one["sure"], *one["possible"])}
+    said = f"{one['title']}. Source: {' '.join(source)}. Target: {' '.join(target)}."
     for side, (name, mark) in zip((-1, 1), KINDS.items(), strict=True):
-        look = chart_of(name, _rows(one[name])).mark_point(
+        look = cells(name, one[name]).mark_point(
             shape=mark.shape,
             fill=mark.colour,
             stroke=render.PAPER,
@@ -66,20 +81,17 @@ def _panel(one: PicturedPair) -> Panel:
             xOffset=side * 0.22 * cell,
         )
         layers.append(look.encode(x, y))
+        links = {tuple(p) for p in one[name]}
+        right = f", {len(links & allowed)} of them gold, {len(links & sure)} of {len(sure)} sure ones found"
+        said += f" By {name}: {len(links)} links{right * bool(allowed)}."
     chart = lay(one["title"], *layers, width=cell * len(source), height=cell * len(target))
-    return Panel(one["title"], chart, _said(one), (), {})
+    return Panel(one["title"], chart, said, (), {})
 
 
-def _rows(links: Sequence[Sequence[int]]) -> list[dict[str, int]]:
-    return [{"source": source, "target": target} for source, target in links]
-
-
-def _axis(side: str, words: Sequence[str], orient: str, angle: float) -> Any:
+def _axis(channel: Any, side: str, words: Sequence[str], **look: Any) -> Any:
     """Words beside the cells; they are distinguished by their place, since a word may stand there twice."""
     axis = alt.Axis(
-        orient=orient,  # type: ignore[arg-type]
         labelExpr=f"{json.dumps(list(words))}[datum.value - 1]",
-        labelAngle=angle,
         labelLimit=LONGEST,
         labelOverlap=False,
         labelColor=render.INK,
@@ -90,24 +102,10 @@ def _axis(side: str, words: Sequence[str], orient: str, angle: float) -> Any:
         tickCount=len(words),
         title=None,
         bandPosition=0,
+        **look,
     )
-    numbers = list(range(1, len(words) + 1))
-    scale = alt.Scale(domain=numbers, paddingInner=0.08, paddingOuter=0.04)
-    made = alt.X if side == "source" else alt.Y
-    return made(f"{side}:O", scale=scale, axis=axis)
-
-
-def _said(one: PicturedPair) -> str:
-    """The pair for those who do not see it: its words, and how many links of each kind are right."""
-    sure, allowed = {tuple(p) for p in one["sure"]}, {tuple(p) for p in (*one["sure"], *one["possible"])}
-    said = f"{one['title']}. Source: {' '.join(one['source'])}. Target: {' '.join(one['target'])}."
-    for name in KINDS:
-        links = {tuple(p) for p in one[name]}
-        right = f", {len(links & allowed)} of them gold, {len(links & sure)} of {len(sure)} sure ones found" * bool(
-            allowed
-        )
-        said += f" By {name}: {len(links)} links{right}."
-    return said
+    scale = alt.Scale(domain=list(range(1, len(words) + 1)), paddingInner=0.08, paddingOuter=0.04)
+    return channel(f"{side}:O", scale=scale, axis=axis)
 
 
 DIAGONAL = "diagonal"
@@ -120,14 +118,26 @@ REFERENCES = (
     "Art Owen. The Pigeonhole Bootstrap. The Annals of Applied Statistics 1, 2007.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
+SCOPE = (
+    "The decoder is given the gold target, word by word. A target word is linked to the source word that has the highest "
+    "score in cross-attention: the weight a, or the length ‖a f(x)‖ of what is really added. The row of a word is that "
+    "where the decoder reads it (AWI), or that where it is to say it (AWO). A source word has the sum of its pieces, a "
+    "target word the mean; where the end of the sentence comes first, there is no link. The alignment error rate (AER) is "
+    "1 − (|A∩S| + |A∩P|) / (|A| + |S|), with the links A, the sure gold links S and the possible ones P."
+)
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     """The page from the tables measures and claims; what was not measured leaves no section."""
     rows, facts = Measures.of(tables["measures"]), about.facts
     mine, pairs = rows.where(subject=facts.subject), words.several(facts.pairs, "sentence pair")
-    n = f"n\u00a0=\u00a0{pairs}" + f", {words.several(len(facts.models), 'model')}" * (len(facts.models) > 1)
-    verdicts = Section("What the claim says here", _scope(facts), cards=tables["claims"]) if facts.gold else None
+    n = words.sample(facts.pairs, "sentence pair") + f", {words.several(len(facts.models), 'model')}" * (
+        len(facts.models) > 1
+    )
+    drawn = "sentence pairs and models" if len(facts.models) > 1 else "sentence pairs"
+    tail = "" if len(facts.models) > 1 else " They speak of this one model."
+    scope = (SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
+    verdicts = Section("What the claim says here", scope, cards=tables["claims"]) if facts.gold else None
     sections = present(
         verdicts,
         _rates(rows, facts, n),
@@ -151,24 +161,17 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tuple[Finding, ...]:
     """Error rates by weight and by norm, those of their best layers, and the claim with its verdict."""
-    return (
-        *_found(Measures.of(tables["measures"]).where(subject=about.facts.subject)),
-        *verdict_findings(tables["claims"]),
-    )
-
-
-def _found(rows: Measures) -> Iterator[Finding]:
-    """The error rates of a setting, with what their difference says where its interval leaves out 0."""
+    rows, found = Measures.of(tables["measures"]).where(subject=about.facts.subject), list[Finding]()
     for setting in SETTINGS:
         for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs")):
             whole = _wholes(rows, measure, setting)
-            if len(whole) < len(KINDS):
-                continue
-            values = tuple(row.estimate(f"{setting} {kind}") for kind, row in whole.items())
-            less = _first(rows, f"{measure}_difference", setting)
-            order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
-            said = f"AER, {setting.upper()}, {name}: {_by_kind(whole, ', ')}"
-            yield Finding(measure, said, "AER", values, order, ALIGNMENT.key)
+            if len(whole) == len(KINDS):
+                values = tuple(row.estimate(f"{setting} {kind}") for kind, row in whole.items())
+                less = _first(rows, f"{measure}_difference", setting)
+                order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
+                said = f"AER, {setting.upper()}, {name}: {_by_kind(whole, ', ')}"
+                found.append(Finding(measure, said, "AER", values, order, ALIGNMENT.key))
+    return (*found, *verdict_findings(tables["claims"]))
 
 
 def _first(rows: Measures, measure: str, group: str, layer: int | None = None) -> MeasuredValue | None:
@@ -182,21 +185,7 @@ def _wholes(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredVal
 
 
 def _by_kind(whole: Mapping[str, MeasuredValue], between: str) -> str:
-    return between.join(f"{percent(row.value, 1)} by {kind}" for kind, row in whole.items())
-
-
-def _scope(facts: AlignFacts) -> tuple[str, ...]:
-    several = len(facts.models) > 1
-    drawn = "sentence pairs and models" if several else "sentence pairs"
-    tail = "" if several else " They speak of this one model."
-    return (
-        "The decoder is given the gold target, word by word. A target word is linked to the source word that has the highest "
-        "score in cross-attention: the weight a, or the length ‖a f(x)‖ of what is really added. The row of a word is that "
-        "where the decoder reads it (AWI), or that where it is to say it (AWO). A source word has the sum of its pieces, a "
-        "target word the mean; where the end of the sentence comes first, there is no link. The alignment error rate (AER) is "
-        "1 − (|A∩S| + |A∩P|) / (|A| + |S|), with the links A, the sure gold links S and the possible ones P.",
-        f"Intervals and p-values are from resampling {drawn}.{tail}",
-    )
+    return between.join(f"{words.share(row.value)} by {kind}" for kind, row in whole.items())
 
 
 def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
@@ -213,7 +202,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
     )
-    key = (*_keys(), LegendEntry("links along the diagonal", render.BASELINE, None, DASH))
+    key = (*by_kind_key(), LegendEntry("links along the diagonal", render.BASELINE, None, DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
     said = []
     for setting, meaning in SETTINGS.items():
@@ -223,7 +212,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
             said.append(
                 f"{meaning}. Mean over layers: {_by_kind(whole, ' and ')}, a difference of {_change(difference.value)} points{ends}."
             )
-    said.append(f"Links along the diagonal, which need no model: {percent(level.value, 1)}.")
+    said.append(f"Links along the diagonal, which need no model: {words.share(level.value)}.")
     if not facts.chosen:
         said.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
@@ -245,8 +234,8 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
             text = _change if group == setting else _points
             row = _first(rows, f"{measure}_difference" if group == setting else measure, group, layer)
             sd = sds.get((layer, group)) if measure == "aer" else None
-            tail = "" if sd is None else f" ± {100 * sd:.1f}"
-            cells += [f"{text(row.value)}{tail}", words.ends(row, text=text)] if row else ["–", "–"]
+            value, ends = words.cells(row, text=text)
+            cells += [value if sd is None else f"{value} ± {100 * sd:.1f}", ends]
         return tuple(cells)
 
     lines, layers = [], sorted({row.layer for row in rows.where("aer") if row.layer is not None})
@@ -254,20 +243,13 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
         lines += [line(f"layer {layer}", setting, layer) for layer in layers]
         lines.append(line("mean over layers", setting))
         lines += [line("best layer*", setting, None, "aer_best")] * bool(facts.chosen)
-    star = (f" * chosen on {words.several(facts.trial, 'other pair')}: {_chosen(facts)}.") * bool(facts.chosen)
+    groups = [f"{setting.upper()} by {kind}" for setting in SETTINGS for kind in KINDS]
+    chosen = {m: ", ".join(f"{g} layer {of[g]}" for g in groups) for m, of in sorted(facts.chosen.items())}
+    by_model = "; ".join(f"{model}: {of}" if len(chosen) > 1 else of for model, of in chosen.items())
+    star = f" * chosen on {words.several(facts.trial, 'other pair')}: {by_model}." * bool(chosen)
     sd = " ± standard deviation over models" * (len(facts.models) > 1)
     caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight.{star}"
     return Table(("Links", "by weight", "95 %", "by norm", "95 %", "difference", "95 %"), tuple(lines), caption)
-
-
-def _chosen(facts: AlignFacts) -> str:
-    """The layers chosen, per model, as words."""
-    said = []
-    for model, layers in sorted(facts.chosen.items()):
-        groups = (f"{setting.upper()} by {kind}" for setting in SETTINGS for kind in KINDS)
-        own = ", ".join(f"{group} layer {layers[group]}" for group in groups)
-        said.append(f"{model}: {own}" if len(facts.chosen) > 1 else own)
-    return "; ".join(said)
 
 
 def _heads(rows: Measures, n: str) -> Section | None:
@@ -284,36 +266,30 @@ def _heads(rows: Measures, n: str) -> Section | None:
     figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=called)
     best = min(found, key=lambda row: row.value)
     said = (
-        f"The lowest is {percent(best.value, 1)}, at layer {best.layer} head {best.head} ({called(best)}). It is "
+        f"The lowest is {words.share(best.value)}, at layer {best.layer} head {best.head} ({called(best)}). It is "
         "the lowest of many on these very pairs, so that it flatters."
     )
     return Section("Do single heads align?", (said,), (figure,))
 
 
 def _lengths(rows: Measures) -> Section | None:
-    """Error rates by how long the sentences are."""
-    found = rows.where("aer_by_length")
-    places = _buckets(sorted({row.at for row in found if row.at is not None}), any(row.at is None for row in found))
+    """Error rates by how long the sentences are: up to so many words, each group from where the last one ends."""
+    found, low = rows.where("aer_by_length"), 1
+    places: dict[float | None, str] = {}
+    for end in sorted({row.at for row in found if row.at is not None}):
+        places[end] = f"{low} to {end:.0f}" if low > 1 else f"up to {end:.0f}"
+        low = int(end) + 1
+    if any(row.at is None for row in found):
+        places[None] = f"{low} and more"
     if len(places) < 2:
         return None
     panels = tuple(_compared(setting, found, _frame(found.rows), "words", places=places) for setting in SETTINGS)
-    counts = {name: found.where(at=at).rows[0].n for at, name in places.items()}
-    said = words.listed([f"{count} of {name} words" for name, count in counts.items()])
+    said = words.listed([f"{found.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
     caption = (
         f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
     )
-    figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, _keys())
+    figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, by_kind_key())
     return Section("Are longer sentences harder?", (), (figure,))
-
-
-def _buckets(ends: Sequence[float], beyond: bool) -> dict[float | None, str]:
-    """The groups of lengths in words: the first from 1 on, each next from where the last one ends."""
-    names: dict[float | None, str] = {}
-    low = 1
-    for end in ends:
-        names[end] = f"{low} to {end:.0f}" if low > 1 else f"up to {end:.0f}"
-        low = int(end) + 1
-    return names | ({None: f"{low} and more"} if beyond else {})
 
 
 def _pairs(facts: AlignFacts, n: str) -> Section | None:
@@ -322,15 +298,14 @@ def _pairs(facts: AlignFacts, n: str) -> Section | None:
     layers = facts.pictures[0]["layers"]
     how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
     rule = f"{facts.picture_rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
-    figure = pictures(facts.pictures, rule, n)
-    return None if figure is None else Section("What do links look like?", (), (figure,))
+    return Section("What do links look like?", (), (pictures(facts.pictures, rule, n),))
 
 
 def _agreement(rows: Measures) -> Section | None:
     lines = []
     for row in sorted(rows.where("agreement"), key=lambda row: (row.group, row.layer)):
         linked = [_first(rows, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
-        cells = [percent(one.value, 1) if one else "–" for one in (row, *linked)]
+        cells = [words.share(one.value) if one else "–" for one in (row, *linked)]
         lines.append((f"{(row.group or '').upper()}, layer {row.layer}", *cells))
     caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
     table = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
@@ -369,10 +344,6 @@ def _compared(
         if (v := [row["value"] for row in whole if row["group"] == kind])
     )
     return Panel(title, chart, f"{title}: alignment error rate by {across}: {said}.", (), {})
-
-
-def _keys() -> tuple[LegendEntry, ...]:
-    return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
 
 
 def _points(value: float) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -43,10 +44,6 @@ from trisect.text.bitext import Bitext, SentencePair, assemble, read_pairs, writ
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
-    from trisect.hf.sentence_pairs import Crossed
-
-
-LinkProgress: TypeAlias = Callable[[int, int], Any]
 
 
 class Column(NamedTuple):
@@ -74,7 +71,8 @@ class Linked(NamedTuple):
     best: Mapping[int, Int[np.ndarray, "C J"]]
 
 
-def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: LinkProgress) -> Linked:
+@torch.no_grad()
+def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: Callable[[int, int], object]) -> Linked:
     """Read every pair with the gold target before the decoder; memory grows by a whole number a word and column.
 
     Raises ModelError where the model has no cross-attention whose norms can be taken.
@@ -91,31 +89,23 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: L
     )
     best: dict[int, Int[np.ndarray, "C J"]] = {}
     for crossed in cross_batches(subject, [(pair.source, pair.target) for pair in pairs], batch)[0]:
-        best |= _read(subject, crossed, pairs, layers)
+        found: dict[int, list[Int[np.ndarray, "N J"]]] = {number: [] for number in crossed.pairs}
+        for trace in subject.trace(crossed.batch).traces:
+            if trace.stack != "cross" or trace.layer not in layers:
+                continue
+            seen = views(trace)
+            for row, number in enumerate(crossed.pairs):
+                words = len(pairs[number].source), len(pairs[number].target)
+                source = crossed.source[row][trace.key_real[row]]
+                queries = int(trace.query_real[row].sum())
+                for positions in (crossed.given, crossed.asked):
+                    target = positions[row, :queries]
+                    for scores in seen:
+                        whole = word_scores(scores[row, :, :queries, : len(source)], target, source, words)
+                        found[number].append(best_links(whole, words[0]))
+        best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in found.items()}
         step(len(best), len(pairs))
     return Linked(subject.name, columns, best)
-
-
-@torch.no_grad()
-def _read(
-    subject: Pretrained, crossed: Crossed, pairs: Sequence[SentencePair], layers: Mapping[int, int]
-) -> dict[int, Int[np.ndarray, "C J"]]:
-    """One batch: the links of each of its pairs."""
-    found: dict[int, list[Int[np.ndarray, "N J"]]] = {number: [] for number in crossed.pairs}
-    for trace in subject.trace(crossed.batch).traces:
-        if trace.stack != "cross" or trace.layer not in layers:
-            continue
-        seen = views(trace)
-        for row, number in enumerate(crossed.pairs):
-            words = len(pairs[number].source), len(pairs[number].target)
-            source = crossed.source[row][trace.key_real[row]]
-            queries = int(trace.query_real[row].sum())
-            for positions in (crossed.given, crossed.asked):
-                target = positions[row, :queries]
-                for scores in seen:
-                    whole = word_scores(scores[row, :, :queries, : len(source)], target, source, words)
-                    found[number].append(best_links(whole, words[0]))
-    return {number: np.concatenate(parts).astype(np.int16) for number, parts in found.items()}
 
 
 def _layers(subject: Pretrained) -> dict[int, int]:
@@ -142,23 +132,23 @@ def left_out(subject: Pretrained) -> tuple[str, ...]:
     return (*subject.notes, *(f"Left out, {words}." for words in said))
 
 
-def hits(linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
+def _gold(pair: SentencePair) -> Any:
+    """The gold links of a pair as counts take them."""
+    return gold_of(pair.sure or set(), pair.possible or set(), (len(pair.source), len(pair.target)))
+
+
+def _hits(linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
     """Counts against the gold links of the `kept` pairs, as measure.alignment.error_rates takes them."""
-    counts = []
-    for number in kept:
-        pair = pairs[number]
-        assert pair.sure is not None
-        assert pair.possible is not None
-        gold = gold_of(pair.sure, pair.possible, (len(pair.source), len(pair.target)))
-        counts.append(count_hits(linked.best[number], gold))
+    counts = [count_hits(linked.best[number], _gold(pairs[number])) for number in kept]
     return np.stack(counts) if counts else np.zeros((0, len(linked.columns), 4))
 
 
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group holds what is longer
 DIAGONAL = "diagonal"
 ONCE = 2  # draws, where only the value itself is wanted
+WHERE = {"awi": "input", "awo": "output"}
 Counts: TypeAlias = Float[np.ndarray, "N C 4"]
-Values: TypeAlias = Float[np.ndarray, "R C"]
+Values: TypeAlias = Float[np.ndarray, "R ..."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,19 +182,40 @@ class Scored:
 
     def only(self, model: int) -> Scored:
         """One of the models."""
-        chosen = self.chosen[model : model + 1]
-        one = (self.models[model],), self.columns, (self.counts[model],), chosen
-        return Scored(*one, self.lengths, self.diagonal)
+        mine = slice(model, model + 1)
+        return replace(self, models=self.models[mine], counts=self.counts[mine], chosen=self.chosen[mine])
+
+    @property
+    def pairs(self) -> list[range]:
+        """The sentence pairs of every model, which are the same ones."""
+        return [range(len(self.lengths))] * len(self.models)
+
+    def rates(self, redrawn: CrossedBootstrap, setting: str, kind: str | None) -> CrossedEstimate:
+        """The error rate of a setting and kind, mean over layers; without a kind that of norms less that of weights."""
+        shares = np.zeros(len(self.columns))
+        for name, sign in _signs(kind).items():
+            shares[self.where(setting=setting, kind=name, head=None)] = sign / len(self.layers)
+        used = np.flatnonzero(shares)
+        some = [one[:, used] for one in self.counts]
+        return redrawn(self.pairs, lambda model, times: error_rates(_sums(some[model], times)) @ shares[used])
+
+
+def _signs(kind: str | None) -> dict[str, float]:
+    """What a number of a kind is made of; without a kind norm less weight."""
+    return {kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}
+
+
+def _sums(counts: Counts, times: Float[np.ndarray, "R N"]) -> Float[np.ndarray, "R C 4"]:
+    return (times @ counts.reshape(len(counts), -1)).reshape(len(times), *counts.shape[1:])
 
 
 def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, str], int]:
     """The layer with the lowest error rate for every setting and kind, the first of equals."""
     rates = error_rates(counts.sum(0))
     found = {}
-    for setting in SETTINGS:
-        for kind in KINDS:
-            places = [i for i, c in enumerate(columns) if c[:2] == (setting, kind) and c.head is None]
-            found[setting, kind] = columns[min(places, key=lambda i: (np.nan_to_num(rates[i], nan=2.0), i))].layer
+    for pair in product(SETTINGS, KINDS):
+        places = [i for i, c in enumerate(columns) if c[:2] == pair and c.head is None]
+        found[pair] = columns[min(places, key=lambda i: (np.nan_to_num(rates[i], nan=2.0), i))].layer
     return found
 
 
@@ -227,10 +238,20 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
 
 
 def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
-    own: NewRow = {"subject": scored.name, "stack": "cross"}
-    rows: list[NewRow] = []
-    found, named = _everything(scored, redrawn), _column_rows(scored)
-    rows += [row | found.at(i).row() for i, row in enumerate(named)]
+    """The rows of all models together, or of one."""
+    columns, norms, wholes = scored.columns, scored.where(kind="norm"), scored.where(head=None)
+    weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
+
+    def everything(model: int, times: Float[np.ndarray, "R N"]) -> Values:
+        sums = _sums(scored.counts[model], times)
+        rates, layers = error_rates(sums), sums[:, wholes]
+        return np.concatenate([rates, rates[:, norms] - rates[:, weights], precisions(layers), recalls(layers)], 1)
+
+    found = redrawn(scored.pairs, everything)  # all from the same sums
+    named = [_named(column) | {"measure": "aer"} for column in columns]
+    named += [_named(columns[i]) | {"group": columns[i].setting, "measure": "aer_difference"} for i in norms]
+    named += [_named(columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
+    rows: list[NewRow] = [row | found.at(i).row() for i, row in enumerate(named)]
     for name, found in statistics(scored, redrawn).items():
         measure, setting, *kind = name.split("/")
         row: NewRow = {"measure": measure, "group": " ".join([setting, *kind])}
@@ -238,28 +259,33 @@ def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
             row["at"] = float(scored.chosen[0][setting, kind[0]])
         rows.append(row | found.row())
     for most, which in buckets(scored.lengths).items():
-        some = _subset(scored, which)
-        for setting in SETTINGS:
-            for kind in KINDS:
-                found = _mean(some, redrawn, setting, kind)
-                row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": most}
-                rows.append(row | found.row())
-    return [own | row for row in rows]
+        counts = tuple(one[which] for one in scored.counts)
+        some = replace(scored, counts=counts, lengths=scored.lengths[which], diagonal=scored.diagonal[which])
+        for setting, kind in product(SETTINGS, KINDS):
+            row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": most}
+            rows.append(row | some.rates(redrawn, setting, kind).row())
+    return [{"subject": scored.name, "stack": "cross"} | row for row in rows]
 
 
 def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
     """Error rates of the whole by name: aer/SETTING/KIND and aer_difference/SETTING, means over layers, and aer_best likewise."""
+
+    def of_best(model: int, times: Float[np.ndarray, "R N"], setting: str, kind: str | None) -> Values:
+        """In the layer that the model was given by other pairs."""
+        total = np.zeros(len(times))
+        for name, sign in _signs(kind).items():
+            (place,) = scored.where(setting=setting, kind=name, layer=scored.chosen[model][setting, name], head=None)
+            total += sign * error_rates(times @ scored.counts[model][:, place])
+        return total
+
     found: dict[str, CrossedEstimate] = {}
-    for setting in SETTINGS:
-        for kind in KINDS:
-            found[f"aer/{setting}/{kind}"] = _mean(scored, redrawn, setting, kind)
-        found[f"aer_difference/{setting}"] = _mean(scored, redrawn, setting, None)
+    for setting, kind in product(SETTINGS, (*KINDS, None)):
+        name = f"aer/{setting}/{kind}" if kind else f"aer_difference/{setting}"
+        found[name] = scored.rates(redrawn, setting, kind)
     if all(scored.chosen) and scored.chosen:
-        for setting in SETTINGS:
-            for kind in (*KINDS, None):
-                of = partial(_best_of, scored, setting, kind)
-                name = f"aer_best/{setting}/{kind}" if kind else f"aer_best_difference/{setting}"
-                found[name] = redrawn(_pairs(scored), of)
+        for setting, kind in product(SETTINGS, (*KINDS, None)):
+            name = f"aer_best/{setting}/{kind}" if kind else f"aer_best_difference/{setting}"
+            found[name] = redrawn(scored.pairs, partial(of_best, setting=setting, kind=kind))
     return found
 
 
@@ -269,36 +295,20 @@ def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.Da
     No verdict rests on a setting in which some model's links are no better than the diagonal's, by weight and by norm.
     """
     values: dict[str, list[float]] = {}
-    for model in range(0 if scored is None else len(scored.models)):
-        assert scored is not None
-        for name, one in statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
-            values.setdefault(name.replace("/", "_"), []).append(float(one.value))
-    return judge_rates(values, None if scored is None else float(error_rates(scored.diagonal.sum(0))), about)
-
-
-def judge_rates(
-    values: Mapping[str, Sequence[float]], diagonal: float | None, about: Mapping[str, object]
-) -> pl.DataFrame:
-    """The same from error rates by name, one a model, and that of the diagonal (null: nothing was measured)."""
-    return judge_models(ALIGNMENT, values, about, {} if diagonal is None else _not_aligned(values, diagonal))
-
-
-WHERE = {"awi": "input", "awo": "output"}
-
-
-def _not_aligned(values: Mapping[str, Sequence[float]], straight: float) -> dict[str, str]:
-    """By the name of a difference of error rates, why it is not judged: a model that does not align in that setting."""
-    found = {}
-    for setting in SETTINGS:
-        for rate, difference in (("aer", "aer_difference"), ("aer_best", "aer_best_difference")):
+    barred = {}
+    if scored is not None:
+        for model in range(len(scored.models)):
+            for name, one in statistics(scored.only(model), CrossedBootstrap(0, ONCE)).items():
+                values.setdefault(name.replace("/", "_"), []).append(float(one.value))
+        straight = float(error_rates(scored.diagonal.sum(0)))
+        for setting, rate in product(SETTINGS, ("aer", "aer_best")):
             rates = [values[f"{rate}_{setting}_{kind}"] for kind in KINDS if f"{rate}_{setting}_{kind}" in values]
-            above = sum(min(of) >= straight for of in zip(*rates, strict=True))
-            if above:
-                found[f"{difference}_{setting}"] = (
+            if above := sum(min(of) >= straight for of in zip(*rates, strict=True)):
+                barred[f"{rate}_difference_{setting}"] = (
                     f"the models do not align where the word is the decoder's {WHERE[setting]}: {above} of {len(rates[0])} "
                     f"are no better than the diagonal (AER {straight:.3f})"
                 )
-    return found
+    return judge_models(ALIGNMENT, values, about, barred)
 
 
 def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray, " M"]]:
@@ -308,89 +318,15 @@ def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray
     return {most[i]: np.flatnonzero(place == i) for i in range(len(most)) if (place == i).any()}
 
 
-def _pairs(scored: Scored) -> list[range]:
-    """The sentence pairs of every model, which are the same ones."""
-    return [range(len(scored.lengths))] * len(scored.models)
-
-
-def _drawn(
-    scored: Scored, redrawn: CrossedBootstrap, of: Callable[[Float[np.ndarray, "R C 4"]], Values]
-) -> CrossedEstimate:
-    """A function of the columns' counts, for all pairs and in every draw of them."""
-    return redrawn(_pairs(scored), lambda model, times: of(_sums(scored.counts[model], times)))
-
-
-def _sums(counts: Counts, times: Float[np.ndarray, "R N"]) -> Float[np.ndarray, "R C 4"]:
-    return (times @ counts.reshape(len(counts), -1)).reshape(len(times), *counts.shape[1:])
-
-
-def _mean(scored: Scored, redrawn: CrossedBootstrap, setting: str, kind: str | None) -> CrossedEstimate:
-    """The error rate of a setting and kind, mean over layers; without a kind that of norms less that of weights."""
-    signs = {kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}
-    shares = np.zeros(len(scored.columns))
-    for name, sign in signs.items():
-        shares[scored.where(setting=setting, kind=name, head=None)] = sign / len(scored.layers)
-    used = np.flatnonzero(shares)
-    some = _columns(scored, used)
-    return _drawn(some, redrawn, lambda sums: error_rates(sums) @ shares[used])
-
-
-def _column_rows(scored: Scored) -> list[NewRow]:
-    """What `_everything` gives, in its order."""
-    norms, wholes = scored.where(kind="norm"), scored.where(head=None)
-    rows = [_named(c) | {"measure": "aer"} for c in scored.columns]
-    rows += [
-        _named(scored.columns[i]) | {"group": scored.columns[i].setting, "measure": "aer_difference"} for i in norms
-    ]
-    return rows + [_named(scored.columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
-
-
-def _everything(scored: Scored, redrawn: CrossedBootstrap) -> CrossedEstimate:
-    """Error rates of all columns, norm less weight, precisions and recalls of layers: all from the same sums."""
-    norms, wholes = scored.where(kind="norm"), scored.where(head=None)
-    weights = [scored.columns.index(scored.columns[i]._replace(kind="weight")) for i in norms]
-
-    def of(sums: Float[np.ndarray, "R C 4"]) -> Values:
-        rates, layers = error_rates(sums), sums[:, wholes]
-        return np.concatenate([rates, rates[:, norms] - rates[:, weights], precisions(layers), recalls(layers)], 1)
-
-    return _drawn(scored, redrawn, of)
-
-
-def _best_of(
-    scored: Scored, setting: str, kind: str | None, model: int, times: Float[np.ndarray, "R N"]
-) -> Float[np.ndarray, " R"]:
-    """The error rate in the layer that a model was given by other pairs; without a kind norm less weight."""
-    total = np.zeros(len(times))
-    for name, sign in ({kind: 1.0} if kind else {"norm": 1.0, "weight": -1.0}).items():
-        (place,) = scored.where(setting=setting, kind=name, layer=scored.chosen[model][setting, name], head=None)
-        total += sign * error_rates(times @ scored.counts[model][:, place])
-    return total
-
-
-def _columns(scored: Scored, used: Sequence[int] | Int[np.ndarray, " K"]) -> Scored:
-    columns = tuple(scored.columns[i] for i in used)
-    counts = tuple(one[:, list(used)] for one in scored.counts)
-    return Scored(scored.models, columns, counts, scored.chosen, scored.lengths, scored.diagonal)
-
-
-def _subset(scored: Scored, which: Int[np.ndarray, " M"]) -> Scored:
-    counts = tuple(one[which] for one in scored.counts)
-    return Scored(scored.models, scored.columns, counts, scored.chosen, scored.lengths[which], scored.diagonal[which])
-
-
 def _spread_rows(scored: Scored) -> list[NewRow]:
     """Standard deviations over models: of every layer, and of means over layers."""
     rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
+    named = [(_named(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
+    for setting, kind in product(SETTINGS, KINDS):
+        mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
+        named.append(({"group": f"{setting} {kind}"}, mean))
     own = {"subject": scored.name, "stack": "cross", "measure": "aer_sd", "n": len(scored.models)}
-    rows = [
-        own | _named(scored.columns[i]) | {"value": as_number(rates[:, i].std(ddof=1))} for i in scored.where(head=None)
-    ]
-    for setting in SETTINGS:
-        for kind in KINDS:
-            whole = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
-            rows.append(own | {"group": f"{setting} {kind}", "value": as_number(whole.std(ddof=1))})
-    return rows
+    return [own | name | {"value": as_number(of.std(ddof=1))} for name, of in named]
 
 
 def _named(column: Column) -> NewRow:
@@ -409,24 +345,18 @@ def link_rows(
     norms = [i for i in wholes if columns[i].kind == "norm"]
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
     words = np.array([len(pairs[n].target) for n in kept], dtype=float)
-    counts = [
-        np.stack([np.concatenate([_linked(one.best[n], wholes), _same(one.best[n], norms, weights)]) for n in kept])
-        for one in several
-    ]
+
+    def counted(best: Int[np.ndarray, "C J"]) -> Float[np.ndarray, " K"]:
+        linked, same = best[wholes] != NONE, best[norms] == best[weights]
+        return np.concatenate([linked.sum(-1), same.sum(-1)]).astype(float)
+
+    counts = [np.stack([counted(one.best[n]) for n in kept]) for one in several]
     pairs_of = [range(len(kept))] * len(several)
     found = redrawn(pairs_of, lambda model, times: (times @ counts[model]) / (times @ words)[:, None])
     rows = [_named(columns[i]) | {"measure": "linked"} for i in wholes]
     rows += [_named(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
     own = {"subject": ", ".join(one.subject for one in several), "stack": "cross"}
     return [own | row | found.at(i).row() for i, row in enumerate(rows)]
-
-
-def _linked(best: Int[np.ndarray, "C J"], wholes: Sequence[int]) -> Float[np.ndarray, " K"]:
-    return (best[wholes] != NONE).sum(-1).astype(float)
-
-
-def _same(best: Int[np.ndarray, "C J"], norms: Sequence[int], weights: Sequence[int]) -> Float[np.ndarray, " K"]:
-    return (best[norms] == best[weights]).sum(-1).astype(float)
 
 
 SHORTEST, LONGEST = 4, 14  # words of either side of a pair that can be shown
@@ -447,17 +377,23 @@ def choose_pictures(
     Links are of the layers that were chosen on other pairs; where none were, of the layer before the last.
     """
     fitting = [n for n in kept if all(SHORTEST <= len(side) <= LONGEST for side in (pairs[n].source, pairs[n].target))]
-    places = {kind: _column(linked, kind, chosen) for kind in KINDS}
     if not fitting:
         return []
-    titles = [""] * 3
-    shown = fitting[:3]
+    every = list(dict.fromkeys(c.layer for c in linked.columns))
+    before_last = every[max(0, len(every) - 2)]
+    wanted = {kind: chosen[SETTING, kind] if chosen is not None else before_last for kind in KINDS}
+    places = {kind: linked.columns.index(Column(SETTING, kind, layer, None)) for kind, layer in wanted.items()}
+
+    def gain(number: int) -> tuple[float, int]:
+        best, gold = linked.best[number], _gold(pairs[number])
+        weight, norm = (float(error_rates(count_hits(best[places[kind]], gold))) for kind in KINDS)
+        return norm - weight, number
+
+    titles, shown = [""] * 3, fitting[:3]
     if pairs[fitting[0]].sure is not None:
-        ranked = sorted(fitting, key=lambda n: (_difference(linked, pairs, n, places), n))
-        order = [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
-        shown = list(dict.fromkeys(order))
+        ranked = sorted(fitting, key=gain)
+        shown = list(dict.fromkeys([ranked[0], ranked[len(ranked) // 2], ranked[-1]]))
         titles = [f", {where}" for where in EXAMPLE_COLUMNS] if len(shown) == len(EXAMPLE_COLUMNS) else titles
-    layers = {kind: linked.columns[place].layer for kind, place in places.items()}
     return [
         PicturedPair(
             title=f"Pair {n + 1}{title}",
@@ -465,26 +401,12 @@ def choose_pictures(
             target=list(pairs[n].target),
             sure=_plain(pairs[n].sure),
             possible=_plain(pairs[n].possible),
-            layers=layers,
+            layers=wanted,
             weight=_plain(as_links(linked.best[n][places["weight"]])),
             norm=_plain(as_links(linked.best[n][places["norm"]])),
         )
         for n, title in zip(shown, titles, strict=False)
     ]
-
-
-def _column(linked: Linked, kind: str, chosen: Mapping[tuple[str, str], int] | None) -> int:
-    layers = list(dict.fromkeys(c.layer for c in linked.columns))
-    layer = layers[max(0, len(layers) - 2)] if chosen is None else chosen[SETTING, kind]
-    wanted = (SETTING, kind, layer, None)
-    return next(i for i, c in enumerate(linked.columns) if tuple(c) == wanted)
-
-
-def _difference(linked: Linked, pairs: Sequence[SentencePair], number: int, places: Mapping[str, int]) -> float:
-    pair = pairs[number]
-    gold = gold_of(pair.sure or set(), pair.possible or set(), (len(pair.source), len(pair.target)))
-    rates = [float(error_rates(count_hits(linked.best[number][places[kind]], gold))) for kind in KINDS]
-    return rates[KINDS.index("norm")] - rates[KINDS.index("weight")]
 
 
 def _plain(links: Iterable[tuple[int, int]] | None) -> list[list[int]]:
@@ -520,22 +442,25 @@ def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
     """
     subjects = tuple(map(_crossing, bench.subjects))
     bitext = _run_pairs(settings) if settings.bitext is None else settings.bitext
-    pairs = bitext.test
+    pairs, valid = bitext.test, bitext.valid
     if not pairs:
         raise CorpusError(f"{bitext.name} has no test pairs.", "Those are what is aligned.", "Give some.")
     test = [_link(subject, pairs, settings.batch, bench) for subject in subjects]
-    _check_alike(test)
-    names = tuple(one.subject for one in test)
+    for one in test[1:]:
+        if one.columns != test[0].columns:
+            given = f"{one.subject} has other layers or heads than {test[0].subject}."
+            known = "Several models are treated as one that was trained several times, and are averaged."
+            raise ModelError(given, known, "Give one at a time.")
     kept = [n for n in range(len(pairs)) if all(n in one.best for one in test)]
     if not kept:
         known = "Their pieces are more than it reads at once."
-        raise ModelError(f"No pair of {bitext.name} fits into {', '.join(names)}.", known, "Give shorter sentences.")
+        given = f"No pair of {bitext.name} fits into {', '.join(one.subject for one in test)}."
+        raise ModelError(given, known, "Give shorter sentences.")
     redrawn, gold = CrossedBootstrap(settings.seed, settings.draws), pairs[0].sure is not None
     chosen: Chosen = ()
-    if gold and bitext.valid and bitext.valid[0].sure is not None:
-        chosen = tuple(
-            _chosen(_link(subject, bitext.valid, settings.batch, bench), bitext.valid) for subject in subjects
-        )
+    if gold and valid and valid[0].sure is not None:
+        others = [_link(subject, valid, settings.batch, bench) for subject in subjects]
+        chosen = tuple(choose_layers(_hits(one, valid, sorted(one.best)), one.columns) for one in others)
     scored = _score(test, pairs, kept, chosen) if gold else None
     rows = link_rows(test, pairs, kept, redrawn)
     rows += [] if scored is None else alignment_rows(scored, redrawn)
@@ -546,11 +471,12 @@ def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
         named = ("models", "corpus", "corpus_fingerprint", "pairs", "seed")
         return judge_alignment(scored, {name: getattr(about.facts, name) for name in named})
 
+    long = f"{len(pairs) - len(kept)} of {len(pairs)} sentence pairs have more pieces than the model reads, and are left out."
+    lost = (long,) * (len(kept) < len(pairs))
+    notes = dict.fromkeys((*bitext.notes, *lost, *(note for subject in subjects for note in left_out(subject))))
     tables = {"measures": frame("measures", rows), "links": _table(test)}
-    notes = _notes(subjects, bitext, len(kept))
-    return Measured(
-        tables, facts, notes, judge, "model", paths={"links": _write_links(bench.folder / "links", test, len(pairs))}
-    )
+    paths = {"links": _write_links(bench.folder / "links", test, len(pairs))}
+    return Measured(tables, facts, tuple(notes), judge, "model", paths=paths)
 
 
 def _run_pairs(settings: AlignSettings) -> Bitext:
@@ -585,19 +511,6 @@ def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, bench:
         return link(subject, pairs, batch, step)
 
 
-def _check_alike(several: Sequence[Linked]) -> None:
-    for one in several[1:]:
-        if one.columns != several[0].columns:
-            given = f"{one.subject} has other layers or heads than {several[0].subject}."
-            known = "Several models are treated as one that was trained several times, and are averaged."
-            raise ModelError(given, known, "Give one at a time.")
-
-
-def _chosen(linked: Linked, pairs: Sequence[SentencePair]) -> dict[tuple[str, str], int]:
-    kept = sorted(linked.best)
-    return choose_layers(hits(linked, pairs, kept), linked.columns)
-
-
 def _score(
     several: Sequence[Linked],
     pairs: Sequence[SentencePair],
@@ -605,14 +518,11 @@ def _score(
     chosen: Chosen,
 ) -> Scored:
     """Counts of all models against gold, and those of the diagonal."""
-    straight = []
-    for number in kept:
-        pair, words = pairs[number], (len(pairs[number].source), len(pairs[number].target))
-        straight.append(count_hits(diagonal(words), gold_of(pair.sure or set(), pair.possible or set(), words)))
-    lengths = np.array([max(len(pairs[n].source), len(pairs[n].target)) for n in kept])
-    counts = tuple(hits(one, pairs, kept) for one in several)
-    names = tuple(one.subject for one in several)
-    return Scored(names, several[0].columns, counts, chosen, lengths, np.stack(straight))
+    words = {n: (len(pairs[n].source), len(pairs[n].target)) for n in kept}
+    straight = np.stack([count_hits(diagonal(words[n]), _gold(pairs[n])) for n in kept])
+    counts = tuple(_hits(one, pairs, kept) for one in several)
+    lengths = np.array([max(words[n]) for n in kept])
+    return Scored(tuple(one.subject for one in several), several[0].columns, counts, chosen, lengths, straight)
 
 
 def _facts(
@@ -642,13 +552,6 @@ def _facts(
         RULE if gold else FIRST,
         tuple(pictures),
     )
-
-
-def _notes(subjects: Sequence[Pretrained], bitext: Bitext, kept: int) -> tuple[str, ...]:
-    lost = len(bitext.test) - kept
-    long = f"{lost} of {len(bitext.test)} sentence pairs have more pieces than the model reads, and are left out."
-    notes = [*bitext.notes, *([long] if lost else []), *(note for subject in subjects for note in left_out(subject))]
-    return tuple(dict.fromkeys(notes))
 
 
 def _table(several: Sequence[Linked]) -> pl.DataFrame:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trisect.core.finding import About, Finding
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Bench, Experiment, Measured, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
     from trisect.report.sheet import Sheet
 
 
@@ -44,13 +40,13 @@ class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
 
         return measure(settings, bench)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[RewindFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.checkpoints.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[RewindFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.checkpoints.page import page
 

@@ -18,6 +18,7 @@ from trisect.core.tables import frame
 from trisect.core.trace import Projections
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
 from trisect.lab.experiment import Bench, Measured
+from trisect.lab.passes import every_site
 from trisect.lab.word_labels import find_articles
 from trisect.measure.criticality import GridCurves, adaptive_curves, criticality, exact_curves, mean_difference
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trisect.hf.files.checkpoints import ParameterSlice, SliceValues
-    from trisect.hf.load import Pretrained
 
 
 # summed over each text or article, in nats; without a loss, of relative changes of the output
@@ -41,34 +41,13 @@ class RewoundSite(NamedTuple):
     cuts: tuple[ParameterSlice, ...]
 
 
-class How(NamedTuple):
-    """How a curve is drawn: α on its grid, the share of the final loss that counts as a drop, and the bootstrap's seed."""
-
-    points: int
-    epsilon: float
-    exact: bool
-    seed: int
-
-    @property
-    def grid(self) -> Float[np.ndarray, " A"]:
-        """α from 0 to 1."""
-        return np.arange(self.points) / (self.points - 1)
-
-
-class Earlier(NamedTuple):
-    """The initial revision and those in between, by name, and how the values of one at every place are read."""
-
-    read: Callable[[str], list[SliceValues]]
-    names: tuple[str, ...]
-
-
 class Trials:
     """A model and the texts on which every set of weights is tried; the texts are made ready once."""
 
     def __init__(self, subject: Subject, module: nn.Module, texts: Texts, size: int) -> None:
         self.subject, self.module = subject, module
         self.batches: tuple[Batch, ...] = tuple(subject.batches(texts.texts(), size, scored=True))
-        self.passes = {"texts": 0}  # through all of them; changed in place, so that it can be kept
+        self.passes = 0  # through all texts
         self.moves = subject.objective == "output"  # no loss: how far the output moves from that of the final weights
         self._clean: list[RowScores] = []
         self._tokens = np.zeros(1 + max((t for b in self.batches for t, _ in b.rows), default=-1))
@@ -89,6 +68,11 @@ class Trials:
         with replaced(self.module, cuts, values):
             return self._by_unit(self._losses())
 
+    def row(self, spot: RewoundSite, measure: str, value: float, at: float | None = None) -> InterpolationRow:
+        """A row of the table `sites`."""
+        n = int(self.tokens.sum())
+        return {"site": str(spot.site), "measure": measure, "at": at, "value": float(value), "n": n}
+
     def _by_unit(self, numbers: Losses) -> Losses:
         return self.articles.sums(numbers[self.kept, None], self.kept)[:, 0]
 
@@ -103,45 +87,50 @@ class Trials:
                 texts = [text for text, _ in batch.rows]
                 np.add.at(found, texts, scores.total.double().cpu().numpy())
                 np.add.at(self._tokens, texts, scores.count.double().cpu().numpy())
-        self.passes["texts"] += 1
+        self.passes += 1
         return found
 
 
 def rewind(
     trials: Trials,
     spots: Sequence[RewoundSite],
-    earlier: Earlier,
-    how: How,
+    read: Callable[[str], list[SliceValues]],
+    settings: RewindSettings,
     step: Callable[[int, int], object],
 ) -> tuple[list[InterpolationRow], list[str]]:
-    """The rows of every site, without their subject, and notes; one revision's weights are held at a time."""
+    """The rows of every site, without their subject, and notes; `read` gives a revision's weights, held one revision at a time."""
     from trisect.hf.files.checkpoints import take
 
     final = [take(trials.module.state_dict(), spot.cuts) for spot in spots]
-    stages = len(earlier.names) > 1
+    earlier = (settings.initial, *settings.stages)
     rows: list[InterpolationRow] = []
     middle: list[list[Losses]] = [[] for _ in spots]
     same: list[str] = []
-    for number, name in enumerate(earlier.names):
-        for i, (spot, values) in enumerate(zip(spots, earlier.read(name), strict=True)):
-            if stages:
+    for number, name in enumerate(earlier):
+        for i, (spot, values) in enumerate(zip(spots, read(name), strict=True)):
+            if settings.stages:
                 middle[i].append(trials.losses(spot.cuts, values))
             if not number:
                 same += [str(spot.site)] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
-                rows += _convex(trials, spot, values, final[i], how)
-            step(number * len(spots) + i + 1, len(earlier.names) * len(spots))
+                rows += _convex(trials, spot, values, final[i], settings)
+            step(number * len(spots) + i + 1, len(earlier) * len(spots))
     for spot, losses in zip(spots, middle, strict=True):
-        rows += _midstage(trials, spot, [*losses, trials.final], how) if losses else []
-    notes = [f"At {', '.join(same)} the initial weights are the final ones."] if same else []
-    return rows, notes
+        if losses:
+            sums = np.stack([*losses, trials.final])
+            at, means = np.arange(len(sums), dtype=float), sums.sum(1) / trials.tokens.sum()
+            rows += _curve("midstage", spot, at, means, sums, trials, settings.seed)[0]
+    rows = [row for row in rows if np.isfinite(row["value"])]  # missing stays missing
+    return rows, [f"At {', '.join(same)} the initial weights are the final ones."] if same else []
 
 
 def _convex(
-    trials: Trials, spot: RewoundSite, first: SliceValues, last: SliceValues, how: How
+    trials: Trials, spot: RewoundSite, first: SliceValues, last: SliceValues, settings: RewindSettings
 ) -> list[InterpolationRow]:
+    """The rows of the straight line from the first to the last weights of a site, and its criticality."""
     from trisect.hf.files.checkpoints import blend
 
     sums: dict[float, Losses] = {1.0: trials.final}
+    grid, epsilon = np.arange(settings.points) / (settings.points - 1), settings.epsilon
 
     def evaluate(alphas: list[float]) -> Float[np.ndarray, "1 N"]:
         for alpha in alphas:
@@ -149,34 +138,26 @@ def _convex(
                 sums[alpha] = trials.losses(spot.cuts, blend(first, last, alpha))
         return np.array([[sums[alpha].sum() / trials.tokens.sum() for alpha in alphas]])
 
-    grid = how.grid
     curves: GridCurves = (
         exact_curves(evaluate, grid, 1)
-        if how.exact
-        else adaptive_curves(evaluate, grid, 1, how.epsilon, not trials.moves)
+        if settings.exact
+        else adaptive_curves(evaluate, grid, 1, epsilon, not trials.moves)
     )
-    losses = curves.values[0]
-    rows, drawn = _curve(
-        "rewind", spot, grid, losses, curves.mix @ np.stack([sums[x] for x in curves.points]), trials, how
-    )
-    found = criticality(grid, losses, how.epsilon, not trials.moves)
-    scores = np.array([[criticality(grid, curve, how.epsilon, not trials.moves).score] for curve in drawn])
+    losses, by_unit = curves.values[0], curves.mix @ np.stack([sums[x] for x in curves.points])
+    rows, drawn = _curve("rewind", spot, grid, losses, by_unit, trials, settings.seed)
+    found = criticality(grid, losses, epsilon, not trials.moves)
+    scores = np.array([[criticality(grid, curve, epsilon, not trials.moves).score] for curve in drawn])
     ends = percentile_interval(scores, len(trials.tokens))
-    named = {"criticality": found.score, "criticality_first": found.first}
-    named |= {"criticality_low": ends.low[0], "criticality_high": ends.high[0]}
-    named |= {
+    named = {
+        "criticality": found.score,
+        "criticality_first": found.first,
+        "criticality_low": ends.low[0],
+        "criticality_high": ends.high[0],
         f"rewind_check{trials.ends}": curves.checks[0],
         "rewind_evaluations": curves.evaluations,
         "rewind_nodes": curves.nodes,
     }
-    return _finite([*rows, *(_row(spot, trials, name, value) for name, value in named.items())])
-
-
-def _midstage(trials: Trials, spot: RewoundSite, losses: Sequence[Losses], how: How) -> list[InterpolationRow]:
-    """`at` is the number of the revision, from 0 (initial) on."""
-    sums = np.stack(losses)
-    means = sums.sum(1) / trials.tokens.sum()
-    return _finite(_curve("midstage", spot, np.arange(len(sums), dtype=float), means, sums, trials, how)[0])
+    return [*rows, *(trials.row(spot, name, value) for name, value in named.items())]
 
 
 def _curve(
@@ -186,31 +167,25 @@ def _curve(
     losses: Float[np.ndarray, " A"],
     sums: Float[np.ndarray, "A N"],
     trials: Trials,
-    how: How,
+    seed: int,
 ) -> tuple[list[InterpolationRow], Float[np.ndarray, "R A"]]:
-    """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts or articles."""
-    drawn = drawn_ratios(sums.T, trials.tokens, how.seed)
+    """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts or articles.
+
+    `at` is α, or the number of the revision from 0 (initial) on.
+    """
+    drawn = drawn_ratios(sums.T, trials.tokens, seed)
     rises = drawn - drawn[:, -1:]
     rise = percentile_interval(rises, len(trials.tokens))
     area = percentile_interval(rises.mean(1, keepdims=True), len(trials.tokens))
     ends = (f"rise_low{trials.ends}", f"rise_high{trials.ends}")
     columns = {trials.curve: losses, ends[0]: rise.low, ends[1]: rise.high}
+    areas = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
     rows = [
-        _row(spot, trials, f"{kind}_{name}", value, float(x))
+        trials.row(spot, f"{kind}_{name}", value, float(x))
         for name, values in columns.items()
         for x, value in zip(at, values, strict=True)
     ]
-    areas = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
-    return rows + [_row(spot, trials, f"{kind}_{name}", value) for name, value in areas.items()], drawn
-
-
-def _row(spot: RewoundSite, trials: Trials, measure: str, value: float, at: float | None = None) -> InterpolationRow:
-    n = int(trials.tokens.sum())
-    return {"site": str(spot.site), "measure": measure, "at": at, "value": float(value), "n": n}
-
-
-def _finite(rows: list[InterpolationRow]) -> list[InterpolationRow]:
-    return [row for row in rows if np.isfinite(row["value"])]  # missing stays missing
+    return rows + [trials.row(spot, f"{kind}_{name}", value) for name, value in areas.items()], drawn
 
 
 NO_LOSS = "The model has no loss of its own: numbers say how far its output moves, |y − y_final|² / |y_final|², averaged over tokens."
@@ -235,74 +210,34 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     far its output moves, as `ablate` measures it: |Δy|² as a share of |y|². `epsilon` is then that share, so that 0.01
     is a tenth of the output's length. Raises TrisectError.
     """
-    from trisect.hf.files.checkpoints import read_cuts
+    from trisect.hf.files.checkpoints import locate, read_cuts
     from trisect.hf.files.fetch import Options
+    from trisect.hf.load import load
 
-    model, texts = settings.model, bench.texts
-    subject = _load(settings)
+    texts, folder = bench.texts, Path(settings.model)
+    place, revision = {one: locate(settings.model, one) for one in settings.revisions}[settings.final]
+    rest = settings.dtype, settings.device, None, settings.pickle, settings.remote_code
+    subject = load(place, None, None, settings.window, revision, *rest)
     spots, notes = plan_places(subject.shape, subject.projections(), settings.sites)
     trials = Trials(subject, subject.model, texts, settings.batch)
-    untrained = above_chance(float(trials.final.sum() / trials.tokens.sum()), _vocabulary(subject))
-    untrained += (NO_LOSS,) if trials.moves else ()
-    how = How(settings.points, settings.epsilon, settings.exact, settings.seed)
     options = Options(None, settings.dtype, "cpu", None, settings.pickle, settings.remote_code)
 
     def read(revision: str) -> list[SliceValues]:
         cuts = [cut for spot in spots for cut in spot.cuts]
-        values = iter(read_cuts(model, revision, cuts, subject.model, options))
+        values = iter(read_cuts(settings.model, revision, cuts, subject.model, options))
         return [tuple(next(values) for _ in spot.cuts) for spot in spots]
 
     with bench.progress(f"rewinding {len(spots)} sites") as step:
-        earlier = Earlier(read, (settings.initial, *settings.stages))
-        rows, said = rewind(trials, spots, earlier, how, step)
-    facts = _facts(settings, trials, texts)
-    table = frame("sites", [row | {"subject": facts.subject} for row in rows])
-    cut = [note for batch in trials.batches for note in batch.notes]
-    return Measured(
-        {"sites": table},
-        facts,
-        tuple(dict.fromkeys((*texts.notes, *trials.articles.notes, *untrained, *notes, *said, *cut))),
-    )
-
-
-def _vocabulary(subject: Pretrained) -> int | None:
-    """How many tokens a model chooses from; null where it does not say."""
-    config = getattr(subject.model, "config", None)
-    found = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
-    return found if isinstance(found, int) else None
-
-
-def above_chance(loss: float, vocabulary: int | None) -> tuple[str, ...]:
-    """A warning where a final model's loss in nats is above that of equal guesses."""
-    if vocabulary is None or not loss > math.log(vocabulary):
-        return ()
-    chance = f"ln {vocabulary:,} = {math.log(vocabulary):.2f}"
-    said = f"The final model's loss, {loss:.2f} nats per token, is above that of equal guesses, {chance}"
-    return (f"{said}: its language-model head may never have been trained, and what is rewound then means little.",)
-
-
-def _load(settings: RewindSettings) -> Pretrained:
-    """The final model, once every revision is known to be there."""
-    from trisect.hf.files.checkpoints import locate
-    from trisect.hf.load import load
-
-    place, name = {one: locate(settings.model, one) for one in settings.revisions}[settings.final]
-    rest = settings.dtype, settings.device, None, settings.pickle, settings.remote_code
-    return load(place, None, None, settings.window, name, *rest)
-
-
-def _facts(settings: RewindSettings, trials: Trials, texts: Texts) -> RewindFacts:
-    folder = Path(settings.model)
-    name = folder.resolve().name if folder.is_dir() else str(settings.model)
-    return RewindFacts(
-        f"{name}@{settings.final}",
-        trials.subject.fingerprint,
-        trials.subject.objective,
+        rows, same = rewind(trials, spots, read, settings, step)
+    facts = RewindFacts(
+        f"{folder.resolve().name if folder.is_dir() else settings.model}@{settings.final}",
+        subject.fingerprint,
+        subject.objective,
         texts.name,
         texts.fingerprint,
         len(trials.kept),
         int(trials.tokens.sum()),
-        trials.passes["texts"],
+        trials.passes,
         settings.points,
         settings.epsilon,
         settings.exact,
@@ -312,6 +247,22 @@ def _facts(settings: RewindSettings, trials: Trials, texts: Texts) -> RewindFact
         settings.final,
         articles=None if trials.articles.numbers is None else len(trials.tokens),
     )
+    table = frame("sites", [row | {"subject": facts.subject} for row in rows])
+    loss, config = float(trials.final.sum() / trials.tokens.sum()), getattr(subject.model, "config", None)
+    vocabulary = getattr(config, "decoder_vocab_size", None) or getattr(config, "vocab_size", None)
+    untrained = above_chance(loss, vocabulary if isinstance(vocabulary, int) else None)
+    cut = (note for batch in trials.batches for note in batch.notes)
+    said = (*texts.notes, *trials.articles.notes, *untrained, *(NO_LOSS,) * trials.moves, *notes, *same, *cut)
+    return Measured({"sites": table}, facts, tuple(dict.fromkeys(said)))
+
+
+def above_chance(loss: float, vocabulary: int | None) -> tuple[str, ...]:
+    """A warning where a final model's loss in nats is above that of equal guesses."""
+    if vocabulary is None or not loss > math.log(vocabulary):
+        return ()
+    chance = f"ln {vocabulary:,} = {math.log(vocabulary):.2f}"
+    said = f"The final model's loss, {loss:.2f} nats per token, is above that of equal guesses, {chance}"
+    return (f"{said}: its language-model head may never have been trained, and what is rewound then means little.",)
 
 
 def plan_places(
@@ -327,9 +278,7 @@ def plan_places(
         raise SiteError("No site was given.", shape.words(), "Leave the sites out for q, k and v of every layer.")
     known = {p.address: p for p in projections}
     if sites is None:
-        stacks = ["" if s == "plain" else s for s in shape.stacks]
-        every = [Site((c,), None, stack=stack) for stack in stacks for c in ("q", "k", "v")]
-        wanted = [t._replace(heads=None) for site in every for t in shape.resolve(site)]
+        wanted = [t._replace(heads=None) for site in every_site(shape) for t in shape.resolve(site)]
         groups = [(Site((t.component,), (t.address.layer,), None, t.address.site.stack), (t,)) for t in wanted]
     else:
         parsed = [Site.parse(s) if isinstance(s, str) else s for s in sites]

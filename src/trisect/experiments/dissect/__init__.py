@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trisect.core.finding import About, Finding
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings
-from trisect.lab.experiment import TrainingExperiment
+from trisect.lab.experiment import Tables, TrainingExperiment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
     from trisect.core.machine import Machine
     from trisect.experiments.dissect.run import DissectWork
     from trisect.report.sheet import Sheet
@@ -37,13 +34,13 @@ class Dissect(TrainingExperiment[DissectSettings, DissectFacts]):
 
         return prepare(settings, machine)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[DissectFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.dissect.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[DissectFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.dissect.page import page
 

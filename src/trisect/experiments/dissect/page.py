@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import altair as alt
 import polars as pl
@@ -23,8 +23,10 @@ from trisect.report.sheet import (
     Sheet,
     Table,
     answered,
+    notes_section,
     opening,
     picture_of,
+    present,
     provenance,
     sure,
     undecided,
@@ -50,22 +52,13 @@ ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its name
 
 EVIDENCE = {
     "line": pl.Int64,
-    "kind": pl.String,
-    "name": pl.String,
-    "source": pl.String,
-    "what": pl.String,
-    "unit": pl.String,
-    "component": pl.String,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
+    **dict.fromkeys(("kind", "name", "source", "what", "unit", "component"), pl.String),
+    **dict.fromkeys(("value", "low", "high"), pl.Float64),
     "n": pl.Int64,
     "per": pl.String,
     "signed": pl.Boolean,
     "compared": pl.String,  # what the numbers say of each other as JSON, null where they are not to be ranked
-    "claims": pl.String,
-    "words": pl.String,
-    "link": pl.String,
+    **dict.fromkeys(("claims", "words", "link"), pl.String),
 }
 VerdictsById = Mapping[str, str]  # claim -> verdict
 
@@ -171,14 +164,12 @@ def summary(lines: Sequence[Line]) -> str:
             sorts.setdefault(said, []).append(line.title.lower())
     if not sorts:
         return ""
-    many = sum(map(len, sorts.values()))
-    parts = [f"{len(titles)}: {said} ({_counted(titles)})" for said, titles in sorts.items()]
+    many, parts = sum(map(len, sorts.values())), []
+    for said, titles in sorts.items():
+        counts = {title: titles.count(title) for title in titles}
+        listed = ", ".join(title if n == 1 else f"{title} × {n}" for title, n in counts.items())
+        parts.append(f"{len(titles)}: {said} ({listed})")
     return f"Of {words.several(many, 'line')} of evidence that compare q, k and v by paired differences, {words.listed(parts)}."
-
-
-def _counted(names: Sequence[str]) -> str:
-    counts = {name: names.count(name) for name in names}
-    return ", ".join(name if n == 1 else f"{name} × {n}" for name, n in counts.items())
 
 
 def table(lines: Sequence[Line], verdicts: VerdictsById) -> Table:
@@ -189,30 +180,23 @@ def table(lines: Sequence[Line], verdicts: VerdictsById) -> Table:
 
 
 def _row(line: Line, verdicts: VerdictsById) -> tuple[str, ...]:
-    name: str = line.title
-    if line.link:
-        name = Markup('<a href="{}">{}</a>').format(line.link, name)
+    name: str = _link(line.link, line.title) if line.link else line.title
     many = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
-    counted = f"n\u00a0=\u00a0{words.listed([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
-    what = f"{line.what}, {line.unit}; {counted}" if many else f"{line.what}, {line.unit}"
+    counted = f"; n\u00a0=\u00a0{words.listed([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
+    what = f"{line.what}, {line.unit}{counted * bool(many)}"
     places = words.decimals([mean.mean for mean in line.means.values()])
-    cells = [_cell(line.means.get(c), line.signed, places) for c in COMPONENTS]
-    return name, SOURCE.get(line.source, line.source), what, *cells, largest(line), _verdicts(line, verdicts)
+    cells = dict.fromkeys(COMPONENTS, "–")
+    for component, mean in line.means.items():
+        value, ends = words.number(mean.mean, line.signed, places), words.ends(mean, line.signed, places)
+        cells[component] = value if mean.low is None else Markup("{}<small>{}</small>").format(value, ends)
+    judged = ", ".join(f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts)
+    said = "; ".join(filter(None, (judged, line.words))) or "–"
+    return name, SOURCE.get(line.source, line.source), what, *cells.values(), largest(line), said
 
 
-def _cell(mean: Mean | None, signed: bool, places: int) -> str:
-    if mean is None:
-        return "–"
-    value = words.number(mean.mean, signed, places)
-    if mean.low is None:
-        return value
-    return Markup("{}<small>{}</small>").format(value, words.ends(mean, signed, places))
-
-
-def _verdicts(line: Line, verdicts: VerdictsById) -> str:
-    said = [f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts]
-    return "; ".join([", ".join(said)] * bool(said) + [line.words] * bool(line.words)) or "–"
+def _link(way: str, name: str) -> Markup:
+    return Markup('<a href="{}">{}</a>').format(way, name)
 
 
 def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
@@ -220,7 +204,9 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
 
     Intervals are drawn as far as the picture goes: twice the largest number.
     """
-    kept = [line for line in ordered(lines) if line.compared is not None and _most(line) > 0]
+    ranked = [line for line in ordered(lines) if line.compared is not None]
+    most = {line: max(abs(mean.mean) for mean in line.means.values()) for line in ranked}
+    kept = [line for line in ranked if most[line] > 0]
     if not kept:
         return None
     titles = line_titles(kept)
@@ -228,12 +214,11 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         {
             "line": title,
             "group": c,
-            "value": m.mean / most,
-            "low": None if m.low is None else max(-2.0, m.low / most),
-            "high": None if m.high is None else min(2.0, m.high / most),
+            "value": m.mean / most[line],
+            "low": None if m.low is None else max(-2.0, m.low / most[line]),
+            "high": None if m.high is None else min(2.0, m.high / most[line]),
         }
         for title, line in zip(titles, kept, strict=True)
-        for most in (_most(line),)
         for c, m in line.means.items()
     ]
     chart = _chart(titles, rows)
@@ -253,10 +238,6 @@ def line_titles(lines: Sequence[Line]) -> list[str]:
     labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
     names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
     return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
-
-
-def _most(line: Line) -> float:
-    return max(abs(mean.mean) for mean in line.means.values())
 
 
 def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.LayerChart:
@@ -290,6 +271,7 @@ def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> 
     return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines, verdicts),))
 
 
+OPEN = ("inconclusive", "not tested")  # verdicts
 TITLE = "What do query, key and value each do?"
 LEDE = (
     "Answered first where the truth is known, then asked in the ways of four sources on models that were trained for it on "
@@ -311,14 +293,16 @@ DECIDES = {
 def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sheet:
     """The page from the tables claims and evidence, and what every part found."""
     claims, lines = tables["claims"], from_table(tables["evidence"])
-    sections = [_section(one, claims) for one in about.facts.parts]
-    last = section(lines, _by_claim(claims), "Figure 1")
-    notes = (Section("Notes", about.notes),) if about.notes else ()
     return Sheet(
         TITLE,
         "trisect · the answer, and four sources",
         LEDE,
-        (*_first_screen(about, claims, lines), *sections, last, *notes),
+        (
+            *_first_screen(about, claims, lines),
+            *(_section(one, claims) for one in about.facts.parts),
+            section(lines, _by_claim(claims), "Figure 1"),
+            *present(notes_section(about)),
+        ),
         provenance(about, ("Models", about.facts.models)),
         tuple(dict.fromkeys(source.citation for source in SOURCES)),
     )
@@ -345,24 +329,31 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
         "component's, or the answer as it was. The three predict different answers, so that it shows which of them does what. Means "
         "over models, 95 % intervals."
     )
-    picture = picture_of(answers, caption, caption)
-    beside = [one for one in every if one.measure in ("all_layers", "profile", "largest_logit_change")]
-    more = tuple(_also(one) for one in beside)
+    also = {"all_layers": None, "profile": "Kept and dropped, {}", "largest_logit_change": "In a model that recalls"}
+    more = [
+        Markup("<small><strong>{}.</strong> {}</small>").format(
+            (also[one.measure] or "{}").format(one.title), one.words
+        )
+        for one in every
+        if one.measure in also
+    ]
     blind = [
         f"{one.title}: AUROC {one.values[0].mean:.2f}, where 0.5 is guessing."
         for one in every
-        if one.measure == "planted"
-        and one.groups != ("control",)
-        and one.values[0].mean is not None
-        and one.values[0].mean < BLIND
+        if one.measure == "planted" and one.groups != ("control",)
+        if one.values[0].mean is not None and one.values[0].mean < BLIND
     ]
     named = zip(line_titles(ordered(lines)), ordered(lines), strict=True)
     unlike = undecided(
         (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in named), blind
     )
+    # what the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v
+    by, fixed = _by_claim(claims), "Claim F-1, that each does this and nothing else, was fixed before these data"
+    rests = [f"{fixed}: {by['F-1']}."] if "F-1" in by else []
+    rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
     return (
-        opening(answers, picture, (*more, _look_on(about.facts))),
-        sure(_sure(claims, lines)),
+        opening(answers, picture_of(answers, caption, caption), (*more, _look_on(about.facts))),
+        sure([*rests, *filter(None, (summary(lines),))]),
         replace(unlike, blocks=(*unlike.blocks, *_deciding(claims))),
     )
 
@@ -370,42 +361,21 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
 def _look_on(facts: DissectFacts) -> Markup:
     """Where to see it at work: the page of attention by hand, one's own text in a trained model, and the tutorial."""
     pages = {name: place for part in facts.parts for name, place in part.pages.items()}
-    link = Markup('<a href="{}">{}</a>').format
     steps = (
         (pages.get("theory"), "attention worked by hand"),
         (facts.explorer, "a sentence inside a model that was just trained, head by head"),
         (facts.tutorial, "one head, step by step"),
     )
-    parts = [link(place, words) for place, words in steps if place is not None]
+    parts = [_link(place, words) for place, words in steps if place is not None]
     if facts.explorer is not None:
-        parts.append(
-            Markup("your own: {}").format(
-                Markup("<code>{}</code>").format('trisect explore MODEL "some words" --out page.html')
-            )
-        )
+        command = 'trisect explore MODEL "some words" --out page.html'
+        parts.append(Markup("your own: <code>{}</code>").format(command))
     return Markup("See it at work: {}.").format(Markup("; ").join(parts))
-
-
-def _also(one: Finding) -> Markup:
-    """What a finding adds to the answer, in small: on a language model, or on one that recalls."""
-    name = {"profile": f"Kept and dropped, {one.title}", "largest_logit_change": "In a model that recalls"}.get(
-        one.measure, one.title
-    )
-    return Markup("<small><strong>{}.</strong> {}</small>").format(name, one.words)
-
-
-def _sure(claims: pl.DataFrame, lines: Sequence[Line]) -> list[str]:
-    """What the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v."""
-    by = _by_claim(claims)
-    fixed = "Claim F-1, that each does this and nothing else, was fixed before these data"
-    said = [f"{fixed}: {by['F-1']}."] if "F-1" in by else []
-    said += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
-    return [*said, *filter(None, (summary(lines),))]
 
 
 def _deciding(claims: pl.DataFrame) -> tuple[Table, ...]:
     """The commands that decide what is open at this size."""
-    wholes = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(["inconclusive", "not tested"]))
+    wholes = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN))
     rows = tuple(
         (Markup("<code>{}</code>").format(DECIDES[source]), ", ".join(own["claim"]))
         for (source,), own in wholes.group_by("source", maintain_order=True)
@@ -423,31 +393,17 @@ def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
 
 def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
     """A part: its question, what it found, its pages, and the verdicts on its claims."""
-    links = Markup(", ").join(Markup('<a href="{}">{}</a>').format(place, name) for name, place in one.pages.items())
-    places = Markup("Read on: {}.").format(links)
-    mine = claims.filter(pl.col("claim").is_in(one.claims))
+    links = Markup(", ").join(_link(place, name) for name, place in one.pages.items())
+    places = (Markup("Read on: {}.").format(links),) * bool(one.pages)
     said = (str(found) for found in one.findings if found.measure != "answer")
-    return Section(
-        one.title,
-        (one.question, *said, *((places,) if one.pages else ())),
-        (),
-        (_page_verdicts(mine),) if len(mine) else (),
-    )
-
-
-def _page_verdicts(claims: pl.DataFrame) -> Table:
-    wholes = claims.filter(pl.col("part").is_null())
-    rows = [
-        (row["claim"], row["sentence"], row["verdict"], _effect(row), words.why_open(row) or "–")
-        for row in wholes.iter_rows(named=True)
-    ]
-    open_ones = any(row[2] in ("inconclusive", "not tested") for row in rows)
-    columns = ("claim", "what the source says", "verdict", "its weakest part", *(("why it is open",) * open_ones))
+    judged = claims.filter(pl.col("claim").is_in(one.claims))
+    rows = []
+    for row in judged.filter(pl.col("part").is_null()).iter_rows(named=True):
+        known = None if row["effect"] is None else Mean(row["effect"], row["low"], row["high"], row["n"])
+        effect = "–" if known is None else words.spoken(known, row["unit"])
+        rows.append((row["claim"], row["sentence"], row["verdict"], effect, words.why_open(row) or "–"))
+    is_open = any(row[2] in OPEN for row in rows)
+    columns = ("claim", "what the source says", "verdict", "its weakest part", *(("why it is open",) * is_open))
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"
-    return Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
-
-
-def _effect(row: Mapping[str, Any]) -> str:
-    if row["effect"] is None:
-        return "–"
-    return words.spoken(Mean(row["effect"], row["low"], row["high"], row["n"]), row["unit"])
+    shown = Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
+    return Section(one.title, (one.question, *said, *places), (), (shown,) if len(judged) else ())

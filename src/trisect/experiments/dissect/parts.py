@@ -13,19 +13,18 @@ from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.align import ALIGN
 from trisect.experiments.align.settings import AlignSettings
-from trisect.experiments.dissect.page import COMPONENTS as SIMILARITY_COMPONENTS
-from trisect.experiments.dissect.page import Line
+from trisect.experiments.dissect.page import COMPONENTS, Line
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.norms import NORMS as NORMS_EXPERIMENT
-from trisect.experiments.norms import settings as norms
+from trisect.experiments.norms.settings import NormsSettings
 from trisect.experiments.patch import PATCH
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.experiments.recall import RECALL as RECALL_EXPERIMENT
-from trisect.experiments.recall import settings as recall
+from trisect.experiments.recall.settings import RecallSettings
 from trisect.experiments.similarity import SIMILARITY as SIMILARITY_EXPERIMENT
-from trisect.experiments.similarity import settings as similarity
+from trisect.experiments.similarity.settings import SimilaritySettings
 from trisect.experiments.study import STUDY
 from trisect.experiments.study.settings import DesignSource, StudyMachine, StudySettings
 from trisect.experiments.theory import THEORY
@@ -38,6 +37,7 @@ from trisect.lab.inputs import ModelSource, ModelsSource, TextSource
 from trisect.papers import roles
 from trisect.report import format as words
 from trisect.report.format import interval, paired
+from trisect.report.sheet import present
 from trisect.text.generated import bitext_corpus
 
 TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
@@ -79,23 +79,26 @@ def first_of_each(results: Results) -> Results:
     return tuple({result.about.experiment: result for result in reversed(results)}.values())[::-1]
 
 
+Steps = Callable[[DissectSettings], tuple[DissectStep, ...]]
+
+
 @dataclass(frozen=True)
 class DissectPart:
     """One part of a dissection.
 
-    `run` takes its steps, one by one, and gives their results; `begins` are those that can be checked before anything is
-    run. `seconds` is about how long it takes on two cores. `page` is where its page will be, if not in a folder of its
-    name; `{seed}` in it stands for the seed of each trained model. `evidence` makes lines of what was found, one tuple of
-    findings for each result; `says` are the findings that its section quotes.
+    `begins` are the steps that can be checked before anything is run; `run` takes the part's steps, one by one, and gives their
+    results, those of `begins` where it is left out. `seconds` is about how long it takes on two cores. `page` is where its page
+    will be, if not in a folder of its name; `{seed}` in it stands for the seed of each trained model. `evidence` makes lines of
+    what was found, one tuple of findings for each result; `says` are the findings that its section quotes.
     """
 
     name: str
     title: str
     question: str
     seconds: float
-    run: Callable[[DissectSettings, PartRunner], Results]
+    run: Callable[[DissectSettings, PartRunner], Results] | None = None
     evidence: Callable[[Sequence[Findings]], Iterable[Line]] = lambda found: ()
-    begins: Callable[[DissectSettings], tuple[DissectStep, ...]] = lambda settings: ()
+    begins: Steps = lambda settings: ()
     says: Callable[[Results], Iterable[Finding]] = found
     page: str = ""
 
@@ -116,13 +119,11 @@ def each_model(
     """The `run` of a part that reads every trained model over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
 
     def run(asked: DissectSettings, runner: PartRunner) -> Results:
-        models, texts = trained_models(runner), TextSource("embedded", limit=TEXTS)
-        steps = [
-            DissectStep(
-                experiment, settings(ModelSource(model), texts), f"{experiment.name}/seed-{seed}", 1 / len(models)
-            )
+        models, texts, name = trained_models(runner), TextSource("embedded", limit=TEXTS), experiment.name
+        steps = (
+            DissectStep(experiment, settings(ModelSource(model), texts), f"{name}/seed-{seed}", 1 / len(models))
             for seed, model in models.items()
-        ]
+        )
         return tuple(map(runner.run, steps))
 
     return run
@@ -154,11 +155,10 @@ HOW = "mean"  # what an ablated component is replaced by
 WHAT = f"change of the loss when one layer's is replaced by its {HOW}, mean over layers"
 
 
-def evidence(found: Sequence[Findings]) -> Iterator[Line]:
+def evidence(found: Sequence[Findings]) -> Iterable[Line]:
     """The rise of the loss when a component of one layer is replaced."""
     rise = over_models(found, Finding("ablation", WHAT, "nats", what=WHAT), "mean_change")
-    line = Line.of(rise, "Ablation")
-    yield from () if line is None else (line,)
+    return present(Line.of(rise, "Ablation"))
 
 
 ABLATION = DissectPart(
@@ -172,52 +172,49 @@ ABLATION = DissectPart(
 )
 
 
-SEEDS = (1, 2)
 # the files of the embedded pairs as translate-train leaves them, seen from the folder of the dissection
-SOURCE, TARGET, GOLD = (f"translation/pairs/test.{end}" for end in ("source", "target", "pharaoh"))
-TRIAL = tuple(f"translation/pairs/trial.{end}" for end in ("source", "target", "pharaoh"))
+ENDINGS = ("source", "target", "pharaoh")
 # which matrices the links are by: weights are of q and k together, norms have v with them; the word is the decoder's input
-COMPONENTS = {"awi weight": "q+k", "awi norm": "v"}
+LINKED_BY = {"awi weight": "q+k", "awi norm": "v"}
 
 
-def begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    """The translation models."""
-    settings = TranslateSettings(seeds=SEEDS, settings=asked.translation or {}, machine=asked.machine)
+def _translates(asked: DissectSettings) -> tuple[DissectStep, ...]:
+    settings = TranslateSettings(seeds=(1, 2), settings=asked.translation or {}, machine=asked.machine)
     return (DissectStep(TRANSLATE, settings, "translation", 0.8),)
 
 
-def run(asked: DissectSettings, runner: PartRunner) -> Results:
-    """Train, or go on; then align."""
-    (trained,) = map(runner.run, begins(asked))
+def _aligns(asked: DissectSettings, runner: PartRunner) -> Results:
+    """Train the translation models, or go on; then align."""
+    (trained,) = map(runner.run, _translates(asked))
     models = ModelsSource(tuple(trained.paths.values()))
-    aligned = AlignSettings(models, SOURCE, TARGET, GOLD, trial=TRIAL, bitext=bitext_corpus())
+    source, target, gold = (f"translation/pairs/test.{end}" for end in ENDINGS)
+    trial = tuple(f"translation/pairs/trial.{end}" for end in ENDINGS)
+    aligned = AlignSettings(models, source, target, gold, trial=trial, bitext=bitext_corpus())
     return trained, runner.run(DissectStep(ALIGN, aligned, "alignment", 0.2))
 
 
-def alignment_evidence(found: Sequence[Findings]) -> Iterator[Line]:
-    """How right links are: 1 − AER, so that more is better, as on other lines."""
+def alignment_evidence(found: Sequence[Findings]) -> Iterable[Line]:
+    """How right links are: 1 − AER, its interval turned, so that more is better, as on other lines."""
     rates = of(found[-1], "aer")
-    values = () if rates is None else tuple(_agreement(one) for one in rates.values if one.name in COMPONENTS)
-    if rates is None or len(values) < len(COMPONENTS):
-        return
+    values = []
+    for rate in () if rates is None else rates.values:
+        if rate.name in LINKED_BY:
+            mean, low, high = (None if end is None else 1 - end for end in (rate.mean, rate.high, rate.low))
+            values.append(Estimate(LINKED_BY[rate.name], mean, low, high, rate.n))
+    if rates is None or len(values) < len(LINKED_BY):
+        return ()
     right = replace(
         rates,
         measure="alignment",
         unit="agreement with gold links",
-        values=values,
+        values=tuple(values),
         what="1 − AER of links by weights (q and k together) and by norms (v with them), mean over layers",
         per="pair",
         signed=False,
     )
     weight, norm = (one.mean or 0.0 for one in values)
-    line = Line.of(right, "Alignment", ("C-5",), f"norms less weights {words.number(norm - weight, True)}")
-    yield from () if line is None else (line,)
-
-
-def _agreement(rate: Estimate) -> Estimate:
-    """1 − AER, its interval turned."""
-    mean, low, high = (None if end is None else 1 - end for end in (rate.mean, rate.high, rate.low))
-    return Estimate(COMPONENTS[rate.name], mean, low, high, rate.n)
+    said = f"norms less weights {words.number(norm - weight, True)}"
+    return present(Line.of(right, "Alignment", ("C-5",), said))
 
 
 ALIGNMENT = DissectPart(
@@ -225,26 +222,19 @@ ALIGNMENT = DissectPart(
     "Word alignment",
     "Which words does cross-attention link: those with the highest weights, or those that add the longest vectors?",
     90.0,
-    run,
+    _aligns,
     alignment_evidence,
-    begins,
+    _translates,
 )
 
 
-def by_hand_run(asked: DissectSettings, runner: PartRunner) -> Results:
-    """All constructions."""
-    return (runner.run(DissectStep(THEORY, TheorySettings(), "theory")),)
-
-
-def says(results: Results) -> Iterator[Finding]:
+def _laws(results: Results) -> Iterator[Finding]:
     """How many bounds hold, in the place of a line for every construction."""
     found = results[0].findings
     bounded = [one for one in found if one.comparison]
     held = sum(one.comparison == "error ≤ law" for one in bounded)
-    yield Finding(
-        "laws",
-        f"{len(found)} constructions are computed beside the laws derived for them: of {len(bounded)} bounds {held} hold.",
-    )
+    said = f"{len(found)} constructions are computed beside the laws derived for them: of {len(bounded)} bounds {held} hold."
+    yield Finding("laws", said)
 
 
 BY_HAND = DissectPart(
@@ -252,8 +242,8 @@ BY_HAND = DissectPart(
     "Attention by hand",
     "What can attention do when worked by hand?",
     10.0,
-    by_hand_run,
-    says=says,
+    lambda asked, runner: (runner.run(DissectStep(THEORY, TheorySettings(), "theory")),),
+    says=_laws,
     page="theory/theory.html",
 )
 
@@ -263,11 +253,10 @@ NORMS_WHAT = (
 )
 
 
-def norms_evidence(found: Sequence[Findings]) -> Iterator[Line]:
+def norms_evidence(found: Sequence[Findings]) -> Iterable[Line]:
     """How much the weights (q and k) and the norms (v and W_O) of what is mixed vary over tokens."""
     varied = Finding("norms", NORMS_WHAT, "std / mean", source="norms", what=NORMS_WHAT, signed=False)
-    line = Line.of(over_models(found, varied, "dispersion"), "Norms", ("C-1", "C-2", "C-3", "C-4"))
-    yield from () if line is None else (line,)
+    return present(Line.of(over_models(found, varied, "dispersion"), "Norms", ("C-1", "C-2", "C-3", "C-4")))
 
 
 NORMS = DissectPart(
@@ -275,23 +264,20 @@ NORMS = DissectPart(
     "Norms",
     "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?",
     30.0,
-    each_model(NORMS_EXPERIMENT, norms.NormsSettings),
+    each_model(NORMS_EXPERIMENT, NormsSettings),
     norms_evidence,
     page="norms/seed-{seed}/report.html",
 )
 
 
-PAIRS = 60
-
-
-def patching_run(asked: DissectSettings, runner: PartRunner) -> Results:
+def _patches(asked: DissectSettings, runner: PartRunner) -> Results:
     """Patch the pretrained model of recall at every layer."""
     (recall,) = runner.results("recall")
     model = next((path for name, path in recall.paths.items() if name.startswith("pretrained")), None)
     if model is None:
         known = f"It left {', '.join(recall.paths) or 'none'}."
         raise StudyError(f"{recall.folder} has no pretrained model to patch.", known, "Delete it and run this again.")
-    settings = PatchSettings(ModelSource(model), task="recall", count=PAIRS)
+    settings = PatchSettings(ModelSource(model), task="recall", count=60)
     return (runner.run(DissectStep(PATCH, settings, "patch")),)
 
 
@@ -300,26 +286,18 @@ PATCHING = DissectPart(
     "Interchange in a model that recalls",
     "Asked about one person with the queries, keys or values of a question about another: whose place is the answer?",
     20.0,
-    patching_run,
+    _patches,
 )
 
 
-CLAIMS = ("F-1", "F-4")
-SAID = ("answer", "planted")  # shares at single sites stand on the study's own page
 PLANTED_WHAT = (
     "share of pairs in which the model gives the answer that the replaced component predicts, at the layer that reads"
 )
 
 
-def planted_begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    """The study in the folder roles."""
-    machine = StudyMachine.of(asked.machine)
-    return (DissectStep(STUDY, StudySettings(DesignSource(asked.roles), machine), "roles"),)
-
-
-def planted_run(asked: DissectSettings, runner: PartRunner) -> Results:
-    """Train, or go on."""
-    return tuple(map(runner.run, planted_begins(asked)))
+def _plants(asked: DissectSettings) -> tuple[DissectStep, ...]:
+    settings = StudySettings(DesignSource(asked.roles), StudyMachine.of(asked.machine))
+    return (DissectStep(STUDY, settings, "roles"),)
 
 
 def planted_evidence(found: Sequence[Findings]) -> Iterator[Line]:
@@ -329,13 +307,8 @@ def planted_evidence(found: Sequence[Findings]) -> Iterator[Line]:
             values = tuple(
                 value._replace(name=value.name[0]) for value in one.values if value.name.endswith(f"@{roles.LAYER}")
             )
-            line = Line.of(replace(one, measure="interchange", values=values, what=PLANTED_WHAT), "Interchange", CLAIMS)
-            yield from () if line is None else (line,)
-
-
-def planted_says(results: Results) -> Iterator[Finding]:
-    """The answer, and how well each method finds what was planted."""
-    yield from (one for one in found(results) if one.measure in SAID)
+            own = replace(one, measure="interchange", values=values, what=PLANTED_WHAT)
+            yield from present(Line.of(own, "Interchange", ("F-1", "F-4")))
 
 
 PLANTED = DissectPart(
@@ -343,22 +316,18 @@ PLANTED = DissectPart(
     "Planted roles",
     "Where it is known what query, key and value have to carry: does each do that, and which methods find it?",
     90.0,
-    planted_run,
-    planted_evidence,
-    planted_begins,
-    planted_says,
+    evidence=planted_evidence,
+    begins=_plants,
+    # shares at single sites stand on the study's own page
+    says=lambda results: (one for one in found(results) if one.measure in ("answer", "planted")),
 )
 
 
-PROFILES_CLAIMS = ("F-2", "F-3")
-LABELS = ("position", "pos", "previous")
-WORDS = 4_000
-
-
-def profiles_run(asked: DissectSettings, runner: PartRunner) -> Results:
+def _profiles(asked: DissectSettings, runner: PartRunner) -> Results:
     """One model over the embedded words."""
     model = next(iter(trained_models(runner).values())) if asked.model is None else asked.model
-    settings = ProfileSettings(ModelSource(model), "embedded", labels=LABELS, words=WORDS)
+    labels = ("position", "pos", "previous")
+    settings = ProfileSettings(ModelSource(model), "embedded", labels=labels, words=4_000)
     return (runner.run(DissectStep(PROFILE, settings, "profile")),)
 
 
@@ -367,8 +336,7 @@ def profiles_evidence(found: Sequence[Findings]) -> Iterator[Line]:
     for one in found[0]:
         if one.measure == "profile":
             what = f"{one.title}, accuracy of a probe less that from random maps, mean over heads"
-            line = Line.of(replace(one, what=what, per="head"), "Profile", PROFILES_CLAIMS)
-            yield from () if line is None else (line,)
+            yield from present(Line.of(replace(one, what=what, per="head"), "Profile", ("F-2", "F-3")))
 
 
 PROFILES = DissectPart(
@@ -376,33 +344,23 @@ PROFILES = DissectPart(
     "What each keeps and drops",
     "What do the queries, keys and values of a head keep of a word, and what do they drop, beside random maps of the same input?",
     40.0,
-    profiles_run,
+    _profiles,
     profiles_evidence,
 )
 
 
-RECALL_SEEDS = (1,)
-RECALL_CLAIMS = ("B-1", "B-2", "B-3", "B-4")
-
-
-def recall_begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    """Recall in its folder."""
-    settings = recall.RecallSettings(seeds=RECALL_SEEDS, settings=asked.recall or {}, machine=asked.machine)
+def _recalls(asked: DissectSettings) -> tuple[DissectStep, ...]:
+    settings = RecallSettings(seeds=(1,), settings=asked.recall or {}, machine=asked.machine)
     return (DissectStep(RECALL_EXPERIMENT, settings, "recall"),)
 
 
-def recall_run(asked: DissectSettings, runner: PartRunner) -> Results:
-    """Train, or go on, and ask."""
-    return tuple(map(runner.run, recall_begins(asked)))
-
-
-def recall_evidence(found: Sequence[Findings]) -> Iterator[Line]:
+def recall_evidence(found: Sequence[Findings]) -> Iterable[Line]:
     """The share of retrieved answers that are lost when a component of one layer is replaced by its mean."""
-    if (stay := of(found[0], "survival")) is not None:
-        values = tuple(one._replace(mean=1 - one.mean) for one in stay.values if one.mean is not None)
-        lost = replace(stay, measure="recall", values=values, what=stay.what.replace("that stay", "lost"))
-        line = Line.of(lost, "Recall", RECALL_CLAIMS, "no interval, so not ranked")
-        yield from () if line is None else (line,)
+    if (stay := of(found[0], "survival")) is None:
+        return ()
+    values = tuple(one._replace(mean=1 - one.mean) for one in stay.values if one.mean is not None)
+    lost = replace(stay, measure="recall", values=values, what=stay.what.replace("that stay", "lost"))
+    return present(Line.of(lost, "Recall", ("B-1", "B-2", "B-3", "B-4"), "no interval, so not ranked"))
 
 
 RECALL = DissectPart(
@@ -410,36 +368,26 @@ RECALL = DissectPart(
     "Answers from memory",
     "What does pretraining add to what a model can answer, and which of q, k and v hold the answers?",
     75.0,
-    recall_run,
-    recall_evidence,
-    recall_begins,
+    evidence=recall_evidence,
+    begins=_recalls,
 )
 
 
 SIMILARITY_WHAT = "overlap of its row space with those of the other two, mean over heads"
 MARGIN = 0.05  # of the dimensions, as in claim D-1
-SIMILARITY_PAIRS = {"q": ("q-k", "q-v"), "k": ("q-k", "k-v"), "v": ("q-v", "k-v")}
 
 
-def similarity_evidence(found: Sequence[Findings]) -> Iterator[Line]:
+def similarity_evidence(found: Sequence[Findings]) -> Iterable[Line]:
     """The overlap of each component's row space with those of the other two."""
-    models = [tuple(_beside_others(findings)) for findings in found]
-    alike = Finding(
-        "similarity", SIMILARITY_WHAT, "of their dimensions", source="matrices", what=SIMILARITY_WHAT, signed=False
-    )
-    line = Line.of(over_models(models, alike, "similarity", margin=MARGIN), "Similarity", ("D-1", "D-3"))
-    yield from () if line is None else (line,)
-
-
-def _beside_others(findings: Findings) -> Iterator[Finding]:
-    """The overlaps of pairs in one model as a number for each component."""
-    pairs = {one.groups[0]: one.values[0] for one in findings if one.measure == "overlap"}
-    values = tuple(
-        Estimate(component, sum(mine) / len(mine), n=len(mine))
-        for component in SIMILARITY_COMPONENTS
-        if (mine := [pairs[pair].mean or 0.0 for pair in SIMILARITY_PAIRS[component] if pair in pairs])
-    )
-    yield Finding("similarity", SIMILARITY_WHAT, values=values)
+    models: list[Findings] = []
+    for findings in found:
+        pairs = {one.groups[0]: one.values[0].mean or 0.0 for one in findings if one.measure == "overlap"}
+        beside = {c: [value for pair, value in pairs.items() if c in pair.split("-")] for c in COMPONENTS}
+        values = tuple(Estimate(c, sum(of) / len(of), n=len(of)) for c, of in beside.items() if of)
+        models.append((Finding("similarity", SIMILARITY_WHAT, values=values),))
+    own = ("similarity", SIMILARITY_WHAT, "of their dimensions")
+    alike = Finding(*own, source="matrices", what=SIMILARITY_WHAT, signed=False)
+    return present(Line.of(over_models(models, alike, "similarity", margin=MARGIN), "Similarity", ("D-1", "D-3")))
 
 
 SIMILARITY = DissectPart(
@@ -447,7 +395,7 @@ SIMILARITY = DissectPart(
     "Three matrices",
     "Why three matrices: how alike are they?",
     40.0,
-    each_model(SIMILARITY_EXPERIMENT, similarity.SimilaritySettings),
+    each_model(SIMILARITY_EXPERIMENT, SimilaritySettings),
     similarity_evidence,
     page="similarity/seed-{seed}/report.html",
 )
@@ -479,28 +427,18 @@ TRAINING_CLAIMS = {
 }
 
 
-def training_begins(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    """The study in the folder training."""
-    machine = StudyMachine.of(asked.machine)
-    return (DissectStep(STUDY, StudySettings(DesignSource(asked.study, seeds=asked.seeds), machine), "training"),)
-
-
-def training_run(asked: DissectSettings, runner: PartRunner) -> Results:
-    """Train, or go on."""
-    return tuple(map(runner.run, training_begins(asked)))
+def _trains(asked: DissectSettings) -> tuple[DissectStep, ...]:
+    settings = StudySettings(DesignSource(asked.study, seeds=asked.seeds), StudyMachine.of(asked.machine))
+    return (DissectStep(STUDY, settings, "training"),)
 
 
 def training_evidence(found: Sequence[Findings]) -> Iterator[Line]:
     """A line for every finding of these measures, by measure."""
-    for kind in KINDS:
+    for kind, name in KINDS.items():
         for one in found[0]:
-            if one.measure == kind and (line := _line(one)) is not None:
-                yield line
-
-
-def _line(one: Finding) -> Line | None:
-    claims = TRAINING_CLAIMS.get((one.measure, one.groups[0] if one.groups else ""), ())
-    return Line.of(one, KINDS[one.measure], claims)
+            if one.measure == kind:
+                claims = TRAINING_CLAIMS.get((kind, one.groups[0] if one.groups else ""), ())
+                yield from present(Line.of(one, name, claims))
 
 
 TRAINING = DissectPart(
@@ -508,9 +446,8 @@ TRAINING = DissectPart(
     "Rewinding, freezing, tying",
     "What is lost when q, k or v is rewound, frozen, replaced or shared, in all layers at once?",
     120.0,
-    training_run,
-    training_evidence,
-    training_begins,
+    evidence=training_evidence,
+    begins=_trains,
 )
 
 

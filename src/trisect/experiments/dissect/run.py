@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -101,13 +101,13 @@ class DissectWork:
         """Raise where the folder holds something else, or a part could not go on."""
         if not (folder / NOTED).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
-        Notes.read(folder)
+        read_notes(folder)
         for step, work in self.works:
             work.check(folder / step.place)
 
     def own(self, folder: Path) -> list[Path]:
         """Every folder of a step that has begun; those that go on by themselves look after their own besides."""
-        places = [folder, *(folder / place for place in Notes.read(folder).steps)]
+        places = [folder, *(folder / place for place in read_notes(folder)["steps"])]
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
 
     def measure(self, bench: Bench) -> Measured[DissectFacts]:
@@ -116,14 +116,14 @@ class DissectWork:
         costs = {part.name: part.seconds for part in PARTS}
         with kept_workers(), jobs.whole("dissect", costs, self.machine.quiet) as pace:
             pages = planned_pages(self.settings)
-            runner = Runner(bench.folder, self.machine, Notes.read(bench.folder), pace, pages)
+            runner = Runner(bench.folder, self.machine, read_notes(bench.folder), pace, pages)
             for part in PARTS:
                 with jobs.part(pace, part.name, part.title, self.machine.quiet):
                     fresh, done[part] = runner.part(part, self.settings)
                 pace.end(fresh)
             model = next(iter(trained_models(runner).values()))
             explorer = explored(model, bench.folder, links_from(pages, PAGE), quiet=True)
-        found = gathered(self.settings, bench.folder, done, runner.notes.seconds, explorer)
+        found = gathered(self.settings, bench.folder, done, runner.notes["seconds"], explorer)
         return replace(found, links=links_from(pages, "report.html"))
 
 
@@ -170,73 +170,46 @@ def gathered(
     seconds: float,
     explorer: str | None = None,
 ) -> Measured[DissectFacts]:
-    """The tables claims and evidence, and the findings of every part."""
+    """The tables claims and evidence, and the findings of every part, each line with the page that its numbers stand on."""
     shown = {part: first_of_each(results) for part, results in done.items()}
-    claims = [one.tables["claims"] for results in shown.values() for one in results if "claims" in one.tables]
-    (study,) = next(results for part, results in shown.items() if part.name == "training")
-    tables = {
-        "claims": pl.concat(claims) if claims else frame("claims", ()),
-        "evidence": as_table([line for part, results in done.items() for line in _lines(part, results, folder)]),
-    }
-    models = f"{len(study.tables['runs'])} language models of the training study, those of recall and of translation"
-    facts = DissectFacts(
-        tuple(_facts(part, results, folder) for part, results in shown.items()), models, explorer, tutorial(folder)
-    )
-    seeds = tuple(sorted(study.tables["runs"]["seed"].unique()))
+    judged, lines, parts = list[pl.DataFrame](), list[Line](), list[PartFacts]()
+    for part, results in done.items():
+        firsts = shown[part]
+        claims = [one.tables["claims"] for one in firsts if "claims" in one.tables]
+        link = os.path.relpath(results[-1 if len(firsts) > 1 else 0].report, folder)
+        found = part.evidence([one.findings for one in results])
+        judged, lines = judged + claims, [*lines, *(line._replace(link=line.link or link) for line in found)]
+        ids = tuple(claim for table in claims for claim in table["claim"].unique(maintain_order=True))
+        pages = {one.about.experiment: os.path.relpath(one.report, folder) for one in firsts if one.paged}
+        parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, pages))
+    runs = next(results[0] for part, results in shown.items() if part.name == "training").tables["runs"]
+    models = f"{len(runs)} language models of the training study, those of recall and of translation"
     return Measured(
-        tables,
-        facts,
+        {"claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
+        DissectFacts(tuple(parts), models, explorer, tutorial(folder)),
         tuple(dict.fromkeys(note for results in shown.values() for one in results for note in one.notes)),
         seconds=seconds,
         packages=("transformers", "scikit-learn"),
-        command=command_of("dissect", replace(settings, seeds=seeds)),
+        command=command_of("dissect", replace(settings, seeds=tuple(sorted(runs["seed"].unique())))),
     )
 
 
-def _lines(part: DissectPart, results: Results, folder: Path) -> Iterator[Line]:
-    """The lines of a part's evidence, each with the page that its numbers stand on."""
-    link = os.path.relpath(results[-1].report if len(first_of_each(results)) > 1 else results[0].report, folder)
-    yield from (line._replace(link=line.link or link) for line in part.evidence([one.findings for one in results]))
+class Notes(TypedDict):
+    """What `parts.json` holds: seconds of all calls, and of each step, by its folder, its key and the paths that it made.
 
-
-def _facts(part: DissectPart, shown: Results, folder: Path) -> PartFacts:
-    """A part as its section shows it."""
-    claims = [
-        c for one in shown if "claims" in one.tables for c in one.tables["claims"]["claim"].unique(maintain_order=True)
-    ]
-    pages = {one.about.experiment: os.path.relpath(one.report, folder) for one in shown if one.paged}
-    return PartFacts(part.name, part.title, part.question, tuple(part.says(shown)), tuple(claims), pages)
-
-
-class NotesData(TypedDict):
-    """Notes of a dissection as their file holds them."""
+    A key is made of all that a step depends on; it is empty while the step goes on.
+    """
 
     seconds: float
     steps: dict[str, dict[str, Json]]
 
 
-@dataclass(frozen=True)
-class Notes:
-    """What `parts.json` holds: seconds of all calls, and of each step, by its folder, its key and what it made.
-
-    A key is made of all that a step depends on; it is empty while the step goes on.
-    """
-
-    seconds: float = 0.0
-    steps: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, folder: Path) -> Notes:
-        """Those of a folder; raises DamagedFileError where they cannot be read."""
-        path = folder / NOTED
-        if not path.exists():
-            return cls()
-        body = read_record(path, f"Delete {path}: nothing else is lost.", NotesData)
-        return cls(body["seconds"], body["steps"])
-
-    def write(self, folder: Path) -> None:
-        """Into the folder."""
-        write_json(folder / NOTED, {"seconds": self.seconds, "steps": dict(self.steps)})
+def read_notes(folder: Path) -> Notes:
+    """The notes of a folder; raises DamagedFileError where they cannot be read."""
+    path = folder / NOTED
+    if not path.exists():
+        return {"seconds": 0.0, "steps": {}}
+    return read_record(path, f"Delete {path}: nothing else is lost.", Notes)
 
 
 class Runner:
@@ -253,10 +226,12 @@ class Runner:
         """Whether anything of the part was run, and its results."""
         self._fresh, self._start, began = False, 0.0, time.monotonic()
         try:
-            self._done[part.name] = part.run(settings, self)
+            steps = () if part.run else part.begins(settings)
+            self._done[part.name] = part.run(settings, self) if part.run else tuple(map(self.run, steps))
         finally:
             if self._fresh:
-                self._note(time.monotonic() - began)
+                self.notes["seconds"] += time.monotonic() - began
+                self._write()
         return self._fresh, self._done[part.name]
 
     def results(self, part: str) -> Results:
@@ -268,34 +243,26 @@ class Runner:
         key = _key(step, self.out)
         self.pace.begin_step(self._start, step.share)
         self._start += step.share
-        with suppress(StudyError):  # nothing there, or damaged: it is run again
-            return self._finished(step, key)
+        noted = self.notes["steps"].get(step.place, {})
+        if noted.get("key") == key and isinstance(made := noted["paths"], dict):
+            with suppress(StudyError):  # nothing there, or damaged: it is run again
+                paths = {name: self.out / str(path) for name, path in made.items()}
+                return driver.read(step.experiment, self.out / step.place, paths)
         self._fresh = True
-        self.notes = replace(self.notes, steps={**self.notes.steps, step.place: {"key": "", "paths": {}}})
-        self._note(0.0)
+        self._write(step, "")
         ways = (way for _, models in self.pages for way in models.values())
         page = next((way for way in ways if PurePosixPath(way).parent.as_posix() == step.place), "")
         place, links = self.out / step.place, links_from(self.pages, page)
         result = driver.run(step.experiment, step.settings, place, self.machine.quiet, links)
-        paths: dict[str, Json] = {name: os.path.relpath(path, self.out) for name, path in result.paths.items()}
-        self.notes = replace(self.notes, steps={**self.notes.steps, step.place: {"key": key, "paths": paths}})
-        self._note(0.0)
+        self._write(step, key, {name: os.path.relpath(path, self.out) for name, path in result.paths.items()})
         return result
 
-    def _finished(self, step: DissectStep, key: str) -> Result[Any]:
-        """What a finished step left; raises StudyError where it is not finished, or not there any more."""
-        noted = self.notes.steps.get(step.place, {})
-        if noted.get("key") != key:
-            raise StudyError(f"{step.place} is not finished.", "It was not run to its end.", "Run it.")
-        made = noted["paths"]
-        assert isinstance(made, dict)
-        paths = {name: self.out / str(path) for name, path in made.items()}
-        return driver.read(step.experiment, self.out / step.place, paths)
-
-    def _note(self, seconds: float) -> None:
-        self.notes = replace(self.notes, seconds=self.notes.seconds + seconds)
+    def _write(self, step: DissectStep | None = None, key: str = "", paths: dict[str, Json] | None = None) -> None:
+        """Write the notes, with those of a step."""
+        if step is not None:
+            self.notes["steps"][step.place] = {"key": key, "paths": paths or {}}
         with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
-            self.notes.write(self.out)
+            write_json(self.out / NOTED, self.notes)
 
 
 def _key(step: DissectStep, out: Path) -> str:

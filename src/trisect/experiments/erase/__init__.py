@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trisect.core.finding import ALIKE
+from trisect.core.finding import ALIKE, About, Finding
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
     from trisect.report.sheet import Sheet
 
 
@@ -47,13 +42,13 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
 
         return measure(settings, bench)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[EraseFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.erase.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[EraseFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.erase.page import page
 

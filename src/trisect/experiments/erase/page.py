@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trisect.core.finding import About, Comparison, Estimate, Finding
-from trisect.report import format as report_format
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import resampled_words, spoken_subject, stack_words, unit
-from trisect.report.measures import MeasuredValue, Measures, layer_figure, place_order
+from trisect.report.format import axis_unit, resampled_words, spoken_subject, stack_words, unit
+from trisect.report.measures import MeasuredValue, Measures, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
 
+Site = Mapping[str, MeasuredValue]  # its numbers, by their measures
 REFERENCES = (
     "Nora Belrose, David Schneider-Joseph, Shauli Ravfogel, Ryan Cotterell, Edward Raff, Stella Biderman. "
     "LEACE: Perfect linear concept erasure in closed form. NeurIPS 2023.",
@@ -27,25 +27,9 @@ REFERENCES = (
 )
 
 
-class Erased(NamedTuple):
-    """One label erased at one place: the rise, that beyond its controls, theirs, the rank, and what was linear there."""
-
-    label: str
-    rise: MeasuredValue
-    excess: MeasuredValue
-    randoms: tuple[float, ...]
-    rank: int
-    explained: float
-
-    @property
-    def place(self) -> str:
-        """The place as a site is spelt."""
-        return self.rise.site
-
-
 def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     """The page from the table measures."""
-    facts, found = about.facts, read_erased(tables["measures"])
+    facts, rows = about.facts, _rows(tables["measures"])
     name = words.called(facts.subject, about.command)
     whose = "of the word" if facts.whose == "own" else "of the next piece's word"
     columns = f"the label {' or '.join(facts.labels)} {whose}"
@@ -54,63 +38,66 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
         f"values, in one {facts.per} at a time, so that no linear map finds it there. This speaks of this one model on "
         "these texts."
     )
-    sections = (_answer(findings(tables, about), found, facts), _numbers(found, about))
+    sections = (_answer(findings(tables, about), _by_label(rows), facts), _numbers(rows, about))
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
-    own = provenance(about, *report_format.read_facts(facts), ("Erasure", erasure), timed=False)
+    own = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)
     return Sheet(f"What {name} needs", "Erasure", lede, sections, own, REFERENCES)
 
 
-def read_erased(measures: pl.DataFrame) -> list[Erased]:
-    """Every erasure, in the order of labels, stacks, layers, heads and components."""
-    rows = Measures.of(measures.filter(pl.col("component").is_not_null()), missing=True)
-    found = []
-    for mine in rows.by("group", "stack", "layer", "head", "component").values():
-        named = mine.where(at=None).first("measure")
-        plain = {name.rpartition("_")[0]: row for name, row in named.items()}
-        randoms = tuple(row.value for row in mine.known if row.at is not None)
-        rank, explained = named["erase_rank"].value, named["erase_explained"].value
-        label = mine.rows[0].group or ""
-        found.append(Erased(label, plain["erase_rise"], plain["erase_excess"], randoms, int(rank), explained))
-    return sorted(found, key=lambda e: (e.label, place_order(e.rise)))
+def _rows(measures: pl.DataFrame) -> Measures:
+    return Measures.of(measures.filter(pl.col("component").is_not_null()), missing=True)
+
+
+def _by_label(rows: Measures) -> dict[str, list[Site]]:
+    """The sites of each label, in the order of places."""
+    labels = sorted(rows.where(at=None).ordered().by("group").items())
+    sites = ("stack", "layer", "head", "component")
+    return {label: [of.first("measure") for of in own.by(*sites).values()] for label, own in labels}
+
+
+def _number(site: Site, kind: str, facts: EraseFacts) -> MeasuredValue:
+    """The rise of a site, or the excess of it over random subspaces."""
+    return site[f"erase_{kind}_{unit(facts)}"]
+
+
+def _excesses(sites: Iterable[Site], facts: EraseFacts) -> Measures:
+    """The excess over random subspaces of every site that has one."""
+    return Measures(tuple(_number(site, "excess", facts) for site in sites)).known
+
+
+def _largest(excesses: Measures, facts: EraseFacts) -> tuple[MeasuredValue, str]:
+    """Where the excess is largest, and it in words."""
+    most = max(excesses, key=lambda row: row.value)
+    return most, f"{spoken_subject(most)}{'' if facts.objective == 'output' else ' nats'}"
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
     """What is measured, and for each label where its erasure costs more than random subspaces do."""
-    found = _by_label(read_erased(tables["measures"]))
-    unedited = report_format.unedited("Rises", tables["measures"], about.facts)
-    return (unedited, *(_label(label, mine, about.facts) for label, mine in found.items()))
+    unedited = words.unedited("Rises", tables["measures"], about.facts)
+    found = _by_label(_rows(tables["measures"]))
+    return (unedited, *(_label(label, sites, about.facts) for label, sites in found.items()))
 
 
-def _by_label(found: Sequence[Erased]) -> dict[str, list[Erased]]:
-    return {label: [e for e in found if e.label == label] for label in dict.fromkeys(e.label for e in found)}
-
-
-def _most(found: Sequence[Erased], facts: EraseFacts) -> tuple[Erased, str]:
-    """Where the excess is largest, and it in words."""
-    most = max(found, key=lambda e: e.excess.value)
-    return most, f"{spoken_subject(most.excess)}{'' if facts.objective == 'output' else ' nats'}"
-
-
-def _label(label: str, mine: Sequence[Erased], facts: EraseFacts) -> Finding:
+def _label(label: str, sites: Sequence[Site], facts: EraseFacts) -> Finding:
     """The rise beyond random subspaces at every place, its places' names being sites."""
-    known = [e for e in mine if e.excess.mean is not None]
+    known = _excesses(sites, facts)
     if not known:
         said = f"Erasing {label} leaves no number anywhere."
         return Finding("erase_excess", said, unit(facts), groups=(label,), per=facts.unit)
-    above, below = (sum(e.excess.side == side for e in known) for side in (1, -1))
-    most, size = _most(known, facts)
-    said = f"Erasing {label} costs more than random subspaces of the same rank at {above} of "
-    said += words.several(len(mine), "place") + (f", less at {below}" if below else "")
-    said += f"; most at {most.place}, by {size}."
-    values = tuple(e.excess._replace(n=facts.units).estimate(e.place) for e in known)
-    side, known_of = f"above 0 at {above}, below 0 at {below}, of {len(mine)}", facts.compared.get(label)
-    own = known_of if isinstance(known_of, Mapping) else None
-    noted = None if own is None else Comparison.of(own)
-    said += report_format.paired_words(own, facts.unit)
-    return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=noted)
+    above, below = (sum(row.side == side for row in known) for side in (1, -1))
+    most, size = _largest(known, facts)
+    paired = facts.compared.get(label)
+    own = paired if isinstance(paired, Mapping) else None
+    said = (
+        f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.several(len(sites), 'place')}"
+        f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.paired_words(own, facts.unit)}"
+    )
+    values = tuple(row._replace(n=facts.units).estimate() for row in known)
+    side, compared = f"above 0 at {above}, below 0 at {below}, of {len(sites)}", own and Comparison.of(own)
+    return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=compared)
 
 
-def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFacts) -> Section:
+def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[Site]], facts: EraseFacts) -> Section:
     """The lead, the figures, all findings in words, and how to read them."""
     said = (
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
@@ -120,36 +107,35 @@ def _answer(findings: Sequence[Finding], found: Sequence[Erased], facts: EraseFa
         f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}.",
         f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each erasure compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
-        *report_format.too_few(facts),
+        *words.too_few(facts),
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there.",
     )
     caption = (
         f"Rise beyond random subspaces, mean over the {facts.per}s that were erased; each panel has an axis of its own."
     )
-    short, lead = [], ()
-    for label, mine in _by_label(found).items():
-        values = Measures(tuple(e.excess for e in mine)).known.means()
-        short.append(Finding("erase_excess", "", report_format.axis_unit(facts), values, title=label))
-    if known := [e for e in found if e.excess.mean is not None]:
-        (most, size), where = _most(known, facts), sum(e.excess.side > 0 for e in known)
+    excesses = {label: _excesses(sites, facts) for label, sites in found.items()}
+    short = [
+        Finding("erase_excess", "", axis_unit(facts), known.means(), title=label) for label, known in excesses.items()
+    ]
+    lead = ()
+    if every := Measures(tuple(row for known in excesses.values() for row in known)):
+        (most, size), where = _largest(every, facts), sum(row.side > 0 for row in every)
         lead = (
-            f"{where} of {words.several(len(known), 'erasure')} cost more than random subspaces of the same rank do (interval "
-            f"above 0); the largest excess is that of {most.label} at {most.place}: {size}.",
+            f"{where} of {words.several(len(every), 'erasure')} cost more than random subspaces of the same rank do (interval "
+            f"above 0); the largest excess is that of {most.group} at {most.site}: {size}.",
         )
     in_words = sentences([replace(one, title=" ".join(one.groups) or "unedited") for one in findings])
     drawn = (*present(small_multiples("erasure-short", "Label by label", caption, short)), *_figures(found, facts))
     return Section("What is needed", lead, drawn, present(in_words), blocks=quiet(said))
 
 
-def _figures(found: Sequence[Erased], facts: EraseFacts) -> Iterable[Figure]:
+def _figures(found: Mapping[str, Sequence[Site]], facts: EraseFacts) -> Iterable[Figure]:
     """For each label and stack the rise, and beside it what of it is beyond the controls, on one axis."""
-    groups: dict[tuple[str, str], list[Erased]] = {}
-    for e in found:
-        if e.rise.mean is not None:
-            groups.setdefault((e.label, e.rise.stack), []).append(e)
-    for number, ((label, stack), mine) in enumerate(groups.items(), start=1):
-        beyond = [e.excess.bar for e in mine if e.excess.mean is not None]
-        panels = {"Erased": [e.rise.bar for e in mine]} | ({"Beyond random subspaces": beyond} if beyond else {})
+    rises = Measures(tuple(_number(site, "rise", facts) for sites in found.values() for site in sites)).known
+    for number, ((label, stack), rows) in enumerate(rises.by("group", "stack").items(), start=1):
+        sites = [site for site in found[label] if _number(site, "rise", facts) in rows.rows]
+        beyond = [row.bar for row in _excesses(sites, facts)]
+        panels = {"Erased": [row.bar for row in rows]} | ({"Beyond random subspaces": beyond} if beyond else {})
         where = f" in the {stack_words(stack)}" if stack_words(stack) else ""
         caption = (
             f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
@@ -157,28 +143,31 @@ def _figures(found: Sequence[Erased], facts: EraseFacts) -> Iterable[Figure]:
             f"n\u00a0=\u00a0{resampled_words(facts)}."
         )
         name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))
-        names = (name, f"Figure {number}", f"Erasing {label}")
-        yield layer_figure(names, caption, panels, report_format.axis_unit(facts))
+        yield layer_figure((name, f"Figure {number}", f"Erasing {label}"), caption, panels, axis_unit(facts))
 
 
-def _numbers(found: Sequence[Erased], about: About[EraseFacts]) -> Section:
+def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
     """Every erasure as a row."""
-    rise = f"rise, {report_format.axis_unit(about.facts)}"
-    columns = ("site", "label", "rank", "linear share", rise, "random subspaces", "beyond them")
-    places = words.decimals([e.rise.value for e in found if e.rise.mean is not None])
+    facts, sites = about.facts, [site for own in _by_label(rows).values() for site in own]
+    columns = ("site", "label", "rank", "linear share", f"rise, {axis_unit(facts)}", "random subspaces", "beyond them")
+    places = words.decimals([row.value for site in sites if (row := _number(site, "rise", facts)).mean is not None])
+    randoms = rows.where(f"erase_random_rise_{unit(facts)}").known.by("stack", "layer", "head", "component", "group")
 
     def number(row: MeasuredValue) -> str:
         shown, ends = words.number(row.mean, True, places), words.ends(row, True, places)
         return shown if row.low is None else f"{shown} ({ends})"
 
-    def row(e: Erased) -> tuple[str, ...]:
-        spread = Estimate("", None, min(e.randoms), max(e.randoms)) if e.randoms else Estimate("", None)
-        share = words.number(e.explained, False, 3)
-        return e.place, e.label, str(e.rank), share, number(e.rise), words.ends(spread, True, places), number(e.excess)
+    def row(site: Site) -> tuple[str, ...]:
+        at = site["erase_rank"]
+        drawn = [one.value for one in randoms.get((at.stack, at.layer, at.head, at.component, at.group), ())]
+        spread = Estimate("", None, min(drawn), max(drawn)) if drawn else Estimate("", None)
+        share = words.number(site["erase_explained"].value, False, 3)
+        rise, excess = (number(_number(site, kind, facts)) for kind in ("rise", "excess"))
+        return at.site, at.group or "", f"{at.value:.0f}", share, rise, words.ends(spread, True, places), excess
 
     said = (
         "The linear share is how much of the variance of the label's classes, added up, a linear map of the site explains "
         "on the positions that LEACE is fitted to; nothing is left of it there.",
         *about.notes,
     )
-    return Section("Numbers", said, (), (Table(columns, tuple(map(row, found)), "Every erasure"),))
+    return Section("Numbers", said, (), (Table(columns, tuple(map(row, sites)), "Every erasure"),))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 
 from trisect.core.errors import CorpusError, SiteError, SpecError, need_extra
-from trisect.core.files import digest
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.experiment import ROW, Bench, Measured, Replicates
+from trisect.lab.experiment import Bench, Measured
 from trisect.lab.passes import (
     EditedPass,
     Tally,
@@ -33,10 +31,10 @@ def check(settings: EraseSettings) -> None:
     if not settings.labels:
         raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
     need_extra("concept_erasure", "erase", "Erasing a label")
-    for split in ("train", settings.split):
-        texts = open_labelled(settings.corpus, split, settings.reader)
-        for label in settings.labels if split == "train" else ():
-            _check_column(texts, label)
+    texts, _ = (open_labelled(settings.corpus, split, settings.reader) for split in ("train", settings.split))
+    if strange := [label for label in settings.labels if label not in texts.columns]:
+        known = f"It has {', '.join(sorted(texts.columns))}."
+        raise CorpusError(f"{texts.name} has no label column '{strange[0]}'.", known, "Use a column that there is.")
 
 
 def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
@@ -69,7 +67,9 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
             settings.shrinkage,
         )
         texts = list(islice(read.texts(), settings.limit))
-        sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, *_said(whose)))
+        carried = "the label of the piece after it" if whose == "next" else "the label of the word that it belongs to"
+        said = f"A position carries {carried}; special tokens carry none and are left as they are."
+        sharing, tally, notes = edited_passes(subject), Tally(), dict.fromkeys((*read.notes, said))
         for one in marker.batches(texts, batch):
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(sharing, one, places))
@@ -94,16 +94,9 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
         settings.shrinkage,
         articles=None if articles.numbers is None else len(units),
     )
-    unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(tally.kept), 8)
-    each = erasure_replicates(subject, units, places, settings.draws, settings.seed)
-    drawn = {tuple(n.get(name) for name in ROW): Replicates(values, len(units), which, unit) for n, values in each}
-    packages = ("transformers", "concept-erasure")
+    named = erasure_replicates(subject, units, places, settings.draws, settings.seed)
+    drawn, packages = tally.replicates(articles, len(units), named), ("transformers", "concept-erasure")
     return Measured({"measures": measures}, facts, tuple(notes), packages=packages, replicates=drawn)
-
-
-def _said(whose: str) -> tuple[str, ...]:
-    what = "the label of the piece after it" if whose == "next" else "the label of the word that it belongs to"
-    return (f"A position carries {what}; special tokens carry none and are left as they are.",)
 
 
 def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
@@ -114,13 +107,6 @@ def _classes(texts: LabelledTexts, label: str) -> dict[str, int]:
         todo = "Use a column with at least two classes: there is nothing to distinguish."
         raise CorpusError(f"The label column '{label}' of {texts.name} has fewer than two classes.", known, todo)
     return {name: i for i, name in enumerate(found)}
-
-
-def _check_column(texts: LabelledTexts, label: str) -> None:
-    """Raise CorpusError for a label that the texts have no column of."""
-    if label not in texts.columns:
-        known = f"It has {', '.join(sorted(texts.columns))}."
-        raise CorpusError(f"{texts.name} has no label column '{label}'.", known, "Use a column that there is.")
 
 
 def refuse_two_sides(edits: Sequence[EditedPass]) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trisect.core.finding import About, Finding
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Bench, Experiment, Measured, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
     from trisect.report.sheet import Document
 
 
@@ -40,13 +36,13 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
 
         return measure(settings, bench)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[ExploreFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.explore.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Document:
+    def page(self, tables: Tables, about: About[ExploreFacts]) -> Document:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.explore.page import page
 

@@ -1,4 +1,4 @@
-"""The explorer as one self-contained HTML file that asks for nothing."""
+"""The explorer as one self-contained HTML file that asks for nothing, and inside a notebook."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,14 +16,13 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, there
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.experiments.explore.picture import (
     KINDS,
     ExplorerPicture,
     Layer,
-    Words,
     is_causal,
     readable,
     shares,
@@ -33,6 +34,7 @@ from trisect.report.format import count, stack_words
 from trisect.report.sheet import Document
 
 if TYPE_CHECKING:
+    from anywidget import AnyWidget
     from jaxtyping import Float, Int
 
     from trisect.experiments.explore.settings import ExploreFacts
@@ -58,25 +60,18 @@ class Packed(NamedTuple):
     levels: int
 
 
-class Vectors(NamedTuple):
-    """Vectors as whole numbers: a value is `ints` times its head's and dimension's step."""
-
-    ints: Int[np.ndarray, "H T E"]
-    steps: Float[np.ndarray, "H E"]
-
-
 def levels_of(values: np.ndarray, levels: int, top: float = 1.0) -> np.ndarray:
     """Which of `levels` even steps of √(value / top) comes nearest; a value is then off by (√(v·top) + top/4L)/L at most."""
     share = np.sqrt(np.clip(values / (top or 1.0), 0, 1))
     return np.rint(share * levels).astype(np.uint8 if levels < 256 else np.uint16)
 
 
-def vectors(values: np.ndarray, bits: int) -> Vectors:
-    """Each dimension of each head in even steps from minus to plus its largest size."""
+def vectors(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], Float[np.ndarray, "H E"]]:
+    """Each dimension of each head in even steps from minus to plus its largest size: whole numbers, and the steps."""
     most = 2 ** (bits - 1) - 1
     steps = (np.abs(values).max(axis=1) / most).astype(np.float32)
     ints = np.rint(values / np.where(steps > 0, steps, 1)[:, None, :])
-    return Vectors(np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps)
+    return np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps
 
 
 def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Packed:
@@ -92,20 +87,22 @@ def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Pa
         tokens = max(layer.weights.shape[2] for layer in picture.layers)
         given = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
         raise CorpusError(given, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
-    front, rest = _front(picture, effort), [np.concatenate([_vectors(layer, 8)]) for layer in picture.layers]
+    manifest, small = _front(picture, effort)
     numbers = count + sum(
         part.size for layer in picture.layers for part in (layer.q, layer.k, layer.v) if part is not None
     )
-    if numbers <= FINE:
-        return _packed(picture, front, [_vectors(layer, 16) for layer in picture.layers], 65535, effort)
+    fine = numbers <= FINE
     with ThreadPoolExecutor(2) as pool:
-        taken = sum(map(len, pool.map(_deflate, rest))) + len(front[1])
-    for levels in LADDER:
-        if taken + _guess(picture, levels) > room * NEAR and levels != LADDER[-1]:
-            continue
-        made = _packed(picture, front, rest, levels, effort)
-        if sum(map(len, made.chunks)) <= room or levels == LADDER[-1]:
-            return made
+        rest = list(pool.map(lambda layer: _deflate(_vectors(layer, 16 if fine else 8), effort), picture.layers))
+        taken = sum(map(len, rest)) + len(small)
+        for levels in (65535,) if fine else LADDER:
+            last = fine or levels == LADDER[-1]
+            if not last and taken + _guess(picture, levels) > room * NEAR:
+                continue
+            maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
+            chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair))
+            if last or sum(map(len, chunks)) <= room:
+                return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
     raise AssertionError
 
 
@@ -117,21 +114,6 @@ def _guess(picture: ExplorerPicture, levels: int) -> float:
         some = picture.layers[i].weights[::5]
         bits += len(_deflate(levels_of(some.transpose(0, 2, 1), levels))) / some.size
     return bits / len(chosen) * sum(layer.weights.size for layer in picture.layers)
-
-
-def _packed(
-    picture: ExplorerPicture,
-    front: tuple[dict[str, Json], bytes],
-    rest: list[np.ndarray],
-    levels: int,
-    effort: int,
-) -> Packed:
-    with ThreadPoolExecutor(2) as pool:
-        maps = list(pool.map(lambda layer: _deflate(_maps(layer, levels), effort), picture.layers))
-        qk = list(pool.map(lambda own: _deflate(own, effort), rest))
-    manifest, small = front
-    pairs = [chunk for pair in zip(maps, qk, strict=True) for chunk in pair]
-    return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, (small, *pairs), levels)
 
 
 def _deflate(values: np.ndarray | bytes, effort: int = EFFORT) -> bytes:
@@ -153,24 +135,27 @@ def _maps(layer: Layer, levels: int) -> np.ndarray:
 
 
 def _vectors(layer: Layer, bits: int) -> np.ndarray:
-    q, k = vectors(layer.q, bits), vectors(layer.k, bits)
-    scores = _raw(q.steps.astype("<f4"), k.steps.astype("<f4"), q.ints, k.ints)
+    """q and k, their steps first, then v and its steps."""
+    (q, q_steps), (k, k_steps) = vectors(layer.q, bits), vectors(layer.k, bits)
+    scores = _raw(q_steps.astype("<f4"), k_steps.astype("<f4"), q, k)
     if layer.v is None:
         return scores
-    v = vectors(layer.v, bits)
-    return _raw(scores, v.steps.astype("<f4"), v.ints)
+    v, v_steps = vectors(layer.v, bits)
+    return _raw(scores, v_steps.astype("<f4"), v)
 
 
 def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], bytes]:
     """The manifest, and the chunk of small pictures."""
     heads = sum(len(layer.weights) for layer in picture.layers)
     side = next((side for most, side in ((200, 64), (800, 40)) if heads <= most), 24)
-    sides = [_side(words) for words in (picture.source, picture.target) if words is not None]
-    layers, small = [], []
-    for layer in picture.layers:
-        facts, pixels = _layer(picture, layer, side)
-        layers.append(facts)
-        small.append(pixels)
+    sides = []
+    for own in (picture.source, picture.target):
+        if own is not None:
+            shown, special = readable(own.pieces, own.special), [int(s) for s in own.special]
+            sides.append(
+                {"tokens": [text for text, _ in shown], "glued": [int(g) for _, g in shown], "special": special}
+            )
+    layers, small = zip(*(_layer(picture, layer, side) for layer in picture.layers), strict=True)
     manifest = {
         "model": picture.model,
         "sides": sides,
@@ -182,15 +167,6 @@ def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], byte
     return manifest, _deflate(np.concatenate(small), effort)
 
 
-def _side(words: Words) -> dict[str, Any]:
-    shown = readable(words.pieces, words.special)
-    return {
-        "tokens": [s.text for s in shown],
-        "glued": [int(s.glued) for s in shown],
-        "special": [int(s) for s in words.special],
-    }
-
-
 def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str, Any], np.ndarray]:
     queries, keys = picture.sides(layer)
     words = (picture.source, picture.target)[keys]
@@ -200,7 +176,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
     if layer.norms is not None and layer.summed is not None:
         pictures.append(thumbs(layer.weights * layer.norms[:, None, :], side))
         pictures.append(thumbs(layer.summed[None], side))
-    tops = [[float(f"{t:.6g}") for t in p.tops] for p in pictures] + [None] * (4 - len(pictures))
+    tops = [[float(f"{top:.6g}") for top in tops] for _, tops in pictures] + [None] * (4 - len(pictures))
     facts = {
         "stack": layer.stack,
         "layer": layer.layer,
@@ -208,7 +184,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
         "keys": keys,
         "shape": [heads, len(layer.k), tokens, sources, layer.q.shape[2]],
         "values": 0 if layer.v is None else layer.v.shape[2],
-        "thumb": pictures[0].pixels.shape[1:],
+        "thumb": pictures[0][0].shape[1:],
         "tops": dict(zip(("weights", "mean", "norms", "summed"), tops, strict=True)),
         "scale": layer.scale,
         "plain": layer.plain,
@@ -218,7 +194,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
     }
     # The scale of what is stored in steps must be the one that they are read by, to the last bit.
     facts["summed"] = None if layer.summed is None else float(layer.summed.max())
-    return facts, _raw(*(p.pixels for p in pictures))
+    return facts, _raw(*(pixels for pixels, _ in pictures))
 
 
 HERE = Path(__file__).parent
@@ -279,7 +255,7 @@ def summary(picture: ExplorerPicture, command: str = "") -> str:
     for stack, heads in stacks.items():
         name = f"{said}: " if (said := stack_words(stack)) else ""
         each = str(heads[0]) if len(set(heads)) == 1 else f"{min(heads)} to {max(heads)}"
-        parts.append(f"{name}{len(heads)} {'layer' if len(heads) == 1 else 'layers'} × {each} heads")
+        parts.append(f"{name}{words.several(len(heads), 'layer')} × {each} heads")
     sides = [one for one in (picture.source, picture.target) if one is not None]
     tokens = " and ".join(f"{count(len(one.pieces))}" for one in sides)
     return f"{words.called(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
@@ -294,3 +270,51 @@ def exactness(packed: Packed) -> str:
         f"a layer's norms are kept in as many steps of √(norm / largest). "
         f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size."
     )
+
+
+class Framed:
+    """The explorer's page in a frame: what a notebook shows when anywidget is not installed."""
+
+    def __init__(self, picture: ExplorerPicture) -> None:
+        self._picture = picture
+
+    def __repr__(self) -> str:
+        return f"<Explorer {summary(self._picture)}>"
+
+    def _repr_html_(self) -> str:
+        frame = '<iframe title="trisect explorer" style="width:100%;height:52rem;border:0" srcdoc="{}"></iframe>'
+        return str(Markup(frame).format(html(self._picture)))
+
+
+def show(picture: ExplorerPicture) -> AnyWidget | Framed:
+    """The explorer for a notebook: a widget of anywidget's (`trisect[notebook]`), else an object with HTML.
+
+    Raises CorpusError where the text is too long to be shown.
+    """
+    if not there("anywidget"):
+        return Framed(picture)
+    packed = pack(picture)
+    starts = [0, *accumulate(map(len, packed.chunks))]
+    return _widget()(manifest=manifest(packed), starts=str(starts), data=b"".join(packed.chunks))
+
+
+def module() -> str:
+    """The widget's script as an ES module."""
+    return script() + (HERE / "widget.js").read_text(encoding="utf-8")
+
+
+@cache
+def _widget() -> type[Any]:
+    import anywidget
+    import traitlets
+
+    class Explorer(anywidget.AnyWidget):
+        """One text inside one model; the page's script, with bytes from the kernel."""
+
+        _esm = module()
+        _css = style()
+        manifest = traitlets.Unicode().tag(sync=True)
+        starts = traitlets.Unicode().tag(sync=True)
+        data = traitlets.Bytes().tag(sync=True)
+
+    return Explorer

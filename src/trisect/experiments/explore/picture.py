@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from trisect.core.trace import crosses
 
@@ -72,26 +71,22 @@ class ExplorerPicture:
 KINDS = ("special", "itself", "one before", "one after", "others")
 
 
-class Thumbs(NamedTuple):
-    """Small pictures of maps, 255·√(largest value of a square / largest of the map), and each map's largest value."""
-
-    pixels: UInt8[np.ndarray, "N t s"]
-    tops: list[float]
-
-
 def edges(length: int, side: int) -> np.ndarray:
     """Where the squares of a small picture begin along an axis: at most `side` of them, as even as can be."""
     count = min(length, side)
     return np.arange(count) * length // count
 
 
-def thumbs(maps: Float[np.ndarray, "N T S"], side: int) -> Thumbs:
-    """Each map at most `side` squares wide and high, a square being its largest value."""
+def thumbs(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarray, "N t s"], list[float]]:
+    """Each map at most `side` squares wide and high, a square being its largest value, and each map's largest value.
+
+    Pixels are 255·√(largest value of a square / largest of the map).
+    """
     small = np.maximum.reduceat(maps, edges(maps.shape[1], side), axis=1)
     small = np.maximum.reduceat(small, edges(maps.shape[2], side), axis=2)
     tops = small.max(axis=(1, 2))
     share = small / np.where(tops > 0, tops, 1)[:, None, None]
-    return Thumbs(np.rint(255 * np.sqrt(share)).astype(np.uint8), [float(t) for t in tops])
+    return np.rint(255 * np.sqrt(share)).astype(np.uint8), [float(t) for t in tops]
 
 
 def is_causal(layer: Layer) -> bool:
@@ -102,18 +97,10 @@ def is_causal(layer: Layer) -> bool:
     return not np.triu(layer.weights.max(axis=0), 1).any()
 
 
-class HeadShares(TypedDict):
-    """Shares of each head among KINDS, by weight and by norm, and how far the two are apart; null without norms."""
-
-    weights: list[list[float]]
-    norms: list[list[float]] | None
-    apart: list[float | None] | None
-
-
-def shares(layer: Layer, keys: Words) -> HeadShares:
+def shares(layer: Layer, keys: Words) -> dict[str, Any]:
     """Per head, how the weights and the norms are shared out among KINDS, and how far the two differ.
 
-    Each share is of the sum over all cells; [H][5], those of norms null without norms. `apart` [H] is the mean over
+    Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms null without norms. `apart` [H] is the mean over
     queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
     in common, null where all norms are 0.
     """
@@ -146,13 +133,6 @@ def _shared(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
     return [[round(float(x), 4) for x in row] for row in np.concatenate([found, rest], axis=1)]
 
 
-class Shown(NamedTuple):
-    """A piece as a reader sees it; `glued` is true where no space stands before it."""
-
-    text: str
-    glued: bool
-
-
 @cache
 def _bytes() -> dict[str, int]:
     """The byte behind each character of a byte-level vocabulary: printable ones stand for themselves, others from U+0100."""
@@ -163,30 +143,25 @@ def _bytes() -> dict[str, int]:
 
 def _decoded(piece: str) -> str:
     """The text of a byte-level piece; bytes that are no whole character are written as ‹e2 80›."""
-    known = _bytes()
-    if any(c not in known for c in piece):
+    if any(c not in _bytes() for c in piece):
         return piece
-    raw = bytes(known[c] for c in piece)
+    raw = bytes(_bytes()[c] for c in piece)
     try:
         return raw.decode()
     except UnicodeDecodeError:
         return f"‹{raw.hex(' ')}›"
 
 
-def _visible(text: str) -> str:
-    """White space as signs, since a piece of it would be nothing to see or to point at."""
-    if not text.strip():
-        text = text.replace("\n", "↵").replace("\t", "⇥").replace("\r", "␍").replace(" ", "␣")
-    return text or "∅"
+def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str, bool], ...]:
+    """The pieces as text, by the mark that their tokenizer sets: ## inside a word, Ġ or ▁ before one, or none.
 
-
-def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[Shown, ...]:
-    """The pieces as text, by the mark that their tokenizer sets: ## inside a word, Ġ or ▁ before one, or none."""
+    Beside each stands whether it is glued to the one before: no space stands between them.
+    """
     own = [p for p, added in zip(pieces, special, strict=True) if not added]
     opens = next((mark for mark in "Ġ▁" if any(p.startswith(mark) for p in own)), "")
     inner = "" if opens else next((mark for mark in ("##", "@@") if any(mark in p[:2] + p[-2:] for p in own)), "")
     bytewise = opens == "Ġ" or any("Ċ" in p for p in own)
-    found: list[Shown] = []
+    found: list[tuple[str, bool]] = []
     cut = True
     for i, (piece, added) in enumerate(zip(pieces, special, strict=True)):
         text, glued = piece, i == 0
@@ -202,5 +177,7 @@ def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[Shown, ...
         elif inner == "@@":
             text, glued = piece.removesuffix("@@") or piece, glued or cut
             cut = piece.endswith("@@")
-        found.append(Shown(_visible(text), glued))
+        if not text.strip():  # as signs, since a piece of white space would be nothing to see or to point at
+            text = text.replace("\n", "↵").replace("\t", "⇥").replace("\r", "␍").replace(" ", "␣")
+        found.append((text or "∅", glued))
     return tuple(found)

@@ -10,6 +10,7 @@ import numpy as np
 from trisect.core.errors import CorpusError, ModelError, TrisectError
 from trisect.core.subject import SeeingSubject
 from trisect.core.trace import Reading, Side, Trace
+from trisect.experiments.explore.page import Framed, show
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Bench, Measured
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
     from torch import Tensor
 
-    from trisect.core.subject import Subject, TextOrPair
-    from trisect.experiments.explore.widget import Framed
+    from trisect.core.subject import TextOrPair
 
 # Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
 FLAT = 0.02
@@ -33,35 +33,22 @@ def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
     without tokens or too long for a page.
     """
     subject = bench.subject
-    if settings.image:
-        picture = take_picture(_seen(subject, settings))
-        return Measured({}, ExploreFacts(_marked(picture, subject)), packages=())
-    text: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
-    batch = next(iter(subject.batches([text], size=1)), None)
-    if batch is None:
-        raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
-    more = len(list(_rows_after(subject, text)))
-    picture = take_picture(subject.trace(batch))
-    if more:
-        note = f"The text has {more + 1} windows; this is the first."
-        picture = replace(picture, notes=(*picture.notes, note))
-    return Measured({}, ExploreFacts(_marked(picture, subject)), packages=())
-
-
-def _marked(picture: ExplorerPicture, subject: Subject) -> ExplorerPicture:
-    return replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
-
-
-def _seen(subject: Subject, settings: ExploreSettings) -> Reading:
-    """Images, beside a text or alone; raises ModelError for a model that takes none."""
-    if not isinstance(subject, SeeingSubject):
+    if settings.image and not isinstance(subject, SeeingSubject):
         known = "It is one of a study, and reads words."
         raise ModelError(f"An image was given to {subject.name}.", known, "Leave the image out.")
-    return subject.read(settings.text[0] if settings.text else None, settings.image)
-
-
-def _rows_after(subject: Subject, text: TextOrPair) -> list[tuple[int, int]]:
-    return [row for batch in subject.batches([text], size=8) for row in batch.rows][1:]
+    if settings.image and isinstance(subject, SeeingSubject):
+        picture = take_picture(subject.read(settings.text[0] if settings.text else None, settings.image))
+    else:
+        text: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
+        batch = next(iter(subject.batches([text], size=1)), None)
+        if batch is None:
+            raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
+        windows = sum(len(one.rows) for one in subject.batches([text], size=8))
+        note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
+        picture = take_picture(subject.trace(batch))
+        picture = replace(picture, notes=(*picture.notes, *note))
+    picture = replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
+    return Measured({}, ExploreFacts(picture), packages=())
 
 
 def explore(reading: Reading, row: int = 0) -> AnyWidget | Framed:
@@ -69,8 +56,6 @@ def explore(reading: Reading, row: int = 0) -> AnyWidget | Framed:
 
     `row` counts from 0. Raises CorpusError when the reading has no such row.
     """
-    from trisect.experiments.explore.widget import show
-
     return show(take_picture(reading, row))
 
 
@@ -111,7 +96,7 @@ def _words(side: Side, row: int) -> Words:
 def _row(trace: Trace, row: int) -> Trace:
     """One row of a trace without its padding; the block is left out, since no map needs it."""
     queries, keys = trace.query_real[row].bool(), trace.key_real[row].bool()
-    projections = trace.projections
+    w_o = trace.projections.w_o
 
     def kept(values: Tensor, real: Tensor) -> Tensor:
         return values[row : row + 1, :, real].detach().float().cpu()
@@ -125,9 +110,7 @@ def _row(trace: Trace, row: int) -> Trace:
         weights=kept(trace.weights, queries)[..., keys.cpu()],
         query_real=queries[queries][None].cpu(),
         key_real=keys[keys][None].cpu(),
-        projections=replace(
-            projections, w_o=None if projections.w_o is None else projections.w_o.detach().float().cpu()
-        ),
+        projections=replace(trace.projections, w_o=None if w_o is None else w_o.detach().float().cpu()),
         block=None,
     )
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trisect.core.finding import About, Finding
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
     from trisect.report.sheet import Sheet
 
 
@@ -43,13 +39,13 @@ class Norms(Experiment[NormsSettings, NormsFacts]):
 
         return measure(settings, bench)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[NormsFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.norms.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[NormsFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.norms.page import page
 

@@ -10,11 +10,21 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.core.printable import percent
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import render
-from trisect.report.charts import PANEL_WIDTH, Figure, LegendEntry, Panel, SharedAxis, around, chart_of, lay, marks
+from trisect.report.charts import (
+    PANEL_WIDTH,
+    Figure,
+    LegendEntry,
+    Panel,
+    SharedAxis,
+    around,
+    by_kind_key,
+    chart_of,
+    lay,
+    marks,
+)
 from trisect.report.format import stack_words
 from trisect.report.maps import grid
 from trisect.report.measures import MeasuredValue, Measures
@@ -44,17 +54,12 @@ MEASURES = {
     "cv_f": "coefficient of variation of ‖f(x)‖",
     "cv_a": "coefficient of variation of a",
     "cv_af": "coefficient of variation of a‖f(x)‖",
-    "weight_share": "share by weight",
-    "norm_share": "share by norm",
     "spearman_a_f": "ρ of a and ‖f(x)‖",
     "spearman_a_f_layers": "ρ over layers of mean a and mean ‖f(x)‖",
     "spearman_rank_f": "ρ of frequency rank and ‖f(x)‖",
     "spearman_rank_a": "ρ of frequency rank and a",
     "spearman_rank_f_words": "ρ of frequency rank and ‖f(x)‖, without special tokens",
     "spearman_rank_a_words": "ρ of frequency rank and a, without special tokens",
-    "spearman_rank_f_within": "ρ of frequency rank and ‖f(x)‖, words alone, ranks within their text",
-    "spearman_rank_a_within": "ρ of frequency rank and a, words alone, ranks within their text",
-    "mixing_ratio": "mixing ratio",
 }
 SHARES = "format(100 * datum.value, '~r') + '\u00a0%'"  # an axis of shares
 REFERENCES = (
@@ -73,7 +78,6 @@ LENGTHS = {
     "full": "that sum with x added, behind the layer norm",
     "feed-forward": "that sum with x added, behind the feed-forward block, by integrated gradients from 0",
 }
-NormRows = list[dict[str, Any]]
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
@@ -117,12 +121,13 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tu
     return varied, *verdicts
 
 
+Rows = list[dict[str, Any]]
 Made = tuple[tuple[str, ...], Figure, tuple[str, ...], list[tuple[str, ...]], str] | None  # words, figure, and a table
 
 
 def _stack(rows: Measures, stack: str, named: bool, facts: NormsFacts) -> Iterator[Section]:
     """The sections of one stack."""
-    n = f"n\u00a0=\u00a0{words.several(facts.texts, 'text')}"
+    n = words.sample(facts.texts, "text")
     makers = (
         ("Who gets the weight, and who adds the length?", _shares),
         ("How much do norms vary?", _dispersion),
@@ -147,13 +152,25 @@ def _heads(rows: Measures, measure: str) -> list[tuple[int, int, float]]:
     return sorted(rows.where(measure).cells())
 
 
-def _layered(rows: Measures, measure: str) -> list[dict[str, Any]]:
+def _layered(rows: Measures, measure: str) -> Rows:
     """A measure's rows of whole layers, for a chart."""
     return [row._asdict() for row in rows.where(measure, head=None) if row.layer is not None]
 
 
-def _percent(value: float) -> str:
-    return percent(value, 1)
+def _named(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
+    """Numbers of the whole stack as lines of a table."""
+    found = {name: _whole(rows, name).get(None) for name in names}
+    return [(MEASURES[name], *words.cells(one, signed)) for name, one in found.items() if one]
+
+
+def _spans(rows: Rows, names: Mapping[str, str]) -> str:
+    """Least and most of each group, for those who do not see the chart."""
+    values = {said: [row["value"] for row in rows if row["group"] == group] for group, said in names.items()}
+    return "; ".join(f"{said} {min(v):.2f} to {max(v):.2f}" for said, v in values.items() if v)
+
+
+def _layer_axis() -> alt.X:
+    return alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
 
 
 def _shares(rows: Measures, n: str, block: str) -> Made:
@@ -162,10 +179,8 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     if not groups:
         return None
     panels = tuple(_stacked(f"By {VIEWS[kind]}", _layered(rows, f"{kind}_share")) for kind in whole)
-    said = "; ".join(
-        f"{NAMES[g]} {_percent(whole['weight'][g].value)} by weight and {_percent(whole['norm'][g].value)} by norm"
-        for g in groups
-    )
+    shares = {g: {k: words.cells(found[g], text=words.share) for k, found in whole.items()} for g in groups}
+    said = "; ".join(f"{NAMES[g]} {of['weight'][0]} by weight and {of['norm'][0]} by norm" for g, of in shares.items())
     beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in whole)
     caption = (
         "What each category of tokens is given, as a share of all: weights (mean over heads) added up first, then norms, a "
@@ -173,13 +188,25 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     )
     key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
     columns = ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %")))
-    shown = {g: [of[g] for of in whole.values()] for g in groups}
-    cells = [
-        (NAMES[g], *(c for one in of for c in (_percent(one.value), words.ends(one, text=_percent))))
-        for g, of in shown.items()
-    ]
+    cells = [(NAMES[g], *(cell for pair in of.values() for cell in pair)) for g, of in shares.items()]
     figure = Figure("shares", "", "Shares by weight and by norm", caption, panels, key)
     return (f"Over all layers: {said}.",), figure, columns, cells, "Mean over layers, with intervals over texts"
+
+
+def _stacked(title: str, rows: Rows) -> Panel:
+    """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
+    order, bars = list(NAMES), list[dict[str, Any]]()
+    for layer in sorted({row["layer"] for row in rows}):
+        low = 0.0
+        for row in sorted((r for r in rows if r["layer"] == layer), key=lambda r: order.index(r["group"])):
+            ends = {"from": low, "to": low + row["value"]}
+            bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
+            low += row["value"]
+    scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)
+    y = alt.Y("from:Q", scale=scale, title="share", axis=alt.Axis(labelExpr=SHARES))
+    look = chart_of("bars", bars).mark_bar()
+    chart = look.encode(_layer_axis(), y, alt.Y2("to"), alt.Color("colour:N", scale=None))
+    return Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {_spans(rows, NAMES)}.", (), {})
 
 
 def _dispersion(rows: Measures, n: str, block: str) -> Made:
@@ -193,12 +220,6 @@ def _dispersion(rows: Measures, n: str, block: str) -> Made:
     columns = ("What", "mean over layers and heads", "95 %")
     of = "Coefficients of variation over tokens; a is the weight that a token gets, mean over the queries that may look at it"
     return (), figure, columns, _named(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), of
-
-
-def _named(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
-    """Numbers of the whole stack as lines of a table."""
-    found = {name: _whole(rows, name).get(None) for name in names}
-    return [(MEASURES[name], words.number(o.value, signed), words.ends(o, signed)) for name, o in found.items() if o]
 
 
 def _cancelling(rows: Measures, n: str, block: str) -> Made:
@@ -222,19 +243,32 @@ def _cancelling(rows: Measures, n: str, block: str) -> Made:
         f"vectors. Colours go from the first layer (dark) to the last (light). {n}."
     )
     figure = Figure("cancelling", "", "Weight against norm", caption, panels)
-    rho, over = _whole(rows, "spearman_a_f"), _whole(rows, "spearman_a_f_layers")
-    both = {g: (rho[g], over.get(g)) for g in NAMES if g in rho}
-    cells = [
-        (NAMES[g], *(c for o in of for c in ((words.number(o.value, True), words.ends(o, True)) if o else ("–", "–"))))
-        for g, of in both.items()
-    ]
-    columns = ("Category", MEASURES["spearman_a_f"], "95 %", MEASURES["spearman_a_f_layers"], "95 %")
+    names = ("spearman_a_f", "spearman_a_f_layers")
+    rho, over = (_whole(rows, name) for name in names)
+    cells = [(NAMES[g], *words.cells(rho[g], True), *words.cells(over.get(g), True)) for g in NAMES if g in rho]
+    columns = ("Category", *(cell for name in names for cell in (MEASURES[name], "95 %")))
     of = (
         f"Rank correlations over pairs of query and token, layers and heads, with at most {QUERIES} evenly spaced queries of "
         "each row of tokens; and over layers"
     )
     said = "Below 0, what gets more weight is shorter: the two cancel each other in the product a‖f(x)‖."
     return (said,), figure, columns, cells, of
+
+
+def _scatter(title: str, rows: Rows, every: Rows, layers: Sequence[int]) -> Panel:
+    """Mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of `every` panel."""
+    share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
+    points = [row | {"colour": render.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
+    least, most = min(row["a"] for row in every) / 1.3, max(row["a"] for row in every) * 1.3
+    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
+    halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
+    axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
+    x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
+    y = around([row["f"] for row in every], "mean ‖f(x)‖").axis("f")
+    look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)
+    chart = look.encode(x, y, alt.Color("colour:N", scale=None))
+    said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
+    return Panel(title, lay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
 
 
 def _frequency(rows: Measures, n: str, block: str) -> Made:
@@ -263,54 +297,9 @@ def _mixing(rows: Measures, n: str, block: str) -> Made:
         "What comes from other positions, as a share of that and of what a position keeps of itself; for norms each is the length of "
         f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
-    key = tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in KINDS.items())
-    figure = Figure("mixing", "", "Mixing ratio", caption, (_ratios("Mixing ratio", found),), key)
+    title, shown = "Mixing ratio", [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in found]
+    chart = lay(title, *marks(shown, SharedAxis("share", 0, 1), _layer_axis(), KINDS))
+    panel = Panel(title, chart, f"{title} per layer: {_spans(found, {k: f'by {k}' for k in KINDS})}.", (), {})
+    figure = Figure("mixing", "", title, caption, (panel,), by_kind_key())
     of = "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)"
     return (), figure, ("Layer", "by weight", "by norm", "expansion rate"), cells, of
-
-
-def _stacked(title: str, rows: NormRows) -> Panel:
-    """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
-    order = list(NAMES)
-    bars: NormRows = []
-    for layer in sorted({row["layer"] for row in rows}):
-        low = 0.0
-        for row in sorted((r for r in rows if r["layer"] == layer), key=lambda r: order.index(r["group"])):
-            ends = {"from": low, "to": low + row["value"]}
-            bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
-            low += row["value"]
-    y = alt.Y(
-        "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(labelExpr=SHARES)
-    )
-    x = alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
-    look = chart_of("bars", bars).mark_bar()
-    chart = look.encode(x, y, alt.Y2("to"), alt.Color("colour:N", scale=None))
-    least = {g: [r["value"] for r in rows if r["group"] == g] for g in order}
-    said = "; ".join(f"{NAMES[g]} {min(v):.2f} to {max(v):.2f}" for g, v in least.items() if v)
-    return Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {said}.", (), {})
-
-
-def _scatter(title: str, rows: NormRows, every: NormRows, layers: Sequence[int]) -> Panel:
-    """Mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of `every` panel."""
-    share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
-    points = [row | {"colour": render.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]
-    least, most = min(row["a"] for row in every) / 1.3, max(row["a"] for row in every) * 1.3
-    decades = [10.0**e for e in range(-8, 1) if least <= 10.0**e <= most]
-    halves = [3 * t for t in decades if 3 * t <= most] if len(decades) < 3 else []
-    axis = alt.Axis(format="~g", values=sorted([*decades, *halves]), tickCount=40, grid=False)
-    x = alt.X("a:Q", scale=alt.Scale(type="log", domain=[least, most], nice=False), title="mean a", axis=axis)
-    y = around([row["f"] for row in every], "mean ‖f(x)‖").axis("f")
-    look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)
-    chart = look.encode(x, y, alt.Color("colour:N", scale=None))
-    said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
-    return Panel(title, lay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
-
-
-def _ratios(title: str, rows: NormRows) -> Panel:
-    x = alt.X("layer:O", title="layer", scale=alt.Scale(paddingInner=0.18))
-    shown = [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in rows]
-    chart = lay(title, *marks(shown, SharedAxis("share", 0, 1), x, KINDS))
-    said = "; ".join(
-        f"by {k} {min(v):.2f} to {max(v):.2f}" for k in KINDS if (v := [r["value"] for r in rows if r["group"] == k])
-    )
-    return Panel(title, chart, f"{title} per layer: {said}.", (), {})

@@ -40,7 +40,7 @@ from trisect.measure.sums import (
 from trisect.papers.norms_revised import SOURCE
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import permuted_spearman, spearman, variation
-from trisect.stats.tested import Reals, finite, value_row
+from trisect.stats.tested import finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
 KINDS = ("weight", "norm")
@@ -118,13 +118,17 @@ def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
     present = _present(tally)
     views = next(iter(tally.layers.values())).views
     whole: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
+
+    def shared(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
+        return sums / sums.sum(-1, keepdims=True)
+
     for address, layer in tally.layers.items():
         queries, sums, heads = (drawn.sums(s) for s in (layer.queries, layer.sums, layer.head_sums))
         own = {"layer": address.layer}
         layered = each(lambda s, q: s / q[..., None, None], sums, queries)
         headed = each(lambda s, q: s / q[..., None, None, None], heads, queries)
-        shares = each(_shared, sums)
-        whole["norm_heads"].append(each(lambda s: _shared(s[..., 1, :, :].mean(-2)), heads))
+        shares = each(shared, sums)
+        whole["norm_heads"].append(each(lambda s: shared(s[..., 1, :, :].mean(-2)), heads))
         for k, kind in enumerate(views):
             whole[kind].append(DrawnEstimate(shares.value[k], shares.draws[:, k]))
             for c in present:
@@ -218,19 +222,10 @@ def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
     return UnitTest(permuted_spearman(weights, norms, drawn.seed), len(means), "layer")
 
 
-def _shared(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
-    return sums / sums.sum(-1, keepdims=True)
-
-
 def _present(tally: StackTally) -> list[int]:
     """The categories of which there is at least one token."""
     tokens = sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())
     return [c for c in range(len(CATEGORIES)) if np.asarray(tokens)[c] > 0]
-
-
-def judged(statistics: Mapping[str, DrawnEstimate]) -> tuple[dict[str, Reals], dict[str, float]]:
-    """Replicates and estimates by name, as claims.judge_sampled takes them."""
-    return {k: e.draws for k, e in statistics.items()}, {k: float(e.value) for k, e in statistics.items()}
 
 
 BEHIND = (
@@ -276,11 +271,11 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     and claims resample articles, or texts where none is marked. Raises ModelError where no layer has a plain output projection, or
     where the block around one is not known; CorpusError without texts.
     """
-    subject, texts, block = bench.subject, bench.texts, settings.block
+    subject, texts = bench.subject, bench.texts
     left_out, expansion, heads = _layers(subject)
     counted = _count(subject, texts, settings.batch)
     tallies = {
-        stack: StackTally(stack, {a: LayerTally(h, block) for a, h in heads.items() if a.stack == stack})
+        stack: StackTally(stack, {a: LayerTally(h, settings.block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
     }
     around: dict[Address, str] = {}
@@ -288,43 +283,44 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
         for one in subject.batches(texts.texts(), settings.batch):
             _read(subject, one, tallies, counted, around)
             step(one.rows[-1][0] + 1, counted.texts)
-    drawn, statistics = DrawnTexts(counted.texts, settings.seed, units=counted.units), {}
-    rows = [
-        row for i, tally in enumerate(tallies.values()) for row in stack_rows(tally, drawn, {} if i else statistics)
-    ]
-    rows += expansion
-    measures = frame("measures", [{"subject": subject.name} | row for row in rows])
-    absent = _missing(next(iter(tallies.values())))
-    notes = tuple(
-        dict.fromkeys((*texts.notes, *counted.notes, *left_out, *_noted(around), *_noted(_elsewhere(tallies)), *absent))
+    drawn, first = DrawnTexts(counted.texts, settings.seed, units=counted.units), next(iter(tallies.values()))
+    statistics: dict[str, DrawnEstimate] = {}
+    rows = [row for t in tallies.values() for row in stack_rows(t, drawn, statistics if t is first else {})]
+    measures = frame("measures", [{"subject": subject.name} | row for row in (*rows, *expansion)])
+    facts = NormsFacts(
+        subject.name,
+        subject.fingerprint,
+        subject.objective,
+        subject.shape.words(),
+        texts.name,
+        texts.fingerprint,
+        counted.texts,
+        counted.tokens,
+        first.stack,
+        settings.block,
+        settings.seed,
+        settings.batch,
     )
-    facts = _facts(subject, texts, counted, next(iter(tallies)), settings)
-
-    orders = layer_test(next(iter(tallies.values())), drawn)
+    orders, groups = layer_test(first, drawn), min(counted.units, GROUPS)
     own = {} if orders is None else {"spearman_sep_layers": orders}
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
-        groups = min(counted.units, GROUPS)
-        return judge_sampled(SOURCE, *judged(statistics), counted.texts, _named(about.facts), groups, own=own)
+        named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
+        bound = {name: getattr(about.facts, name) for name in named}
+        draws = {name: found.draws for name, found in statistics.items()}
+        values = {name: float(found.value) for name, found in statistics.items()}
+        return judge_sampled(SOURCE, draws, values, counted.texts, bound, groups, own=own)
 
-    whole = next(iter(tallies.values())).stack
+    unit = "text" if counted.articles is None else "article"
     replicates = {
-        (whole, None, None, None, name, None, None): Replicates(
-            found.draws,
-            min(counted.units, GROUPS),
-            f"first {counted.texts}",
-            "text" if counted.articles is None else "article",
+        (first.stack, None, None, None, name, None, None): Replicates(
+            found.draws, groups, f"first {counted.texts}", unit
         )
         for name, found in statistics.items()
         if found.draws.ndim == 1
     }
-    return Measured({"measures": measures}, facts, notes, judge, "text", replicates=replicates)
-
-
-def _named(facts: NormsFacts) -> dict[str, str | int]:
-    """What a verdict is bound to."""
-    names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
-    return {name: getattr(facts, name) for name in names}
+    said = (*texts.notes, *counted.notes, *left_out, *_notes(tallies, around))
+    return Measured({"measures": measures}, facts, tuple(dict.fromkeys(said)), judge, "text", replicates=replicates)
 
 
 def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
@@ -370,7 +366,10 @@ def _read(
         if tally is not None and trace.address in tally.layers:
             own = whose[trace.stack] = whose[trace.stack].on(trace.weights.device)
             if own.category.shape != trace.key_real.shape:
-                raise _unnamed(subject.name, trace, own.category.shape[1])
+                given = f"{str(trace.address).capitalize()} of {subject.name} sees {trace.key_real.shape[1]} positions."
+                known = f"The texts have {own.category.shape[1]} tokens: which of them stands where is not known."
+                todo = "Choose a model whose layers see the tokens of its texts, one a position."
+                raise ModelError(given, known, todo)
             if trace.block is None or trace.block.after is not None:
                 around[trace.address] = LOST if trace.block is None else BEHIND
             seen[trace.stack].append(tally.layers[trace.address].add(trace, own, tally.model))
@@ -378,12 +377,6 @@ def _read(
     subject.each(batch, see)
     for stack, tally in tallies.items():
         tally.model.add_frequency(seen[stack], whose[stack])
-
-
-def _unnamed(name: str, trace: Trace, tokens: int) -> ModelError:
-    given = f"{str(trace.address).capitalize()} of {name} sees {trace.key_real.shape[1]} positions."
-    known = f"The texts have {tokens} tokens: which of them stands where is not known."
-    return ModelError(given, known, "Choose a model whose layers see the tokens of its texts, one a position.")
 
 
 def _whose(batch: Batch, stack: str, numbers: torch.Tensor, counted: Counted, causal: bool) -> Whose:
@@ -409,7 +402,11 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
     for p in (p for p in subject.projections() if p.address in subject.shape.heads):
         if p.w_o is not None:
             heads[p.address] = len(p.w_o)
-            rows += [] if p.w_v is None else _expansion(p)
+            if p.w_v is not None:  # rates need no text
+                own: NewRow = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}
+                rate = expansion_rate(p)
+                rows.append(own | {"value": rate.layer})
+                rows += [own | {"head": h, "value": float(value)} for h, value in enumerate(rate.heads, start=1)]
             continue
         without = without or p
         said.append(f"{p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}")
@@ -421,10 +418,17 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
     return tuple(f"Left out, {words}." for words in said), rows, heads
 
 
-def _missing(tally: StackTally) -> list[str]:
-    """Which categories no token of the texts is in."""
-    tokens = sum(layer.tokens.rows.sum(0) for layer in tally.layers.values())
-    return [said for name, said in MISSING.items() if not np.asarray(tokens)[CATEGORIES.index(name)]]
+def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str]) -> list[str]:
+    """What lies `around` layers, which have other values than of the block's input, and which categories are absent."""
+    elsewhere = {
+        address: OTHER_INPUT
+        for tally in tallies.values()
+        for address, layer in tally.layers.items()
+        if np.isnan(np.asarray(layer.x.rows)).any()
+    }
+    categories = [CATEGORIES[c] for c in _present(next(iter(tallies.values())))]
+    absent = (note for name, note in MISSING.items() if name not in categories)
+    return [*_noted(around), *_noted(elsewhere), *absent]
 
 
 def _noted(around: Mapping[Address, str]) -> list[str]:
@@ -435,36 +439,3 @@ def _noted(around: Mapping[Address, str]) -> list[str]:
         shown = ", ".join(where) if len(where) <= 4 else f"{', '.join(where[:3])} and {len(where) - 3} more"
         said.append(words.format(where=shown))
     return said
-
-
-def _elsewhere(tallies: Mapping[str, StackTally]) -> dict[Address, str]:
-    """The layers whose values were made of something else than the block's input."""
-    layers = [pair for tally in tallies.values() for pair in tally.layers.items()]
-    return {address: OTHER_INPUT for address, layer in layers if np.isnan(np.asarray(layer.x.rows)).any()}
-
-
-def _expansion(p: Projections) -> list[NewRow]:
-    """Rows of one layer's expansion rate, which needs no text."""
-    own: NewRow = {"stack": p.address.stack, "layer": p.address.layer, "measure": "expansion_rate"}
-    found = expansion_rate(p)
-    return [
-        own | {"value": found.layer},
-        *(own | {"head": h + 1, "value": float(v)} for h, v in enumerate(found.heads)),
-    ]
-
-
-def _facts(subject: Subject, texts: Texts, counted: Counted, stack: str, settings: NormsSettings) -> NormsFacts:
-    return NormsFacts(
-        subject.name,
-        subject.fingerprint,
-        subject.objective,
-        subject.shape.words(),
-        texts.name,
-        texts.fingerprint,
-        counted.texts,
-        counted.tokens,
-        stack,
-        settings.block,
-        settings.seed,
-        settings.batch,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,11 @@ from trisect.experiments.translate.settings import (
     choose_translation,
 )
 from trisect.experiments.translate.training import (
-    Apprentice,
-    ApprenticeWork,
     TranslationFolder,
+    TranslationJob,
+    TranslationWork,
     epochs_kept,
-    metric_rows,
-    translation_rows,
+    result_rows,
 )
 from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
@@ -93,54 +92,50 @@ class TranslateWork:
 
     def measure(self, bench: Bench) -> Measured[TranslateFacts]:
         """Train what is not trained yet, and score it on the pairs that it did not learn from; models lie in seed-N."""
-        place, plan, bitext = TranslationFolder(bench.folder), self._plan(bench.folder), self.bitext
+        place, plan, bitext, settings = (
+            TranslationFolder(bench.folder),
+            self._plan(bench.folder),
+            self.bitext,
+            self.settings,
+        )
         write_json(place.plan, plan.data())
         write_json(place.bitext, bitext_data(bitext))
-        team = [Apprentice(seed) for seed in plan.seeds]
-        left = [one for one in team if not place.is_done(one)]
-        if _where(self.settings) == EMBEDDED_DATA:
+        left = [seed for seed in plan.seeds if not (place.is_trained(seed) and place.scores(seed).exists())]
+        if _where(settings) == EMBEDDED_DATA:
             _spread(place.path / PAIRS, bitext)
-        works = [ApprenticeWork(one, place, self.recipe, self.device, self.settings.keep) for one in left]
+        jobs = (TranslationJob(seed, self.recipe, self.device, settings.keep) for seed in left)
+        works = [TranslationWork(one, place) for one in jobs]
         plan = follow_plan(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
-        shown = [row for one in team for row in translation_rows(one, place, AGAIN)]
+        rows = [result_rows(seed, place, AGAIN) for seed in plan.seeds]
         tables = {
-            "metrics": frame("metrics", [row for one in team for row in metric_rows(one, place, AGAIN)]),
-            "translations": frame("translations", shown),
+            name: frame(name, [row for of in rows for row in of[i]])
+            for i, name in enumerate(("metrics", "translations"))
         }
-        epochs = epochs_kept(self.settings.keep, self.recipe.epochs)
-        kept = {path.name: path for one in team for path in (place.kept(one, epoch) for epoch in epochs)}
+        epochs = epochs_kept(settings.keep, self.recipe.epochs)
+        kept = {path.name: path for seed in plan.seeds for path in (place.kept(seed, epoch) for epoch in epochs)}
+        absent = [name for name, path in kept.items() if not is_model(path)]
+        note = f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}."
+        models = {path.name: path for path in map(place.model, plan.seeds)}
+        # the settings that repeat all calls; folders and files go by their own names, not by where they lie
+        data, source, target = (
+            None if path is None or str(path) == EMBEDDED_DATA else Path(path).resolve().name
+            for path in (settings.data, settings.source, settings.target)
+        )
+        different = changed(RECIPES, self.recipe)
+        whole = TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, settings.keep)
         return Measured(
             tables,
             TranslateFacts(f"{bitext.name}, fingerprint {bitext.fingerprint}", self.recipe.data()),
-            (*bitext.notes, *_absent(kept)),
+            (*bitext.notes, *(note,) * bool(absent)),
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
-            paths={one.title: place.model(one) for one in team}
-            | {n: path for n, path in kept.items() if is_model(path)},
-            command=command_of("translate-train", self._whole(plan)),
+            paths=models | {name: path for name, path in kept.items() if name not in absent},
+            command=command_of("translate-train", whole),
         )
 
     def _plan(self, folder: Path) -> ResumePlan:
         begun = {"recipe": self.recipe.data(), "bitext": self.bitext.fingerprint, "device": self.device}
         return join_plan(TranslationFolder(folder).plan, KIND, begun, self.settings.seeds)
-
-    def _whole(self, plan: ResumePlan) -> TranslateSettings:
-        """The settings that repeat all calls; folders and files go by their own names, not by where they lie."""
-        given = self.settings
-        data, source, target = (
-            None if path is None or str(path) == EMBEDDED_DATA else Path(path).resolve().name
-            for path in (given.data, given.source, given.target)
-        )
-        different = changed(RECIPES, self.recipe)
-        return TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, given.keep)
-
-
-def _absent(kept: Mapping[str, Path]) -> tuple[str, ...]:
-    """A note about models that were to be kept and were not."""
-    absent = [name for name, path in kept.items() if not is_model(path)]
-    if not absent:
-        return ()
-    return (f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}.",)
 
 
 def _spread(folder: Path, bitext: Bitext) -> None:

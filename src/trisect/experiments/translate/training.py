@@ -22,28 +22,12 @@ from trisect.text.bitext import Bitext, BitextData, read_bitext
 SCORED = ("valid", "test")
 SHOWN = 8  # translations that are kept to look at
 SCORING = 0.03  # of the time that a model takes
-
-
-@dataclass(frozen=True)
-class Apprentice:
-    """One model of an experiment: a seed of its weights, its order of pairs and its dropout."""
-
-    seed: int
-
-    @property
-    def title(self) -> str:
-        """What a progress line, and a folder, calls it."""
-        return f"seed-{self.seed}"
-
-    @property
-    def seconds(self) -> float:
-        """What it takes, against others."""
-        return 1.0
+ORDER = ("*/config.json", "scores/*")  # what says that a model is finished comes after all else of it
 
 
 @dataclass(frozen=True)
 class TranslationFolder:
-    """Where the files of a translation experiment lie."""
+    """Where the files of a translation experiment lie; a model goes by the seed of its weights, order of pairs and dropout."""
 
     path: Path
 
@@ -57,29 +41,29 @@ class TranslationFolder:
         """The pairs, as every worker reads them."""
         return self.path / "bitext.json"
 
-    def model(self, one: Apprentice) -> Path:
+    def model(self, seed: int) -> Path:
         """A trained model, an ordinary Hugging Face folder."""
-        return inside(self.path, one.title)
+        return inside(self.path, f"seed-{seed}")
 
-    def kept(self, one: Apprentice, epoch: int) -> Path:
+    def kept(self, seed: int, epoch: int) -> Path:
         """The model as it was after an epoch before the last, a folder of the same kind."""
-        return inside(self.path, f"{one.title}-epoch-{epoch}")
+        return inside(self.path, f"seed-{seed}-epoch-{epoch}")
 
-    def state(self, one: Apprentice) -> Path:
+    def state(self, seed: int) -> Path:
         """Where an unfinished training goes on from."""
-        return inside(self.path, "state", f"{one.title}.safetensors")
+        return inside(self.path, "state", f"seed-{seed}.safetensors")
 
-    def losses(self, one: Apprentice) -> Path:
+    def losses(self, seed: int) -> Path:
         """The loss of every epoch."""
-        return inside(self.path, "losses", f"{one.title}.json")
+        return inside(self.path, "losses", f"seed-{seed}.json")
 
-    def scores(self, one: Apprentice) -> Path:
+    def scores(self, seed: int) -> Path:
         """Loss and accuracy on pairs that it did not learn from, and a few translations."""
-        return inside(self.path, "scores", f"{one.title}.json")
+        return inside(self.path, "scores", f"seed-{seed}.json")
 
-    def is_done(self, one: Apprentice) -> bool:
-        """Whether all that a model leaves behind is there."""
-        return is_model(self.model(one)) and self.losses(one).exists() and self.scores(one).exists()
+    def is_trained(self, seed: int) -> bool:
+        """Whether the model and its losses are there."""
+        return is_model(self.model(seed)) and self.losses(seed).exists()
 
     def own(self) -> list[Path]:
         """Every folder that a translation experiment writes into."""
@@ -87,59 +71,6 @@ class TranslationFolder:
             path for path in sorted(self.path.glob("seed-*")) if re.fullmatch("seed-[0-9]+(-epoch-[0-9]+)?", path.name)
         ]
         return [self.path, *(self.path / name for name in ("losses", "pairs", "scores", "state", "tables")), *models]
-
-
-@record
-class TranslationJob:
-    """A model to be trained, as a worker reads it."""
-
-    seed: int
-    recipe: TranslationRecipe
-    device: str
-    keep: int | None = None
-
-
-@job
-def teach(asked: TranslationJob, desk: JobDesk) -> None:
-    """Train and score a model; its files lie in the scratch folder as they lie in the experiment's."""
-
-    def emit(share: float, words: str) -> None:
-        desk.keep()
-        desk.say(share, words)
-
-    bitext, recipe = desk.read("bitext", _open_bitext), asked.recipe
-    with one_thread(), fast_products():
-        take(asked, TranslationFolder(desk.scratch), recipe, bitext, emit)
-
-
-def _open_bitext(path: Path) -> Bitext:
-    return read_bitext(read_record(path, "Call the same command again: it writes the file again.", BitextData))
-
-
-def take(
-    asked: TranslationJob, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, emit: Emit
-) -> None:
-    """Do of a model what is not done yet: train, score. What is done is on the disk, whole."""
-    one = Apprentice(asked.seed)
-    if not (is_model(place.model(one)) and place.losses(one).exists()):
-        _train(asked, place, recipe, bitext, emit)
-    if not place.scores(one).exists():
-        emit(1 - SCORING, "scoring")
-        translator = Translator.open(place.model(one), asked.device)
-        short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= recipe.longest] for name in SCORED}
-        rows = [
-            {"split": name, "name": measure, "value": value}
-            for name, pairs in short.items()
-            if pairs
-            for measure, value in translator.score([pair.sides for pair in pairs])._asdict().items()
-        ]
-        shown = next((pairs[:SHOWN] for name in reversed(SCORED) if (pairs := short[name])), [])
-        made = translator.translate([pair.source for pair in shown])
-        texts = [
-            {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
-            for pair, text in zip(shown, made, strict=True)
-        ]
-        write_json(place.scores(one), {"scores": rows, "translations": texts})
 
 
 class ScoreRow(TypedDict):
@@ -165,77 +96,109 @@ class ScoresData(TypedDict):
     translations: list[TranslationRow]
 
 
+@record
+class TranslationJob:
+    """A model to be trained, as a worker reads it."""
+
+    seed: int
+    recipe: TranslationRecipe
+    device: str
+    keep: int | None = None
+
+
+@job
+def train(asked: TranslationJob, desk: JobDesk) -> None:
+    """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
+
+    def open_bitext(path: Path) -> Bitext:
+        return read_bitext(read_record(path, "Call the same command again: it writes the file again.", BitextData))
+
+    def emit(share: float, words: str) -> None:
+        desk.keep()
+        desk.say(share, words)
+
+    bitext, place = desk.read("bitext", open_bitext), TranslationFolder(desk.scratch)
+    with one_thread(), fast_products():
+        if not place.is_trained(asked.seed):
+            _train(asked, place, bitext, emit)
+        if not place.scores(asked.seed).exists():
+            emit(1 - SCORING, "scoring")
+            _score(asked, place, bitext)
+
+
+def _train(asked: TranslationJob, place: TranslationFolder, bitext: Bitext, emit: Emit) -> None:
+    """From random weights to a model in its folder; the tokenizer is the same for every seed."""
+    seed, recipe = asked.seed, asked.recipe
+    pairs = bitext.training_pairs(recipe.longest)
+    tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
+    rows = encode([pair.sides for pair in pairs], tokenizer)
+    model = make_model(recipe.architecture(), tokenizer, seed).to(asked.device)
+    schedule, padding = recipe.schedule(len(rows)), tokenizer.pad_token_id
+    practice = Practice(lambda number, draw: rows, schedule, ROWS, padding, seed, recipe.lecture(padding))
+
+    def note(epoch: int, loss: float) -> None:
+        if epoch in epochs_kept(asked.keep, recipe.epochs):
+            save(model, tokenizer, place.kept(seed, epoch))
+        emit((1 - SCORING) * epoch / recipe.epochs, f"epoch {epoch} of {recipe.epochs}, {loss:.3f} nats")
+
+    losses = practice.run(model, place.state(seed), note)
+    write_json(place.losses(seed), list(losses))
+    save(model, tokenizer, place.model(seed))
+    place.state(seed).unlink(missing_ok=True)
+
+
+def _score(asked: TranslationJob, place: TranslationFolder, bitext: Bitext) -> None:
+    """The scores of a trained model by split, and a few translations."""
+    translator, longest = Translator.open(place.model(asked.seed), asked.device), asked.recipe.longest
+    short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= longest] for name in SCORED}
+    rows = [
+        {"split": name, "name": measure, "value": value}
+        for name, pairs in short.items()
+        if pairs
+        for measure, value in translator.score([pair.sides for pair in pairs])._asdict().items()
+    ]
+    shown = next((pairs[:SHOWN] for name in reversed(SCORED) if (pairs := short[name])), [])
+    made = translator.translate([pair.source for pair in shown])
+    texts = [
+        {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
+        for pair, text in zip(shown, made, strict=True)
+    ]
+    write_json(place.scores(asked.seed), {"scores": rows, "translations": texts})
+
+
 def epochs_kept(keep: int | None, epochs: int) -> range:
     """The epochs before the last whose models are kept, where every so many are; null keeps none."""
     return range(keep, epochs, keep) if keep else range(0)
 
 
-def metric_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[NewRow]:
-    """Rows of the table `metrics` of one model: its loss in training, smoothed, by epoch, and its scores after the last."""
-    losses = read_json_list(place.losses(one), todo)
-    kept = {"run": f"translation/{one.seed}", "epoch": len(losses)}
-    rows = [
-        {**kept, "epoch": epoch, "split": "train", "name": "smoothed_loss_nats", "value": loss}
+def result_rows(seed: int, place: TranslationFolder, todo: str) -> tuple[list[NewRow], list[NewRow]]:
+    """Rows of the tables `metrics` and `translations` of one model.
+
+    They are its loss in training, smoothed, by epoch, and its scores after the last; and pairs that it did not learn from, with
+    what it makes of the source.
+    """
+    losses, scores = read_json_list(place.losses(seed), todo), read_record(place.scores(seed), todo, ScoresData)
+    run = {"run": f"translation/{seed}"}
+    metrics = [
+        {**run, "epoch": epoch, "split": "train", "name": "smoothed_loss_nats", "value": loss}
         for epoch, loss in enumerate(losses, start=1)
     ]
-    return rows + [{**kept, **row} for row in read_record(place.scores(one), todo, ScoresData)["scores"]]
-
-
-def translation_rows(one: Apprentice, place: TranslationFolder, todo: str) -> list[NewRow]:
-    """Rows of the table `translations` of one model: pairs that it did not learn from, with what it makes of the source."""
-    shown = read_record(place.scores(one), todo, ScoresData)["translations"]
-    run = f"translation/{one.seed}"
-    return [
-        {"run": run, "pair": i, "source": row["source"], "target": row["target"], "made": row["made"]}
-        for i, row in enumerate(shown, start=1)
-    ]
-
-
-def _train(
-    asked: TranslationJob, place: TranslationFolder, recipe: TranslationRecipe, bitext: Bitext, emit: Emit
-) -> None:
-    """From random weights to a model in its folder; the tokenizer is the same for every seed."""
-    one = Apprentice(asked.seed)
-    pairs = bitext.training_pairs(recipe.longest)
-    tokenizer = learn_tokenizer((side for pair in pairs for side in pair.sides), recipe.pieces)
-    rows = encode([pair.sides for pair in pairs], tokenizer)
-    model = make_model(recipe.architecture(), tokenizer, one.seed).to(asked.device)
-    schedule, padding = recipe.schedule(len(rows)), tokenizer.pad_token_id
-    practice = Practice(lambda number, draw: rows, schedule, ROWS, padding, one.seed, recipe.lecture(padding))
-
-    def note(epoch: int, loss: float) -> None:
-        if epoch in epochs_kept(asked.keep, recipe.epochs):
-            save(model, tokenizer, place.kept(one, epoch))
-        emit((1 - SCORING) * epoch / recipe.epochs, f"epoch {epoch} of {recipe.epochs}, {loss:.3f} nats")
-
-    losses = practice.run(model, place.state(one), note)
-    write_json(place.losses(one), list(losses))
-    save(model, tokenizer, place.model(one))
-    place.state(one).unlink(missing_ok=True)
-
-
-ORDER = ("*/config.json", "scores/*")  # what says that a model is finished comes after all else of it
+    metrics += [{**run, "epoch": len(losses), **row} for row in scores["scores"]]
+    return metrics, [{**run, "pair": i, **row} for i, row in enumerate(scores["translations"], start=1)]
 
 
 @dataclass(frozen=True)
-class ApprenticeWork:
+class TranslationWork:
     """One model; models wait for nothing."""
 
-    one: Apprentice
+    asked: TranslationJob
     place: TranslationFolder
-    recipe: TranslationRecipe
-    device: str
-    keep: int | None = None
+    seconds: float = 1.0  # what it takes, against others
 
     @property
     def title(self) -> str:
         """What messages and progress lines call it."""
-        return self.one.title
-
-    @property
-    def seconds(self) -> float:
-        """What it takes, against others."""
-        return self.one.seconds
+        return f"seed-{self.asked.seed}"
 
     def ready(self) -> bool:
         """Always."""
@@ -243,15 +206,15 @@ class ApprenticeWork:
 
     def order(self) -> JobOrder:
         """It goes on from the model that is trained, else from the training under way."""
-        trained = [self.place.model(self.one), self.place.losses(self.one)]
-        state = self.place.state(self.one)
-        there = trained if is_model(trained[0]) and trained[1].exists() else [state] if state.exists() else []
+        place, seed = self.place, self.asked.seed
+        trained, state = [place.model(seed), place.losses(seed)], place.state(seed)
+        there = trained if place.is_trained(seed) else [state] if state.exists() else []
         return JobOrder(
-            teach,
-            TranslationJob(self.one.seed, self.recipe, self.device, self.keep),
-            self.place.path,
-            needs={"bitext": self.place.bitext},
-            begins={str(path.relative_to(self.place.path)): path for path in there},
+            train,
+            self.asked,
+            place.path,
+            needs={"bitext": place.bitext},
+            begins={str(path.relative_to(place.path)): path for path in there},
         )
 
     def land(self, files: Files) -> None:
@@ -260,4 +223,4 @@ class ApprenticeWork:
 
     def ended(self) -> None:
         """What an unfinished training goes on from is of no use any more."""
-        self.place.state(self.one).unlink(missing_ok=True)
+        self.place.state(self.asked.seed).unlink(missing_ok=True)
