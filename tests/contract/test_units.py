@@ -31,7 +31,7 @@ from trisect.lab.units import page as units_page
 from trisect.lab.units.page import ModelFindings, findings_table, layer_sections, layer_values, over_models, pooled
 from trisect.lab.units.run import check_sites
 from trisect.lab.units.settings import SeveralModels, UnitFacts, UnitsFacts, several_models
-from trisect.papers import matrices, norms_revised
+from trisect.papers import matrices, norms
 from trisect.report import format as words
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
@@ -330,9 +330,7 @@ def test_what_is_no_unit_is_refused(folder, three):
 def judged(shift, texts=40):
     """A model's own table of claims, its numbers moved by so much."""
     draws = {"cv_f": np.linspace(0.2, 0.3, 10_001) + shift, "cv_a": np.linspace(0.4, 0.5, 10_001)}
-    return judge_sampled(
-        norms_revised.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, texts, {"m": shift}
-    )
+    return judge_sampled(norms.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, texts, {"m": shift})
 
 
 def test_a_claim_over_models_is_tested_by_their_own_effects():
@@ -345,7 +343,7 @@ def test_a_claim_over_models_is_tested_by_their_own_effects():
     assert (part["low"], part["high"]) == pytest.approx(tuple(float(end) for end in t_interval(sample)))
     assert part["p"] == pytest.approx(2 * stats.t.sf((part["effect"] - part["bound"]) / (part["spread"] / 3**0.5), 2))
     whole = found.filter(pl.col("part").is_null())
-    assert whole["claim"].to_list() == [claim.id for claim in norms_revised.SOURCE.claims]
+    assert whole["claim"].to_list() == [claim.id for claim in norms.SOURCE.claims]
     assert whole.filter(pl.col("claim") == "C-3")["verdict"].item() == "not tested"
     alone = judge_over_models(tables[:1], {})
     assert alone.filter(pl.col("claim") == "C-1", pl.col("part").is_null())["reason"].item() == (

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from trisect import claims
-from trisect.papers import FIRST_REVISION, SOURCES
+from trisect.papers import SOURCES
 
 GOLDEN = Path(__file__).with_name("claims.txt")
-FIRST = Path(__file__).with_name("claims-revision-1.txt")
 
 
 def listed() -> str:
@@ -27,14 +26,3 @@ def listed() -> str:
 
 def test_claims_are_the_ones_that_were_fixed():
     assert listed() == GOLDEN.read_text(encoding="utf-8")
-
-
-def test_the_first_revision_never_changes():
-    """Data that it has seen are judged by it for good."""
-    lines = [
-        f"{claim.id}: {part.sentence}{'' if part.decides else ' (shown only)'}. {part.reason}\n"
-        for source in FIRST_REVISION
-        for claim in source.claims
-        for part in claim.parts
-    ]
-    assert "".join(lines) == FIRST.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from trisect.hf.load import Pretrained, load
 from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
 from trisect.hf.small.translator import learn_tokenizer
 from trisect.measure.alignment import aer, error_rates, gold_of
-from trisect.papers.norms_revised import ALIGNMENT
+from trisect.papers.norms import ALIGNMENT
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import SentencePair

@@ -20,7 +20,8 @@ from trisect.stats.paired import summary
 
 OVERFITS = submodules.CLAIMS[0].parts[1]  # POS at k@1, valid loss change > 0.02 nats
 ROBUST = submodules.CLAIMS[1].parts[1]  # mean of k@2-3, valid loss change < -0.02 nats
-INITIAL = submodules.CLAIMS[2].parts[0]  # k@4, learned fraction < 0.10
+INITIAL = submodules.CLAIMS[2].parts[0]  # k@4, fraction above unigram < 0.10
+(LEARNED, *_) = (part for part in submodules.CLAIMS[5].parts if part.direction == "above" and "learned" in part.unit)
 PLANTED = (
     everywhere("attack-pos-k@1", -0.3, 0.3)
     | everywhere("attack-control-pos-k@1", 0.0, 0.0)
@@ -59,7 +60,7 @@ def said(part, control, attack, other):
         (ROBUST, [-0.30, -0.31, -0.29], [0.00, 0.01, 0.02], SURVIVES),
         (ROBUST, [-0.30, -0.31, -0.29], [-0.50, -0.52, -0.51], NOT),
         (INITIAL, [0.05, 0.04, 0.05], [0.90, 0.93, 0.91], SURVIVES),
-        (INITIAL, [0.05, 0.04, 0.05], [0.06, 0.045, 0.055], NOT),
+        (LEARNED, [0.65, 0.64, 0.65], [0.66, 0.645, 0.655], NOT),
     ],
 )
 def test_control_labels_are_not_to_have_the_effect(part, attack, other, expected):

@@ -110,7 +110,7 @@ def test_tables_with_other_columns_are_refused(tmp_path):
         read_table(tmp_path, "metrics")
     assert (
         set(STUDY_TABLES)
-        == {"runs", "metrics", "sites", "claims", "controls", "claims_revised"}
+        == {"runs", "metrics", "sites", "claims", "controls"}
         == set(SCHEMAS) - {"measures", "answers", "translations"}
     )
 

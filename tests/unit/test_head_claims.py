@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trisect.claims.models import NO_NULL, NO_SPREAD, NOT_MEASURED, Against, ResampledHeads, judge_heads, judge_sampled
+from trisect.claims.models import NO_NULL, NOT_MEASURED, Against, ResampledHeads, judge_heads, judge_sampled
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.tables import SCHEMAS
 from trisect.papers import matrices
@@ -87,7 +87,6 @@ def test_heads_are_resampled_by_the_rule_of_all_claims():
             {"share": ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 1, "text")},
             "1 text; below 30, resampling decides nothing",
         ),
-        ({"share": ResampledHeads(0.6, np.full(50, 0.6), 40)}, NO_SPREAD),
         ({"share": ResampledHeads(float("nan"), np.full(50, np.nan), 40)}, NOT_MEASURED),
     ],
 )
@@ -112,13 +111,12 @@ def test_a_claim_is_bound_to_what_it_speaks_of():
         (ResampledHeads(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), 72), "not known"),
         (ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 12), "not known"),
         (against([0.05], [0.5], [0.5]), "not known"),
-        (ResampledHeads(0.6, np.full(50, 0.6), 40), "not testable here"),
         (ResampledHeads(0.6, np.linspace(0.5, 0.7, 2001), 72), "sample size sufficient"),
     ],
 )
 def test_how_many_heads_would_decide_is_not_invented(given, said):
     table = judge_heads(
-        replace(matrices.FIRST, claims=(Claim("D-3", "S.", "1", (part("s", "below", 0.95),)),)), {"s": given}, ABOUT
+        replace(matrices.SOURCE, claims=(Claim("D-3", "S.", "1", (part("s", "below", 0.95),)),)), {"s": given}, ABOUT
     )
     (card,) = cards(table)
     assert dict(card.facts)["Heads needed"] == said
@@ -138,4 +136,4 @@ def test_the_rule_is_one_for_heads_and_texts():
     texts = judge_sampled(source(*claims), draws, means, 50, ABOUT)
     columns = pl.exclude("seeds_needed", "n")
     assert heads.select(columns).equals(texts.select(columns))
-    assert heads.filter(pl.col("part").is_null())["reason"].to_list()[1:] == [NOT_MEASURED, NO_SPREAD]
+    assert heads.filter(pl.col("part").is_null())["reason"].to_list()[1:] == [NOT_MEASURED, None]

@@ -1,24 +1,17 @@
-"""Revision 2 of the rules: collapse, floors, all layers at once, what was not tested, and which data it judges."""
+"""Rules that bar a verdict: collapse and floors; all layers at once, and what was not tested."""
 
 import numpy as np
 import polars as pl
 import pytest
-from tests.planted import SEEDS, TRUTHS, attack, every, freeze, judged, parts, planted, rises, whole, without
-from tests.synthetic import FINAL, INIT, UNIGRAM, about
+from tests.planted import SEEDS, TRUTHS, every, freeze, judged, parts, planted, rises, whole, without
+from tests.synthetic import FINAL, UNIGRAM
 
-from trisect import claims
 from trisect.claims import evidence as claims_evidence
 from trisect.claims import verdicts
 from trisect.core.tables import frame
-from trisect.papers import FIRST_REVISION, SOURCES, submodules, submodules_revised
 
 TO_UNIGRAM = {split: UNIGRAM[split] - FINAL[split] for split in UNIGRAM}
 ALL = {"q": 0.03, "k": 0.031, "v": 0.30}
-
-
-def second(tables):
-    """The same tables, made under revision 2."""
-    return {**tables, "runs": tables["runs"].with_columns(pl.lit(2, pl.Int64).alias("revision"))}
 
 
 def with_all_layers(tables, rewound, frozen, spread=0.001):
@@ -58,40 +51,14 @@ def with_all_layers(tables, rewound, frozen, spread=0.001):
     }
 
 
-def test_data_of_before_are_judged_by_the_first_revision_and_new_data_by_the_second():
-    tables = planted(TRUTHS["A-1"])
-    before, after = judged(tables), judged(second(tables))
-    assert set(before["revision"]) == {1}
-    assert set(after["revision"]) == {2}
-    assert whole(after, "A-15")["verdict"] == "not tested"
-    assert before.filter(pl.col("claim") == "A-15").is_empty()
-    mixed = {**tables, "runs": pl.concat([second(tables)["runs"][:3], frame("runs", tables["runs"][3:].to_dicts())])}
-    assert set(judged(mixed)["revision"]) == {1}
-    assert set(claims.judge(tables, about(SEEDS), 2)["revision"]) == {2}
-
-
-def test_the_first_revision_stays_as_it_was_and_the_second_changes_what_it_says_it_changes():
-    assert {s.revision for s in FIRST_REVISION} == {1}
-    assert {s.key for s in FIRST_REVISION} <= {s.key for s in SOURCES if s.revision == 2}
-    assert [c.id for c in submodules_revised.CLAIMS] == [*(c.id for c in submodules.CLAIMS), "A-15"]
-    for old, new in zip(submodules.CLAIMS, submodules_revised.CLAIMS, strict=False):
-        kept = [p for p in new.parts if p in old.parts]
-        swapped = [p for p in old.parts if p not in kept]
-        assert len(new.deciding()) == len(old.deciding())
-        assert all("learned fraction" in p.name and p.direction == "below" for p in swapped)
-        assert sum("fraction above unigram" in p.name for p in new.parts) == len(swapped)
-    assert {c.id for c in submodules_revised.CLAIMS if c.floored} == set(submodules_revised.FLOORED)
-
-
-def test_a_model_at_word_frequencies_is_close_to_initialisation_by_the_second_revision_alone():
+def test_a_model_at_word_frequencies_is_close_to_initialisation():
     sites = every("v")
     effects = {f"attack-dep-{s}/{split}": TO_UNIGRAM[split] + 0.3 for s in sites for split in ("train", "valid")}
     tables = planted(effects)
-    assert whole(judged(tables), "A-8")["verdict"] == "refuted"
-    row = whole(judged(second(tables)), "A-8")
+    row = whole(judged(tables), "A-8")
     assert row["verdict"] == "supported"
     assert row["collapsed"] == len(sites) * len(SEEDS)
-    shown = parts(judged(second(tables)), "A-8").filter(~pl.col("decides"))
+    shown = parts(judged(tables), "A-8").filter(~pl.col("decides"))
     assert shown["part"].str.contains("learned fraction").all()
 
 
@@ -102,13 +69,12 @@ def test_contrasts_are_not_read_from_collapsed_attacks():
         for site in every(of)
         for split in ("train", "valid")
     }
-    both = judged(second(planted(fell)))
+    both = judged(planted(fell))
     assert (whole(both, "A-7")["verdict"], whole(both, "A-7")["reason"]) == ("inconclusive", verdicts.STOPPED)
     assert whole(both, "A-9")["reason"] == verdicts.STOPPED
-    alive = judged(second(planted(TRUTHS["A-7"])))
+    alive = judged(planted(TRUTHS["A-7"]))
     assert whole(alive, "A-7")["verdict"] == "supported"
     assert whole(alive, "A-7")["collapsed"] == 0
-    assert whole(judged(planted(fell)), "A-7")["verdict"] == "supported"  # as revision 1 has it
 
 
 def test_a_run_collapsed_exactly_when_it_never_comes_a_twentieth_of_a_nat_below_the_unigram_loss():
@@ -136,17 +102,14 @@ def test_a_run_collapsed_exactly_when_it_never_comes_a_twentieth_of_a_nat_below_
 @pytest.mark.parametrize("claim", ["A-10", "A-11", "A-12", "A-13", "A-14"])
 def test_claims_about_rewinding_and_freezing_need_a_site_that_moves_the_loss(claim):
     effects = dict(TRUTHS[claim]) | rises(0.004, 0.002)
-    still = judged(second(planted(effects, spread=0.001)))
+    still = judged(planted(effects, spread=0.001))
     assert whole(still, claim)["verdict"] == "inconclusive"
     assert whole(still, claim)["reason"] == claims_evidence.AT_FLOOR
-    moved = judged(
-        second(planted(dict(TRUTHS[claim]) | ({} if claim in ("A-10", "A-11", "A-14") else rises(0.3, 0.005))))
-    )
-    assert whole(moved, claim)["verdict"] == "supported"
+    assert whole(judged(planted(TRUTHS[claim])), claim)["verdict"] == "supported"
 
 
 def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
-    tables = second(planted(freeze(["k@1", "q@1"], -0.3, 0.3) | freeze(["v@1"], 0.3, 0.3), spread=0.001))
+    tables = planted(freeze(["k@1", "q@1"], -0.3, 0.3) | freeze(["v@1"], 0.3, 0.3), spread=0.001)
     assert whole(judged(tables), "A-13")["reason"] == claims_evidence.AT_FLOOR
     bases = tables["runs"].filter(pl.col("edit") == "none")["run"]
     rows = [
@@ -160,31 +123,24 @@ def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
 
 
 def test_all_layers_at_once_supports_and_refutes_the_fifteenth_claim():
-    tables = second(with_all_layers(planted({}), ALL, ALL))
+    tables = with_all_layers(planted({}), ALL, ALL)
     row = whole(judged(tables), "A-15")
     assert (row["verdict"], row["n"]) == ("supported", len(SEEDS))
     decide = parts(judged(tables), "A-15").filter(pl.col("decides"))
     assert decide["effect"].to_list() == pytest.approx([0.269, 0.27, 0.001] * 2, abs=0.003)
-    turned = second(with_all_layers(planted({}), {"q": 0.3, "k": 0.3, "v": 0.03}, ALL))
+    turned = with_all_layers(planted({}), {"q": 0.3, "k": 0.3, "v": 0.03}, ALL)
     assert whole(judged(turned), "A-15")["verdict"] == "refuted"
-    small = second(with_all_layers(planted({}), dict.fromkeys("qkv", 0.004), ALL))
+    small = with_all_layers(planted({}), dict.fromkeys("qkv", 0.004), ALL)
     assert whole(judged(small), "A-15")["reason"] == claims_evidence.AT_FLOOR
 
 
 def test_what_was_not_collected_is_not_tested_and_stays_in_the_family():
-    tables = without(second(planted(TRUTHS["A-1"])), "attack-dep")
+    tables = without(planted(TRUTHS["A-1"]), "attack-dep")
     table = judged(tables)
     row = whole(table, "A-6")
     assert (row["verdict"], row["reason"], row["p"]) == ("not tested", verdicts.NOT_MEASURED, 1.0)
     assert whole(table, "A-1")["verdict"] == "supported"
-    unused = second(planted(TRUTHS["A-1"] | {"self_only": 0.0}))
+    unused = planted(TRUTHS["A-1"] | {"self_only": 0.0})
     found = judged(without(unused, "attack-dep"))
     assert whole(found, "A-6")["verdict"] == "not tested"
     assert whole(found, "A-1")["reason"] == verdicts.NOT_IN_USE
-
-
-def test_close_to_initialisation_itself_holds_by_both_revisions():
-    tables = planted(attack("pos", ["k@4", "k@5"], None, None))
-    assert INIT["train"] > UNIGRAM["train"]
-    assert whole(judged(tables), "A-3")["verdict"] == "supported"
-    assert whole(judged(second(tables)), "A-3")["verdict"] == "supported"

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tests.planted import ORDER, SEEDS, TRUTHS, judged, parts, planted, whole, without
-from tests.synthetic import FINAL, INIT, about, diverged, study_tables, with_curve
+from tests.synthetic import FINAL, INIT, UNIGRAM, about, diverged, study_tables, with_curve
 
 from trisect import claims
 from trisect.claims import evidence, verdicts
@@ -41,13 +41,13 @@ def test_the_numbers_of_a_part_are_those_of_the_metrics():
     assert len(json.loads(row["runs"])) == 6
 
 
-def test_p_holm_is_holm_over_the_fourteen():
+def test_p_holm_is_holm_over_the_fifteen():
     table = judged(study_tables(SEEDS, spread=0.1), SEEDS).filter(pl.col("part").is_null())
     assert table["claim"].to_list() == ORDER
     assert table["p_holm"].to_list() == pytest.approx(list(holm(table["p"].to_numpy())))
     verdict = table["verdict"].to_list()
-    assert [v != "inconclusive" for v in verdict] == [p < 0.05 for p in table["p_holm"]]
-    assert [r is None for r in table["reason"]] == [v != "inconclusive" for v in verdict]
+    assert [v in ("supported", "refuted") for v in verdict] == [p < 0.05 for p in table["p_holm"]]
+    assert [r is None for r in table["reason"]] == [v in ("supported", "refuted") for v in verdict]
 
 
 def test_the_table_has_the_columns_of_its_schema_and_is_the_same_for_the_same_rows_in_any_order():
@@ -65,8 +65,8 @@ def test_one_seed_decides_nothing_and_two_can_be_tested():
     assert row["reason"] == verdicts.ONE_SEED
     assert row["seeds_needed"] is None
     assert row["low"] is None
-    assert parts(table, "A-8")["p"].null_count() == 2
-    assert parts(table, "A-8")["reason"].to_list() == [verdicts.ONE_SEED] * 2
+    assert parts(table, "A-8")["p"].null_count() == 4
+    assert parts(table, "A-8")["reason"].to_list() == [verdicts.ONE_SEED] * 4
     two = whole(judged(planted(TRUTHS["A-8"], seeds=(1, 2)), (1, 2)), "A-8")
     assert two["p"] < 1
     assert two["reason"] != verdicts.ONE_SEED
@@ -105,7 +105,7 @@ def test_an_undecided_claim_says_how_many_seeds_would_have_decided_it():
 def test_a_claim_is_not_measured_exactly_when_one_of_its_runs_is_missing(claim, slug, gone):
     row = whole(judged(without(planted(TRUTHS[claim]), slug)), claim)
     if gone:
-        assert (row["verdict"], row["reason"], row["n"]) == ("inconclusive", "not measured in this study", 0)
+        assert (row["verdict"], row["reason"], row["n"]) == ("not tested", verdicts.NOT_MEASURED, 0)
         assert (row["p"], row["p_holm"], row["effect"]) == (1.0, 1.0, None)
     else:
         assert (row["verdict"], row["n"]) == ("supported", len(SEEDS))
@@ -164,9 +164,11 @@ def test_no_verdict_unless_both_preconditions_hold_in_every_seed(cost, baseline,
     if in_use:
         assert whole(table, "A-8")["verdict"] == "supported"
     else:
-        assert set(table["verdict"]) == {"inconclusive"}
-        assert set(table["reason"]) == {"attention is not in use here"}
-        assert table["p"].to_list() == [1.0] * 14
+        known = table.filter(pl.col("reason") != verdicts.NOT_MEASURED)
+        assert len(known) > 5
+        assert set(known["verdict"]) == {"inconclusive"}
+        assert set(known["reason"]) == {verdicts.NOT_IN_USE}
+        assert table["p"].to_list() == [1.0] * 15
 
 
 def test_a_precondition_is_about_every_seed_not_about_the_mean():
@@ -290,8 +292,8 @@ def test_a_gain_that_turns_round_at_the_best_epoch_is_explained_by_early_stoppin
 
 
 def test_what_stays_unlearned_is_not_explained_by_early_stopping():
-    """At matched train loss an attack that left 5 % has learned as much as the baseline, whatever is true."""
-    sizes = {split: 0.95 * (INIT[split] - FINAL[split]) for split in INIT}
+    """At matched train loss an attack that left 5 % above word frequencies has learned as much as the baseline, whatever is true."""
+    sizes = {split: 0.95 * (UNIGRAM[split] - FINAL[split]) for split in UNIGRAM}
     effects = {f"attack-dep-v@{layer}/{split}": size for layer in range(1, 6) for split, size in sizes.items()}
     table = judged(planted(effects))
     row = whole(table, "A-8")
@@ -299,7 +301,7 @@ def test_what_stays_unlearned_is_not_explained_by_early_stopping():
     assert row["effect"] == pytest.approx(0.05, abs=0.02)
     assert row["early_stopping"] is False
     shown = parts(table, "A-8")
-    assert shown["effect_matched_train"].to_list() == [None, None]
+    assert shown["effect_matched_train"].null_count() == len(shown) == 4
     assert shown["effect_best_valid"].null_count() == 0
 
 

@@ -6,10 +6,10 @@ from typing_extensions import TypedDict
 
 from trisect.claims.evidence import MARGIN, Check, preconditions
 from trisect.claims.models import LEAST, judge_sampled
-from trisect.claims.verdicts import EPSILON, judge, revision_of
-from trisect.core.claim import Claim, plain
+from trisect.claims.verdicts import EPSILON, judge
+from trisect.core.claim import REVISION, Claim, plain
 from trisect.core.files import canonical, digest
-from trisect.papers import REVISION, SOURCES
+from trisect.papers import SOURCES
 from trisect.stats.tested import ALPHA
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "judge_sampled",
     "listing",
     "preconditions",
-    "revision_of",
 ]
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
@@ -84,6 +83,5 @@ def claims_hash(unit: str = "seed") -> str:
     """Sixteen hex digits of every claim, part, margin and reason that varies over `unit`, and of the rule's own numbers."""
     rule: dict[str, float] = {"alpha": ALPHA}
     rule |= {"precondition_margin": MARGIN, "epsilon": EPSILON} if unit == "seed" else {"least": LEAST}
-    first = {"revision": 1, "beside": 0}  # what the first revision listed carries no number, so that its hashes stay
-    listed = [{k: v for k, v in row.items() if first.get(k) != v} for row in listing(unit)]
+    listed = [{k: v for k, v in row.items() if (k, v) != ("beside", 0)} for row in listing(unit)]
     return digest(canonical({"rule": rule, "claims": listed}), 8)

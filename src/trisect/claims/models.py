@@ -13,8 +13,8 @@ from trisect.claims.verdicts import UNDECIDED, ClaimColumns, Decided, TestedPart
 from trisect.core.claim import Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.files import canonical
 from trisect.core.tables import frame
-from trisect.papers import FIRST_REVISION, SOURCES
-from trisect.stats.bootstrap import draws_spread, percentile_tested
+from trisect.papers import SOURCES
+from trisect.stats.bootstrap import percentile_tested
 from trisect.stats.paired import Sample, summary, t_tested
 from trisect.stats.reach import fewest_counts, seeds_needed, smallest_p
 from trisect.stats.tested import ALPHA, NO_TEST, PValues, Reals, Tested, conjunction, number
@@ -23,7 +23,6 @@ LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
 MOST = 1_000_000
 NOT_MEASURED = "not measured on this model"
 OPEN = "not decided by a test over"
-NO_SPREAD = "no spread when units are resampled, so nothing can be tested"
 ONE_SEED = "one seed gives numbers and no verdict"
 
 
@@ -80,8 +79,8 @@ def judge_sampled(
     units than the rest; a part that combines several has the fewest of theirs. `own` are statistics with a test of their
     own, such as a permutation of layers, whose intervals alone are of the draws.
     p_for is the share of draws on the wrong side of the bound, p_against that on the claimed side, both made as wide as
-    Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Revision 2: where no
-    draw moves a statistic p is that of the draws, 1 / (R + 1); one seed gives no verdict; what no outcome could decide is said so.
+    Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Where no draw
+    moves a statistic p is that of the draws, 1 / (R + 1); one seed gives no verdict; what no outcome could decide is said so.
     """
     drawn = Drawn(n, n if groups is None else min(n, groups), source.unit)
     runs = canonical(dict(about))
@@ -96,8 +95,7 @@ def judge_sampled(
     for claim, parts, whole in zip(
         source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
     ):
-        named = {"source": source.key, "claim": claim.id, "runs": runs}
-        named |= {"revision": source.revision} if source.revision > 1 else {}
+        named = {"source": source.key, "claim": claim.id, "runs": runs, "revision": source.revision}
         rows.append({**named, "sentence": claim.sentence, **_whole(whole, source.family)})
         rows += [{**named, **test.row()} for test in parts]
     return frame("claims", rows)
@@ -136,8 +134,6 @@ def _barred(values: Reals, drawn: Drawn, source: Source, alone: UnitTest | None)
     level = ALPHA / source.family
     if drawn.n < LEAST:
         return too_few(drawn.n, drawn.unit)
-    if source.revision == 1:
-        return None if draws_spread(values) > 0 else NO_SPREAD
     if drawn.seeds == 1:
         return ONE_SEED
     if alone is not None:
@@ -299,9 +295,8 @@ def _of_models(rows: Sequence[Mapping[str, Any]]) -> PartOfModels:
 
 
 def _sources(claims: pl.DataFrame) -> list[Source]:
-    """The sources whose claims a table holds, under the revision that it was judged by."""
-    found = claims.select("source", pl.col("revision").fill_null(1)).unique(maintain_order=True).rows()
-    return [s for key, revision in found for s in (*SOURCES, *FIRST_REVISION) if (s.key, s.revision) == (key, revision)]
+    """The sources whose claims a table holds."""
+    return [s for key in claims["source"].unique(maintain_order=True) for s in SOURCES if s.key == key]
 
 
 def _judged(
@@ -314,7 +309,7 @@ def _judged(
     ]
     rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(
-        source.claims, tested, decide(tested, NOT_MEASURED, revision=source.revision, beside=source.beside), strict=True
+        source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
     ):
         named = {
             "source": source.key,
@@ -408,8 +403,12 @@ def judge_heads(
     whole_claims = decide(tested, {rest, *why.values()}, beside=source.beside)
     rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, whole_claims, strict=True):
-        named = {"source": source.key, "claim": claim.id, "runs": canonical(dict(about))}
-        named |= {"revision": source.revision} if source.revision > 1 else {}
+        named = {
+            "source": source.key,
+            "claim": claim.id,
+            "runs": canonical(dict(about)),
+            "revision": source.revision,
+        }
         rows.append({**named, "sentence": claim.sentence, **_heads_whole(whole)})
         rows += [{**named, **test.row()} for test in parts]
     return frame("claims", rows)
@@ -429,8 +428,6 @@ def _heads_test(
         barred = NOT_MEASURED
     elif given.n < LEAST:
         barred = too_few(given.n, given.unit)
-    elif source.revision == 1 and not draws_spread(given.replicates) > 0:
-        barred = NO_SPREAD
     tested = percentile_tested(
         number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, source.family, barred
     )

@@ -40,7 +40,7 @@ from trisect.core.finding import NOT_TESTED
 from trisect.core.methods import VARIANTS
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import TableRow, frame
-from trisect.papers import FIRST_REVISION, REVISION, SOURCES, roles, tying
+from trisect.papers import SOURCES, roles, tying
 from trisect.papers.submodules import MARGIN
 from trisect.stats.paired import Sample, summary, t_interval, t_test, t_tested
 from trisect.stats.reach import seeds_needed
@@ -145,14 +145,13 @@ def decide(
     claims: Sequence[Sequence[T]],
     missing: str | Collection[str],
     everywhere: str | None = None,
-    revision: int = 2,
     beside: int = 0,
 ) -> list[Decided[T]]:
     """Every claim of a source, given its parts (section E of the definitions).
 
     A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
-    its data were not collected (or one of several such reasons), is the one that is said: the claim is then not tested
-    (inconclusive by revision 1). `beside` claims of the same source, judged on other data, stay in the family with p = 1.
+    its data were not collected (or one of several such reasons), is the one that is said: the claim is then not tested.
+    `beside` claims of the same source, judged on other data, stay in the family with p = 1.
     """
     found = []
     gone = (missing,) if isinstance(missing, str) else tuple(missing)
@@ -160,10 +159,9 @@ def decide(
         deciding = tuple(test for test in parts if test.part.decides)
         reasons = [test.barred for test in deciding if test.barred is not None]
         lacking = next((reason for reason in reasons if reason in gone), None)
-        absent = lacking is not None and revision > 1
-        barred = lacking if absent else everywhere or lacking or next(iter(reasons), None)
+        barred = lacking or everywhere or next(iter(reasons), None)
         joint = conjunction([test.tested.p for test in deciding])
-        found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, not absent))
+        found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, lacking is None))
     adjusted = holm([*(p for _, _, p, _, _ in found), *[1.0] * beside])
     return [
         Decided(deciding, joint, p, float(p_holm), barred, collected)
@@ -225,34 +223,24 @@ class Context(NamedTuple):
     pairs: int | None
     diverged: frozenset[str]
     collapsed: frozenset[str]
-    revision: int
 
 
-def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout, revision: int | None = None) -> pl.DataFrame:
+def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame:
     """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
 
     `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
-    are. A source about ties is judged where something was tied: other studies do not ask it. Null for `revision` takes that
-    of the rules under which the study's runs were made: nobody chooses one by its outcome.
+    are. A source about ties is judged where something was tied: other studies do not ask it.
     """
     evidence = gather(tables, depth(about))
-    under = revision_of(tables["runs"]) if revision is None else revision
     diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
-    collapsed = collapsed_runs(evidence) if under > 1 else frozenset[str]()
-    context = Context(evidence, barred_everywhere(evidence), _epsilon(about), _pairs(about), diverged, collapsed, under)
+    collapsed = collapsed_runs(evidence)
+    context = Context(evidence, barred_everywhere(evidence), _epsilon(about), _pairs(about), diverged, collapsed)
     rows: list[ClaimColumns] = []
-    for source in asked(evidence, under):
+    for source in asked(evidence):
         family = source.family
         tested = [tuple(_test(part, claim, context, family) for part in claim.parts) for claim in source.claims]
         rows += _judge_source(source, tested, context)
     return frame("claims", rows)
-
-
-def revision_of(runs: pl.DataFrame) -> int:
-    """The revision of the rules that all runs of a study were made under: the earliest; runs of before say none, which is 1."""
-    if "revision" not in runs.columns or not runs.height:
-        return 1 if runs.height else REVISION
-    return int(runs["revision"].fill_null(1).min() or 1)  # type: ignore[arg-type]
 
 
 def depth(about: StudyAbout) -> int | None:
@@ -260,8 +248,8 @@ def depth(about: StudyAbout) -> int | None:
     return about.get("experiment", {}).get("model", {}).get("layers")
 
 
-def asked(evidence: Evidence, revision: int = REVISION) -> list[Source]:
-    """The sources whose claims are about training, as that revision has them, without that about ties where nothing is tied.
+def asked(evidence: Evidence) -> list[Source]:
+    """The sources whose claims are about training, without that about ties where nothing is tied.
 
     Of a world with planted roles, where donors were interchanged, only the claims on such worlds are asked.
     """
@@ -269,9 +257,7 @@ def asked(evidence: Evidence, revision: int = REVISION) -> list[Source]:
         return [roles.SOURCE]
     tied = any(key.edit in ("tie", "identity") for key in evidence.trained)
     left = {roles.SOURCE.key} | (set() if tied else {tying.SOURCE.key})
-    first = {source.key: source for source in FIRST_REVISION} if revision == 1 else {}
-    own = [source for source in SOURCES if source.unit == "seed" and source.key not in left]
-    return [first.get(source.key, source) for source in own]
+    return [source for source in SOURCES if source.unit == "seed" and source.key not in left]
 
 
 def barred_everywhere(evidence: Evidence) -> str | None:
@@ -351,7 +337,7 @@ def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
 def _judge_source(source: Source, tested: Sequence[tuple[SeedPart, ...]], context: Context) -> list[ClaimColumns]:
     """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
     family = source.family
-    wholes = decide(tested, NOT_MEASURED, context.everywhere, context.revision, source.beside)
+    wholes = decide(tested, NOT_MEASURED, context.everywhere, source.beside)
     rows: list[ClaimColumns] = []
     for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
         named = {"source": source.key, "claim": claim.id, "revision": source.revision}
@@ -377,7 +363,7 @@ def _whole_row(whole: Decided[SeedPart], family: int, context: Context) -> Claim
         "seeds_needed": needed,
         "early_stopping": any(flags) if flags and measured else None,
         "diverged": len(runs & context.diverged),
-        "collapsed": len(runs & context.collapsed) if context.revision > 1 else None,
+        "collapsed": len(runs & context.collapsed),
         "runs": json.dumps(sorted(runs)),
     }
 
@@ -390,7 +376,7 @@ def _beside(test: SeedPart, context: Context) -> ClaimColumns:
         "early_stopping": test.early_stopping,
         "above_unigram": test.above_unigram,
         "diverged": len(test.runs & context.diverged),
-        "collapsed": len(test.runs & context.collapsed) if context.revision > 1 else None,
+        "collapsed": len(test.runs & context.collapsed),
         "runs": json.dumps(sorted(test.runs)),
     }
 
@@ -420,7 +406,7 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.
     evidence = gather(tables, depth(about))
     barred = barred_everywhere(evidence) is not None
     rows = []
-    for source in asked(evidence, revision_of(tables["runs"])):
+    for source in asked(evidence):
         for claim in source.claims:
             for part in claim.parts:
                 for control in CONTROLS if part.decides else ():

@@ -8,6 +8,7 @@ from html import escape
 from typing import TypeAlias
 
 DIRECTIONS = ("above", "below", "within")
+REVISION = 2  # of the rules by which claims are judged
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,8 @@ class Source:
     """One source: how to cite it, and its claims, which are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
-    model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `revision` is that of the rules; data that an
-    earlier one has seen are judged by it. `beside` counts the source's other claims, which
-    are judged on other data and belong to the same family.
+    model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `revision` is that of the
+    rules. `beside` counts the source's other claims, which are judged on other data and belong to the same family.
     """
 
     key: str
@@ -185,7 +185,7 @@ class Source:
     citation: str
     claims: tuple[Claim, ...]
     unit: str = "seed"
-    revision: int = 1
+    revision: int = REVISION
     beside: int = 0
 
     @property

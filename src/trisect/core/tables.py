@@ -40,7 +40,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "wall_seconds": REAL,  # of its training
         "versions": TEXT,  # of the packages that trained it, as JSON
         "claims_hash": TEXT,  # of the claims that were listed before it
-        "revision": WHOLE,  # of the rules that were in force when it was trained; null is 1
+        "revision": WHOLE,  # of the rules that were in force when it was trained
     },
     "metrics": {
         "run": TEXT,  # its id
@@ -141,21 +141,19 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "above_unigram": REAL,  # of a learned fraction: the same, counted from the unigram loss
         "diverged": WHOLE,  # runs of it that diverged
         "runs": TEXT,  # those that the verdict rests on
-        "revision": WHOLE,  # of the rules; null is 1
+        "revision": WHOLE,  # of the rules
         "collapsed": WHOLE,  # runs of it whose attack stopped all learning
         "over": TEXT,  # what n counts where it is not the source's own unit: model
     },
 }
-SCHEMAS["claims_revised"] = SCHEMAS["claims"]  # by today's rules, where the runs were made under earlier ones
 
 # columns that tables of earlier versions lack
 LATER = {
     "runs": ("variant", "revision"),
     "sites": ("label",),
     "claims": ("revision", "collapsed", "over"),
-    "claims_revised": ("over",),
 }
-LATER_TABLES = ("controls", "claims_revised")  # tables that studies of earlier versions lack
+LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
 # what a study holds; pretrained models have rows of "measures"
 STUDY_TABLES = tuple(name for name in SCHEMAS if name not in ("measures", "answers", "translations"))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trisect.core.claim import Claim, Part, Source, Statistic
 
 MARGIN = 0.05
@@ -14,7 +12,7 @@ WHY_SHARE = (
 )
 WHY_FIRST = "Were the own key first for half of the queries, a token would look for what is most like itself."
 
-_UNIT = "of the head's dimensions"
+_BOUND = ("below", MARGIN, "of the head's dimensions", WHY_OVERLAP)
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -23,13 +21,11 @@ CLAIMS: tuple[Claim, ...] = (
         "matrices do.",
         "the question's last paragraph",
         tuple(
-            Part(
-                f"overlap of {pair} less that of random matrices, the largest of all heads",
-                Statistic(f"overlap_excess_{pair}"),
-                "below",
-                MARGIN,
-                _UNIT,
-                WHY_OVERLAP,
+            Part(f"overlap of {pair} less {what}", Statistic(f"overlap_{name}_{pair}"), *_BOUND, decides=decides)
+            # the other heads of the layer read one anisotropic input: shown, not decisive
+            for what, name, decides in (
+                ("that of random matrices, the largest of all heads", "excess", True),
+                ("that with the other heads of its layer, mean over heads", "among", False),
             )
             for pair in ("q-k", "k-v", "q-v")
         ),
@@ -59,7 +55,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
 )
 
-FIRST = Source(
+SOURCE = Source(
     key="matrices",
     title="Why are the query, key and value matrices of an attention head not the same?",
     authors="Hans-Peter Stricker",
@@ -67,26 +63,5 @@ FIRST = Source(
     "A question with two answers, one by Luca Anzalone, on a question-and-answer site.",
     claims=CLAIMS,
     unit="head",
+    beside=1,  # D-2 is about training
 )
-
-
-def _revised(claim: Claim) -> Claim:
-    """Beside the Gaussian null the other heads of the layer, since all of them read one anisotropic input: shown, not decisive."""
-    if claim.id != "D-1":
-        return claim
-    among = (
-        Part(
-            f"overlap of {pair} less that with the other heads of its layer, mean over heads",
-            Statistic(f"overlap_among_{pair}"),
-            "below",
-            MARGIN,
-            _UNIT,
-            WHY_OVERLAP,
-            decides=False,
-        )
-        for pair in ("q-k", "k-v", "q-v")
-    )
-    return replace(claim, parts=(*claim.parts, *among))
-
-
-SOURCE = replace(FIRST, claims=tuple(map(_revised, CLAIMS)), revision=2, beside=1)  # D-2 is about training

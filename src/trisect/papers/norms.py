@@ -1,4 +1,8 @@
-"""Kobayashi et al. on attention and the norms of what it weighs: the citation, four claims about one model, one on alignment."""
+"""Kobayashi et al. on attention and the norms of what it weighs: four claims about one model, one on alignment.
+
+All five are one family. Frequency is asked within texts and of words alone, since a mean weight is about one over the
+text's length.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ WHY_DIRECTION = "Only the direction is claimed."
 WHY_SPREAD = "With norms that vary by less than a tenth, weights and weighted norms rank tokens nearly alike."
 WHY_SHARE = "A twentieth of all that a layer adds up; less would not change what a chart of shares shows."
 WHY_RHO = "Below 0.10 in size, a rank correlation is called none."
+LEAST_MODELS = 5
 QUERIES = 32  # of a row of tokens, evenly spaced, whose pairs enter rank correlations of a and ‖f(x)‖
 WHY_PAIRS = f"{WHY_RHO} At most {QUERIES} evenly spaced queries of a row stand for all."
 WHY_NONE = "Up to 0.20 in size, a rank correlation is called weak; the source's own number is near 0."
@@ -94,39 +99,17 @@ CLAIMS: tuple[Claim, ...] = (
         "A token's frequency shows in the norms, not in the weights.",
         "section 4.3",
         (
-            Part(
-                "rank correlation of frequency rank and ‖f(x)‖",
-                Statistic("spearman_rank_f"),
-                "above",
-                0.10,
-                "ρ",
-                WHY_RHO,
-            ),
-            Part(
-                "rank correlation of frequency rank and a",
-                Statistic("spearman_rank_a"),
-                "within",
-                0.20,
-                "ρ",
-                WHY_NONE,
-            ),
-            Part(
-                "rank correlation of frequency rank and ‖f(x)‖ without special tokens",
-                Statistic("spearman_rank_f_words"),
-                "above",
-                0.10,
-                "ρ",
-                WHY_RHO,
-                decides=False,
-            ),
-            Part(
-                "rank correlation of frequency rank and a without special tokens",
-                Statistic("spearman_rank_a_words"),
-                "within",
-                0.20,
-                "ρ",
-                WHY_NONE,
-                decides=False,
+            *(
+                Part(f"rank correlation of frequency rank and {what}{words}", Statistic(name), *bound, decides=decides)
+                for words, end, decides in (
+                    (", words alone, ranks within their text", "_within", True),
+                    ("", "", False),
+                    (" without special tokens", "_words", False),
+                )
+                for what, name, bound in (
+                    ("‖f(x)‖", f"spearman_rank_f{end}", ("above", 0.10, "ρ", WHY_RHO)),
+                    ("a", f"spearman_rank_a{end}", ("within", 0.20, "ρ", WHY_NONE)),
+                )
             ),
         ),
     ),
@@ -135,6 +118,7 @@ CLAIMS: tuple[Claim, ...] = (
 SETTINGS = {"awi": "AWI: the word is the decoder's input", "awo": "AWO: the word is its output"}
 
 ALIGNMENT_CLAIMS: tuple[Claim, ...] = (
+    # translators that are trained alike are the units
     Claim(
         "C-5",
         "Word alignments from norms have a lower error rate than those from weights.",
@@ -155,6 +139,7 @@ ALIGNMENT_CLAIMS: tuple[Claim, ...] = (
             )
             for setting, words in SETTINGS.items()
         ),
+        least_seeds=LEAST_MODELS,
     ),
 )
 
@@ -162,5 +147,5 @@ TITLE = "Attention is Not Only a Weight: Analyzing Transformers with Vector Norm
 AUTHORS = "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui"
 CITATION = f"{AUTHORS}. {TITLE}. EMNLP 2020."
 
-SOURCE = Source("norms", TITLE, AUTHORS, CITATION, CLAIMS, unit="text")
-ALIGNMENT = Source("alignment", TITLE, AUTHORS, CITATION, ALIGNMENT_CLAIMS, unit="sentence")
+SOURCE = Source("norms", TITLE, AUTHORS, CITATION, CLAIMS, "text", beside=len(ALIGNMENT_CLAIMS))
+ALIGNMENT = Source("alignment", TITLE, AUTHORS, CITATION, ALIGNMENT_CLAIMS, "model", beside=len(CLAIMS))

@@ -119,5 +119,4 @@ SOURCE = Source(
     "Transformers, and Pretraining, question 3, with the answers of a solution.",
     claims=CLAIMS,
     unit="name",
-    revision=2,
 )

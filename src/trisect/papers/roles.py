@@ -69,5 +69,4 @@ SOURCE = Source(
     authors="trisect",
     citation="trisect: claims of our own on worlds with planted roles, fixed before their data.",
     claims=CLAIMS,
-    revision=2,
 )

@@ -1,8 +1,16 @@
-"""Xie and Jiang on key, query and value submodules: the citation, and their fourteen claims as data."""
+"""Xie and Jiang on key, query and value submodules: their fourteen claims as data, and a fifteenth on all layers at once.
+
+"Close to initialisation" is counted from word frequencies; the measures of rewinding and freezing have to be off their
+floor.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from trisect.core.claim import (
+    AboveUnigram,
     Claim,
     Combination,
     CurveDistance,
@@ -11,6 +19,7 @@ from trisect.core.claim import (
     LearnedFraction,
     LossChange,
     Part,
+    RewindChange,
     RewindRise,
     SiteMean,
     Source,
@@ -24,6 +33,10 @@ LABELS = ("pos", "dep")
 
 WHY_MARGIN = "0.02 nats is a change of 2 % in perplexity; the same margin is used for every loss."
 WHY_INIT = "Less than a tenth of what the baseline learned counts as close to initialisation."
+WHY_UNIGRAM = (
+    "A model at word frequencies has learned some four fifths of what the baseline has: less than a tenth of what lies "
+    "above them counts as close to initialisation."
+)
 WHY_CLOSE = "More than half of what the baseline learned is closer to the baseline than to initialisation."
 WHY_DIRECTION = "Only the direction is claimed."
 WHY_EPSILON = "1 % of the baseline's final train loss is the source's own threshold for a drop."
@@ -55,18 +68,36 @@ def _freeze(site: str, train: str, valid: str) -> tuple[Part, ...]:
     )
 
 
-def _fraction(label: str, sites: tuple[str, ...], where: str, split: str, direction: str, bound: float) -> Part:
-    name = f"{label.upper()} at {where}, learned fraction ({split})"
-    why = WHY_INIT if direction == "below" else WHY_CLOSE
-    return Part(name, LearnedFraction(label, sites, split), direction, bound, "of what the baseline learned", why)
+def _unlearned(label: str, sites: tuple[str, ...], where: str, split: str) -> tuple[Part, ...]:
+    """A small fraction above word frequencies decides; a small one of all that was learned is shown beside it."""
+    name = f"{label.upper()} at {where}"
+    return (
+        Part(
+            f"{name}, fraction above unigram ({split})",
+            AboveUnigram(label, sites, split),
+            "below",
+            0.10,
+            "of what the baseline learned above word frequencies",
+            WHY_UNIGRAM,
+        ),
+        Part(
+            f"{name}, learned fraction ({split})",
+            LearnedFraction(label, sites, split),
+            "below",
+            0.10,
+            _LEARNED,
+            WHY_INIT,
+            decides=False,
+        ),
+    )
 
 
-def _unlearned(label: str, sites: tuple[str, ...], splits: tuple[str, ...] = SPLITS) -> tuple[Part, ...]:
-    return tuple(_fraction(label, (site,), site, split, "below", 0.10) for site in sites for split in splits)
+def _unlearned_at(label: str, sites: tuple[str, ...], splits: tuple[str, ...] = SPLITS) -> tuple[Part, ...]:
+    return tuple(part for site in sites for split in splits for part in _unlearned(label, (site,), site, split))
 
 
 def _secondary(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    return tuple(Part(p.name, p.effect, p.direction, p.bound, p.unit, p.reason, decides=False) for p in parts)
+    return tuple(replace(part, decides=False) for part in parts)
 
 
 def _minus(left: Leaf, right: Leaf) -> Combination:
@@ -122,11 +153,27 @@ def _first_layer_rewound(measure: str, noun: str, unit: str) -> Part:
     return _direction(f"{noun}, layer 1 minus the others", _minus(first, others), unit, "below")
 
 
+def _all_layers(what: str, effect: Callable[[tuple[str, ...]], Leaf]) -> tuple[Part, ...]:
+    """v less k and v less q above the margin, k less q within it, in all layers at once."""
+    return tuple(
+        Part(
+            f"{what}, {x}@all minus {y}@all",
+            _minus(effect((f"{x}@all",)), effect((f"{y}@all",))),
+            direction,
+            MARGIN,
+            "nats",
+            WHY_MARGIN,
+        )
+        for x, y, direction in (("v", "k", "above"), ("v", "q", "above"), ("k", "q", "within"))
+    )
+
+
 _ALL_K, _ALL_Q, _ALL_V = (_sites(c, *LAYERS) for c in "kqv")
 _UPPER_V = _sites("v", 2, 3, 4, 5)
 _OTHERS = tuple(site for site in _sites(COMPONENTS, *LAYERS) if site not in _UPPER_V)
 _AREA = _contrasts("rewind_area", "rewinding area", "nats", MARGIN, WHY_AREA)
 _SHARE = "of the final train loss"
+_LEARNED = "of what the baseline learned"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -145,7 +192,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A-3",
         "Removing part of speech from the keys of the late layers keeps the model close to initialisation.",
         "4.1, figures 3 and 4",
-        _unlearned("pos", ("k@4", "k@5")),
+        _unlearned_at("pos", ("k@4", "k@5")),
     ),
     Claim(
         "A-4",
@@ -162,7 +209,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Removing part of speech from the values keeps the model close to initialisation in middle and late layers; "
         "in layer 1 it makes the train loss worse and leaves the validation loss alone.",
         "4.1, figures 3 and 4",
-        (*_unlearned("pos", _UPPER_V), *_attack("pos", ("v@1",), "v@1", "+", "0")),
+        (*_unlearned_at("pos", _UPPER_V), *_attack("pos", ("v@1",), "v@1", "+", "0")),
     ),
     Claim(
         "A-6",
@@ -171,8 +218,18 @@ CLAIMS: tuple[Claim, ...] = (
         "4.1, figures 5 and 6",
         (
             _change("attack", "dep", _ALL_K, "k, mean over layers", "train", "+"),
-            *_unlearned("dep", ("k@3", "k@4", "k@5"), ("train",)),
-            *(_fraction("dep", (site,), site, "train", "above", 0.5) for site in ("k@1", "k@2")),
+            *_unlearned_at("dep", ("k@3", "k@4", "k@5"), ("train",)),
+            *(
+                Part(
+                    f"DEP at {site}, learned fraction (train)",
+                    LearnedFraction("dep", (site,), "train"),
+                    "above",
+                    0.5,
+                    _LEARNED,
+                    WHY_CLOSE,
+                )
+                for site in ("k@1", "k@2")
+            ),
             *(_change("attack", "dep", (site,), site, "valid", "-") for site in ("k@1", "k@2")),
         ),
     ),
@@ -196,7 +253,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A-8",
         "Removing dependency relations from the values of any layer keeps the model close to initialisation.",
         "4.1, figures 5 and 6",
-        tuple(_fraction("dep", _ALL_V, "v, mean over layers", split, "below", 0.10) for split in SPLITS),
+        tuple(part for split in SPLITS for part in _unlearned("dep", _ALL_V, "v, mean over layers", split)),
     ),
     Claim(
         "A-9",
@@ -223,6 +280,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             Part("rise of the loss at α = 0, other 11 sites", RewindRise(_OTHERS), "below", 0.01, _SHARE, WHY_EPSILON),
         ),
+        floored=True,
     ),
     Claim(
         "A-11",
@@ -230,6 +288,7 @@ CLAIMS: tuple[Claim, ...] = (
         "are alike, and upper layers are more critical than lower ones.",
         "5.1.1, figure 9",
         (*_contrasts("criticality", "criticality", "of α", 0.05, WHY_CRITICALITY), *_AREA),
+        floored=True,
     ),
     Claim(
         "A-12",
@@ -237,6 +296,7 @@ CLAIMS: tuple[Claim, ...] = (
         "robust.",
         "5.1.2, figure 10",
         _contrasts("midstage_area", "mid-stage area", "nats", MARGIN, WHY_AREA),
+        floored=True,
     ),
     Claim(
         "A-13",
@@ -249,6 +309,7 @@ CLAIMS: tuple[Claim, ...] = (
             *_freeze("v@1", "+", "+"),
             *(part for site in _sites(COMPONENTS, 4, 5) for part in _freeze(site, "0", "0")),
         ),
+        floored=True,
     ),
     Claim(
         "A-14",
@@ -259,6 +320,20 @@ CLAIMS: tuple[Claim, ...] = (
             _first_layer_rewound("rewind_area", "rewinding area", "nats"),
             *_secondary((_first_layer_frozen("valid"), _first_layer_rewound("criticality", "criticality", "of α"))),
         ),
+        floored=True,
+    ),
+    Claim(
+        "A-15",
+        "In all layers at once, values matter more than keys and queries, which are alike.",
+        "6, future work; revision 2",
+        (
+            *_all_layers("rise of the train loss at α = 0", RewindChange),
+            *_all_layers("train loss change by freezing", lambda sites: LossChange("freeze", sites, "train")),
+            *_secondary(
+                _all_layers("valid loss change by freezing", lambda sites: LossChange("freeze", sites, "valid"))
+            ),
+        ),
+        floored=True,
     ),
 )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trisect.core.claim import Claim, Combination, Effect, LossChange, Part, Source
-from trisect.papers.matrices import FIRST as QUESTION
+from trisect.papers import matrices
 from trisect.papers.submodules import MARGIN, WHY_MARGIN
 
 TIES = {"Q=K=V": "q+k+v@all", "Q=K": "q+k@all", "K=V": "k+v@all", "Q=V": "q+v@all"}
@@ -43,16 +41,15 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             *(_less_narrow(f"{name} the identity", "identity", site) for name, site in IDENTITIES.items()),
         ),
+        floored=True,
     ),
 )
 
-FIRST = Source(
+SOURCE = Source(
     key="tying",
-    title=QUESTION.title,
-    authors=QUESTION.authors,
-    citation=QUESTION.citation,
+    title=matrices.SOURCE.title,
+    authors=matrices.SOURCE.authors,
+    citation=matrices.SOURCE.citation,
     claims=CLAIMS,
-)
-SOURCE = replace(
-    FIRST, claims=tuple(replace(claim, floored=True) for claim in CLAIMS), revision=2, beside=len(QUESTION.claims)
+    beside=len(matrices.CLAIMS),
 )

@@ -15,6 +15,7 @@ from trisect.claims.models import MOST, ONE_MODEL, more_helps
 from trisect.claims.models import OPEN as CARDS_OPEN
 from trisect.claims.verdicts import CONTROLS, NO_SPREAD, NOT, NOTHING, ONE_SEED, SURVIVAL_UNDECIDED, SURVIVES
 from trisect.claims.verdicts import UNDECIDED as CARDS_UNDECIDED
+from trisect.core.claim import REVISION
 from trisect.papers import unit_of
 from trisect.report import format as words
 from trisect.report.format import Mean, count, number, several, why_open
@@ -139,7 +140,7 @@ class Card:
     replication: bool
     controls: tuple[Survival, ...] = ()
     collapsed: str = ""
-    revision: int = 1
+    revision: int = REVISION
 
 
 def cards(claims: pl.DataFrame, controls: pl.DataFrame | None = None) -> list[Card]:
@@ -185,7 +186,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     verdict = whole["verdict"] if whole["verdict"] in VERDICTS else "inconclusive"
     many, fell = whole["diverged"] or 0, whole.get("collapsed") or 0
     unit = f" {whole['unit']}" if whole["unit"] else ""
-    varies = whole.get("over") or unit_of(whole["source"], whole.get("revision"))
+    varies = whole.get("over") or unit_of(whole["source"])
     spread = "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"
     turned, early = [r["part"] for r in parts if r["early_stopping"]], ""
     if whole["early_stopping"] is not None:
@@ -211,7 +212,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss." * bool(many),
         collapsed=f"{several(fell, 'run')} of this claim collapsed: the attack kept the model at word frequencies throughout."
         * bool(fell),
-        revision=whole.get("revision") or 1,
+        revision=whole["revision"],
         replication=verdict != "supported",
     )
 
@@ -244,7 +245,7 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
-    places = PLACES.get(row.get("over") or unit_of(row["source"], row.get("revision")))
+    places = PLACES.get(row.get("over") or unit_of(row["source"]))
     effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"

@@ -36,8 +36,7 @@ from trisect.measure.alignment import (
     views,
     word_scores,
 )
-from trisect.papers.norms import SETTINGS
-from trisect.papers.norms_revised import ALIGNMENT
+from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.tested import number as as_number
 from trisect.text.bitext import Bitext, SentencePair, assemble, read_pairs, write_links

@@ -37,7 +37,7 @@ from trisect.measure.sums import (
     frequency_ranks,
     group_of,
 )
-from trisect.papers.norms_revised import SOURCE
+from trisect.papers.norms import SOURCE
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
 from trisect.stats.describe import permuted_spearman, spearman, variation
 from trisect.stats.tested import finite, value_row

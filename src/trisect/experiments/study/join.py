@@ -16,7 +16,7 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import Json, read_record, replace_file
 from trisect.core.finding import About
 from trisect.core.study_data import DesignData, NotedStudy
-from trisect.core.tables import SCHEMAS, frame, read_table
+from trisect.core.tables import SCHEMAS, read_table
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import DesignSource, StudyFacts, StudySettings
 from trisect.lab.experiment import Bench, Measured
@@ -126,12 +126,10 @@ class EndedStudy:
         return replace(self, about=replace(self.about, facts=facts, seconds=seconds), tables=tables)
 
     def judged(self) -> dict[str, pl.DataFrame]:
-        """All tables, verdicts by the rules of the runs, and by today's where those are older."""
+        """All tables, with the verdicts over all seeds."""
         said = described(self.about)
-        earlier = claims.revision_of(self.tables["runs"]) < claims.REVISION
-        revised = claims.judge(self.tables, said, claims.REVISION) if earlier else frame("claims_revised", ())
-        verdicts = {"claims": claims.judge(self.tables, said), "claims_revised": revised}
-        return {**self.tables, **verdicts, "controls": judge_controls(self.tables, said)}
+        verdicts = {"claims": claims.judge(self.tables, said), "controls": judge_controls(self.tables, said)}
+        return {**self.tables, **verdicts}
 
 
 @dataclass(frozen=True)

@@ -177,35 +177,8 @@ def _verdicts(rows: StudyRows, said: Mapping[str, Any]) -> Iterable[Section]:
         Strip(rows.claims),
         TextBlock(HOW_TO_READ, "quiet", "how-to-read"),
         Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
-        *_revised(rows),
     )
     yield Section(f"What the {who}, and what was found here", (rule,), blocks=blocks, id="verdicts", short="Verdicts")
-
-
-def _revised(rows: StudyRows) -> tuple[PageBlock, ...]:
-    """The verdicts by today's rules where the runs were made under earlier ones; nothing where they are the same."""
-    if not rows.revised.height:
-        return ()
-    whole, now = (table.filter(pl.col("part").is_null()) for table in (rows.claims, rows.revised))
-    before = {(r["source"], r["claim"]): r["verdict"] for r in whole.iter_rows(named=True)}
-    cells = tuple(
-        (r["claim"], before.get((r["source"], r["claim"]), "not asked"), r["verdict"], words.why_open(r) or "–")
-        for r in now.iter_rows(named=True)
-    )
-    said = (
-        "Revision 2 of the rules was written after results like these had been seen, so for these runs its verdicts are exploratory; "
-        "those above decide. Runs that are trained from now on are judged by revision 2 alone."
-    )
-    columns = ("Claim", "Revision 1", "Revision 2", "Why it is open")
-    table = Table(
-        columns,
-        cells,
-        "The same claims by revision 2 of the rules",
-        folded=True,
-        label="Verdicts by revision",
-        wrap=False,
-    )
-    return TextBlock(said, "quiet"), table
 
 
 def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:

@@ -41,7 +41,6 @@ class StudyRows:
     claims: pl.DataFrame
     about: StudyAbout
     controls: pl.DataFrame = field(default_factory=lambda: frame("controls", ()))
-    revised: pl.DataFrame = field(default_factory=lambda: frame("claims_revised", ()))
     heads: StudyRows | None = None
 
     @classmethod
@@ -55,8 +54,7 @@ class StudyRows:
         kept["metrics"] = kept["metrics"].join(runs.select(about_runs), on="run")
         seeds = runs.select(pl.col("run").alias("subject"), "seed", "status")
         kept["sites"] = later(kept["sites"], "label").join(seeds, on="subject")
-        revised = tables.get("claims_revised", frame("claims_revised", ()))
-        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"], revised)._split()
+        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"])._split()
 
     def _split(self) -> StudyRows:
         """The same rows with those of single heads apart, where there are both."""

@@ -83,8 +83,6 @@ def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
     if scored := planted_rows(StudyRows.of(tables, about)):
         tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
     tables["claims"] = claims.judge(tables, about)
-    earlier = claims.revision_of(tables["runs"]) < claims.REVISION
-    tables["claims_revised"] = claims.judge(tables, about, claims.REVISION) if earlier else frame("claims_revised", ())
     tables["controls"] = judge_controls(tables, about)
     return tables
 
