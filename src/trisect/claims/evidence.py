@@ -21,10 +21,10 @@ from trisect.core.claim import (
     Leaf,
     LearnedFraction,
     LossChange,
-    Part,
     RewindChange,
     RewindRise,
     SiteMean,
+    Statistic,
 )
 from trisect.core.site import Site
 from trisect.stats.paired import summary, t_interval
@@ -86,18 +86,16 @@ class Evidence:
         `narrow` at the site of a tie or an identity is the model with separate matrices in narrower heads, at the same
         layers, that has as nearly as many parameters.
         """
-        if edit == "narrow":
-            return self._narrow(seed, counted(site, self.layers))
-        return self.trained.get(EditedRun(seed, edit, label, counted(site, self.layers), variant))
-
-    def _narrow(self, seed: int, site: str) -> TrainedRun | None:
+        if edit != "narrow":
+            return self.trained.get(EditedRun(seed, edit, label, counted(site, self.layers), variant))
+        site = counted(site, self.layers)
         fewer = self.trained.get(EditedRun(seed, "tie", None, site)) or self.trained.get(
             EditedRun(seed, "identity", None, site)
         )
-        known = self.narrow.get((seed, site.rpartition("@")[2]), ())
         if fewer is None or fewer.parameters is None:
             return None
         wanted = fewer.parameters
+        known = self.narrow.get((seed, site.rpartition("@")[2]), ())
         return min(known, key=lambda run: abs((run.parameters or 0) - wanted), default=None)
 
     def measured(self, seed: int, site: str | None, measure: str, split: str, at: float | None = None) -> float | None:
@@ -127,7 +125,12 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
     """
     runs = later(tables["runs"], "variant")
     runs = runs.filter(pl.col("strength").is_null() | (pl.col("strength") == 1)).sort("epochs", "run")
-    curves = _curves(tables["metrics"])
+    losses = tables["metrics"].filter(
+        pl.col("name") == "loss_nats", pl.col("split").is_in(["train", "valid"]), pl.col("value").is_finite()
+    )
+    curves: dict[tuple[str, str], dict[int, float]] = {}
+    for name, epoch, split, value in losses.select("run", "epoch", "split", "value").iter_rows():
+        curves.setdefault((name, split), {})[epoch] = value
     trained: dict[EditedRun, TrainedRun] = {}
     narrow: dict[tuple[int, str], list[TrainedRun]] = {}
     for row in runs.iter_rows(named=True):
@@ -143,22 +146,18 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
     seeds = tuple(sorted({key.seed for key in trained}))
     clipped = {key: _clipped(run, trained.get(EditedRun(key.seed))) for key, run in trained.items()}
     beside = {key: tuple(_clipped(run, trained.get(EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
-    return Evidence(seeds, clipped, _spots(later(tables["sites"], "label")), beside, layers)
+    # claims read numbers that have neither `at` nor label, and the rewound losses at α = 0
+    start = (pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0)
+    sites = later(tables["sites"], "label").filter(
+        pl.col("at").is_null() | start, pl.col("value").is_finite(), pl.col("label").is_null()
+    )
+    rows = sites.select("subject", "site", "measure", "split", "at", "value").iter_rows()
+    return Evidence(seeds, clipped, {Spot(*where): value for *where, value in rows}, beside, layers)
 
 
 def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
     """The table with a column of words that came to be later: null throughout where the table lacks it."""
     return table if column in table.columns else table.with_columns(pl.lit(None, pl.String).alias(column))
-
-
-def _curves(metrics: pl.DataFrame) -> dict[tuple[str, str], dict[int, float]]:
-    chosen = metrics.filter(
-        (pl.col("name") == "loss_nats") & pl.col("split").is_in(["train", "valid"]) & pl.col("value").is_finite()
-    )
-    curves: dict[tuple[str, str], dict[int, float]] = {}
-    for run, epoch, split, value in chosen.select("run", "epoch", "split", "value").iter_rows():
-        curves.setdefault((run, split), {})[epoch] = value
-    return curves
 
 
 def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:
@@ -184,19 +183,10 @@ def _clipped(trained: TrainedRun, baseline: TrainedRun | None) -> TrainedRun:
     return trained._replace(curves=curves)
 
 
-def _spots(sites: pl.DataFrame) -> dict[Spot, float]:
-    """Numbers that have neither `at` nor label, and the rewound losses at α = 0: all that claims read."""
-    chosen = sites.filter(
-        pl.col("at").is_null() | ((pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0))
-    ).filter(pl.col("value").is_finite() & pl.col("label").is_null())
-    rows = chosen.select("subject", "site", "measure", "split", "at", "value").iter_rows()
-    return {Spot(subject, site, measure, split, at): value for subject, site, measure, split, at, value in rows}
-
-
 AT_FLOOR = "measure at its floor"
 FLOOR_UNKNOWN = "whether the measure is off its floor was not measured in this study"
 LEARNED_NATS = 0.05  # how far below the unigram loss a run has to come to have learned anything
-MARGIN_NATS = 0.02
+MARGIN = 0.02
 REPEATED_NATS = 0.005  # the spread of one baseline trained twice, as seen between two fleets
 
 
@@ -212,37 +202,30 @@ def collapsed_runs(evidence: Evidence) -> frozenset[str]:
     )
 
 
-def reads_collapsed(part: Part, collapsed: frozenset[str]) -> bool:
-    """Whether a part contrasts attacked components, labels or layers, and some of the runs behind it collapsed."""
-    attacks = [leaf for leaf in part.leaves() if is_attack(leaf)]
-    contrast = isinstance(part.effect, (Combination, CurveDistance))
-    return bool(collapsed and attacks and contrast)
-
-
 def off_floor(claim: Claim, evidence: Evidence) -> str | None:
     """Why a claim's measure cannot be read, or null where some site of it moves the loss at full dose (science A8).
 
     Full dose is rewinding to α = 0 or mean ablation, train loss, mean over seeds; it has to exceed the margin of 0.02 nats
     and three times the spread of a baseline that is trained twice.
     """
-    sites = {site for part in claim.deciding() for leaf in part.leaves() for site in _sites(leaf)}
-    found = [move for site in sites for move in _moves(site, evidence)]
-    if not found:
+    leaves = [leaf for part in claim.deciding() for leaf in part.leaves()]
+    sites = {
+        s for leaf in leaves if isinstance(leaf, (LossChange, SiteMean, RewindRise, RewindChange)) for s in leaf.sites
+    }
+    moves: list[float] = []
+    for site in sites:
+        rewound, ablated = [], []
+        for seed in evidence.seeds:
+            base = evidence.baseline(seed)
+            loss = evidence.measured(seed, site, "rewind_loss_nats", "train", 0.0)
+            if loss is not None and base is not None and "train" in base.curves:
+                rewound.append(loss - base.curves["train"][-1])
+            if (rise := evidence.measured(seed, site, "ablate_rise_nats", "train")) is not None:
+                ablated.append(rise)
+        moves += [abs(float(sum(values) / len(values))) for values in (rewound, ablated) if values]
+    if not moves:
         return FLOOR_UNKNOWN
-    return None if max(found) > max(MARGIN_NATS, 3 * REPEATED_NATS) else AT_FLOOR
-
-
-def _moves(site: str, evidence: Evidence) -> Iterable[float]:
-    """How far a site at full dose moves the train loss, mean over the seeds that have it, by each way that was measured."""
-    rewound, ablated = [], []
-    for seed in evidence.seeds:
-        base = evidence.baseline(seed)
-        loss = evidence.measured(seed, site, "rewind_loss_nats", "train", 0.0)
-        if loss is not None and base is not None and "train" in base.curves:
-            rewound.append(loss - base.curves["train"][-1])
-        if (rise := evidence.measured(seed, site, "ablate_rise_nats", "train")) is not None:
-            ablated.append(rise)
-    return [abs(float(sum(values) / len(values))) for values in (rewound, ablated) if values]
+    return None if max(moves) > max(MARGIN, 3 * REPEATED_NATS) else AT_FLOOR
 
 
 def is_attack(leaf: Leaf) -> bool:
@@ -250,13 +233,6 @@ def is_attack(leaf: Leaf) -> bool:
     return isinstance(leaf, (LearnedFraction, CurveDistance)) or (
         isinstance(leaf, LossChange) and leaf.edit == "attack"
     )
-
-
-def _sites(leaf: Leaf) -> tuple[str, ...]:
-    return leaf.sites if isinstance(leaf, (LossChange, SiteMean, RewindRise, RewindChange)) else ()
-
-
-MARGIN = 0.02
 
 
 @dataclass(frozen=True)
@@ -322,7 +298,7 @@ def _check(evidence: Evidence, name: str, required: str, site: str | None, measu
     short = tuple(seed for seed, gain in gains.items() if not gain > margin and seed not in diverged)
     missing = tuple(seed for seed in evidence.seeds if seed not in gains and seed not in diverged)
     found = [
-        f"{words} {_named(seeds)}."
+        f"{words} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
         for words, seeds in (("The baseline diverged in", diverged), ("Not so in", short), ("Not measured in", missing))
         if seeds
     ]
@@ -333,10 +309,6 @@ def _check(evidence: Evidence, name: str, required: str, site: str | None, measu
     return Check(name, sentence, number(sample.mean), low, high, margin, ok, len(gains), diverged)
 
 
-def _named(seeds: Sequence[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
 When = Literal["final", "best_valid", "matched_train"]
 
 
@@ -344,15 +316,6 @@ class EffectReading(NamedTuple):
     """One seed's effect, and the ids of the runs that it was read from."""
 
     value: float
-    runs: frozenset[str]
-
-
-class LossPair(NamedTuple):
-    """The loss of an edited run and of its baseline in nats, and the loss at initialisation."""
-
-    edited: float
-    baseline: float
-    initial: float
     runs: frozenset[str]
 
 
@@ -367,71 +330,55 @@ def read(
         readings = [read(leaf, evidence, seed, when, variant) for _, leaf in effect.terms]
         weights = [weight for weight, _ in effect.terms]
         return _join(readings, lambda values: float(np.dot(weights, values)))
-    if isinstance(effect, LossChange):
-        return _loss_change(effect, evidence, seed, when, variant)
-    if isinstance(effect, LearnedFraction):
-        return _learned(effect, evidence, seed, when, variant)
-    if when != "final":
-        return None
-    if isinstance(effect, CurveDistance):
-        return _curve_distance(effect, evidence, seed, variant)
-    if isinstance(effect, (RewindRise, RewindChange)):
-        return _rewind_rise(effect, evidence, seed)
-    assert isinstance(effect, SiteMean), "a statistic of one model has no seeds"
-    return _site_mean(effect, evidence, seed)
+    if isinstance(effect, (LossChange, LearnedFraction)):
+        return _read_losses(effect, evidence, seed, when, variant)
+    assert not isinstance(effect, Statistic), "a statistic of one model has no seeds"
+    return None if when != "final" else _read_measures(effect, evidence, seed, variant)
 
 
 def above_unigram(effect: Effect, evidence: Evidence, seed: int) -> EffectReading | None:
     """(L_unigram − L) / (L_unigram − L_baseline) of a learned fraction's runs; null for every other effect, and for itself."""
     if not isinstance(effect, LearnedFraction) or isinstance(effect, AboveUnigram):
         return None
-    own = AboveUnigram(effect.label, effect.sites, effect.split)
-    return _learned(own, evidence, seed, "final", "plain")
+    return read(AboveUnigram(effect.label, effect.sites, effect.split), evidence, seed)
 
 
-def _loss_change(effect: LossChange, evidence: Evidence, seed: int, when: When, variant: str) -> EffectReading | None:
-    def change(pair: LossPair) -> EffectReading:
-        value = pair.edited - pair.baseline
-        return EffectReading(abs(value) if effect.absolute else value, pair.runs)
+def _read_losses(
+    effect: LossChange | LearnedFraction, evidence: Evidence, seed: int, when: When, variant: str
+) -> EffectReading | None:
+    """A change of the loss, or how far from the start to the baseline the edited run came.
 
-    kind = variant if effect.edit == "attack" else "plain"
-    pairs = _pairs(evidence, seed, effect.edit, effect.label, effect.sites, effect.split, when, kind)
-    return _mean(None if pair is None else change(pair) for pair in pairs)
-
-
-def _learned(effect: LearnedFraction, evidence: Evidence, seed: int, when: When, variant: str) -> EffectReading | None:
-    if when == "matched_train":
-        return None  # where both came down to the same train loss, both learned the same: a fraction of about 1
-    pairs = _pairs(evidence, seed, "attack", effect.label, effect.sites, effect.split, when, variant)
-    words_alone = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
-    above = isinstance(effect, AboveUnigram)
-    return _mean(_fraction(pair, words_alone if above else None if pair is None else pair.initial) for pair in pairs)
-
-
-def _fraction(pair: LossPair | None, start: float | None) -> EffectReading | None:
-    """How far from `start` to the baseline the edited run came; null where the baseline itself came nowhere."""
-    if pair is None or start is None or start <= pair.baseline:
+    Where both came down to the same train loss, both learned the same, so that there is no fraction to read; nor is there
+    one where the baseline itself came nowhere.
+    """
+    edit = effect.edit if isinstance(effect, LossChange) else "attack"
+    if isinstance(effect, LearnedFraction) and when == "matched_train":
         return None
-    return EffectReading((start - pair.edited) / (start - pair.baseline), pair.runs)
+    words_alone = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
+
+    def one(site: str) -> EffectReading | None:
+        run = evidence.run(seed, edit, effect.label, site, variant if edit == "attack" else "plain")
+        pair = _loss_pair(run, evidence.baseline(seed), effect.split, when)
+        if pair is None:
+            return None
+        edited, baseline, initial, runs = pair
+        if isinstance(effect, LossChange):
+            return EffectReading(abs(edited - baseline) if effect.absolute else edited - baseline, runs)
+        start = words_alone if isinstance(effect, AboveUnigram) else initial
+        if start is None or start <= baseline:
+            return None
+        return EffectReading((start - edited) / (start - baseline), runs)
+
+    return _mean(one(site) for site in effect.sites)
 
 
-def _pairs(
-    evidence: Evidence,
-    seed: int,
-    edit: str,
-    label: str | None,
-    sites: Sequence[str],
-    split: str,
-    when: When,
-    variant: str,
-) -> list[LossPair | None]:
-    base = evidence.baseline(seed)
-    edited = (evidence.run(seed, edit, label, site, variant) for site in sites)
-    return [_pair(run, base, split, when) for run in edited]
+def _loss_pair(
+    edited: TrainedRun | None, base: TrainedRun | None, split: str, when: When
+) -> tuple[float, float, float, frozenset[str]] | None:
+    """Losses on `split` of the edited run, of its baseline and at initialisation in nats, and the ids of both runs.
 
-
-def _pair(edited: TrainedRun | None, base: TrainedRun | None, split: str, when: When) -> LossPair | None:
-    """Both losses on `split`; the baseline is read no later than the last epoch of the edited run."""
+    The baseline is read no later than the last epoch of the edited run.
+    """
     if edited is None or base is None or not {"train", "valid"} <= edited.curves.keys() & base.curves.keys():
         return None
     last = len(edited.curves[split]) - 1
@@ -443,18 +390,15 @@ def _pair(edited: TrainedRun | None, base: TrainedRun | None, split: str, when: 
     mine, other = (train, base_train) if split == "train" else (valid, base_valid)
     runs = frozenset((edited.run, base.run))
     if when == "final":
-        return LossPair(mine[-1], other[-1], other[0], runs)
+        return (mine[-1], other[-1], other[0], runs)
     if when == "best_valid":
-        return LossPair(mine[_best(valid)], other[_best(base_valid)], other[0], runs)
+        # the trained epoch with the lowest validation loss, the first of several
+        best, base_best = (1 + int(np.argmin(curve[1:])) for curve in (valid, base_valid))
+        return (mine[best], other[base_best], other[0], runs)
     if split == "train":
         return None
     level = max(train[-1], base_train[-1])
-    return LossPair(at_level(train, valid, level), at_level(base_train, base_valid, level), other[0], runs)
-
-
-def _best(valid: LossCurve) -> int:
-    """The trained epoch with the lowest validation loss, the first of several."""
-    return 1 + int(np.argmin(valid[1:]))
+    return (at_level(train, valid, level), at_level(base_train, base_valid, level), other[0], runs)
 
 
 def at_level(train: LossCurve, valid: LossCurve, level: float) -> float:
@@ -467,47 +411,41 @@ def at_level(train: LossCurve, valid: LossCurve, level: float) -> float:
     return float(valid[before] + share * (valid[reached] - valid[before]))
 
 
-def _curve_distance(effect: CurveDistance, evidence: Evidence, seed: int, variant: str) -> EffectReading | None:
-    def distance(layer: int, label: str) -> EffectReading | None:
-        runs = [evidence.run(seed, "attack", label, f"{c}@{layer}", variant) for c in effect.pair]
+def _read_measures(
+    effect: CurveDistance | SiteMean | RewindRise | RewindChange, evidence: Evidence, seed: int, variant: str
+) -> EffectReading | None:
+    """A distance of curves, or what was measured at sites of the baseline."""
+    base = evidence.baseline(seed)
+
+    def distance(layer: int, label: str, curves_of: CurveDistance) -> EffectReading | None:
+        runs = [evidence.run(seed, "attack", label, f"{c}@{layer}", variant) for c in curves_of.pair]
         curves = [run.curves[effect.split] for run in runs if run is not None and effect.split in run.curves]
         if len(curves) < 2 or len(curves[0]) != len(curves[1]):
             return None
-        x, y = (_stretched(c) for c in curves) if effect.standardised else curves
+        x, y = map(_stretched, curves) if curves_of.standardised else curves
         return EffectReading(float(np.mean(np.abs(x - y)[1:])), frozenset(run.run for run in runs if run is not None))
 
-    return _mean(distance(layer, label) for layer, label in product(effect.layers, effect.labels))
+    if isinstance(effect, CurveDistance):
+        return _mean(distance(layer, label, effect) for layer, label in product(effect.layers, effect.labels))
+    if base is None:
+        return None
+    ids = frozenset((base.run,))
+    if isinstance(effect, SiteMean):
+        values = [evidence.measured(seed, site, effect.measure, effect.split) for site in effect.sites]
+        shown = [abs(v) if effect.absolute and v is not None else v for v in values]
+    elif {effect.split, "train"} <= base.curves.keys():
+        scale = 1.0 if isinstance(effect, RewindChange) else base.curves["train"][-1]
+        losses = [evidence.measured(seed, site, "rewind_loss_nats", effect.split, 0.0) for site in effect.sites]
+        shown = [None if loss is None else (loss - base.curves[effect.split][-1]) / scale for loss in losses]
+    else:
+        return None
+    return _mean(None if value is None else EffectReading(value, ids) for value in shown)
 
 
 def _stretched(curve: LossCurve) -> LossCurve:
     """The curve between 0 (its lowest) and 1 (its highest); a flat one never came down, so it is 1 throughout."""
     low, high = curve.min(), curve.max()
     return (curve - low) / (high - low) if high > low else np.ones_like(curve)
-
-
-def _site_mean(effect: SiteMean, evidence: Evidence, seed: int) -> EffectReading | None:
-    def one(site: str) -> EffectReading | None:
-        value = evidence.measured(seed, site, effect.measure, effect.split)
-        base = evidence.baseline(seed)
-        if value is None or base is None:
-            return None
-        return EffectReading(abs(value) if effect.absolute else value, frozenset((base.run,)))
-
-    return _mean(one(site) for site in effect.sites)
-
-
-def _rewind_rise(effect: RewindRise | RewindChange, evidence: Evidence, seed: int) -> EffectReading | None:
-    base = evidence.baseline(seed)
-    if base is None or not {effect.split, "train"} <= base.curves.keys():
-        return None
-    final = base.curves[effect.split][-1]
-    scale = 1.0 if isinstance(effect, RewindChange) else base.curves["train"][-1]
-
-    def one(site: str) -> EffectReading | None:
-        loss = evidence.measured(seed, site, "rewind_loss_nats", effect.split, 0.0)
-        return None if loss is None else EffectReading((loss - final) / scale, frozenset((base.run,)))
-
-    return _mean(one(site) for site in effect.sites)
 
 
 def _mean(readings: Iterable[EffectReading | None]) -> EffectReading | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from trisect.claims.verdicts import UNDECIDED, ClaimColumns, Decided, TestedPart, decide, slack
+from trisect.claims.verdicts import UNDECIDED, ClaimColumns, Decided, TestedPart, claim_rows, slack
 from trisect.core.claim import Claim, Combination, Effect, Part, Source, Statistic
-from trisect.core.files import canonical
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.stats.bootstrap import percentile_tested
@@ -82,56 +81,47 @@ def judge_sampled(
     Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Where no draw
     moves a statistic p is that of the draws, 1 / (R + 1); one seed gives no verdict; what no outcome could decide is said so.
     """
-    drawn = Drawn(n, n if groups is None else min(n, groups), source.unit)
-    runs = canonical(dict(about))
-    tested = [
-        tuple(
-            _test(part, replicates, estimates, _drawn(part, drawn, each or {}), source, own or {})
-            for part in claim.parts
+    rest = Drawn(n, n if groups is None else min(n, groups), source.unit)
+
+    def test(part: Part) -> SampledPart:
+        of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
+        seeds = [one.seeds for one in of if one.seeds is not None]
+        drawn = Drawn(min(one.n for one in of), min(one.groups for one in of), rest.unit, min(seeds, default=None))
+        effect = _value(part.effect, estimates)
+        known = effect is not None and bool(np.isfinite(effect))
+        found = _value(part.effect, replicates) if known else None
+        values = np.asarray([] if found is None else found, dtype=float)
+        alone = (own or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
+        barred = _barred(values, drawn, ALPHA / source.family, alone) if known and len(values) else NOT_MEASURED
+        tested = percentile_tested(
+            float(effect) if known and effect is not None else None,
+            values,
+            drawn.n,
+            drawn.groups,
+            part.direction,
+            part.bound,
+            source.family,
+            barred,
         )
-        for claim in source.claims
-    ]
-    rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(
-        source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
-    ):
-        named = {"source": source.key, "claim": claim.id, "runs": runs, "revision": source.revision}
-        rows.append({**named, "sentence": claim.sentence, **_whole(whole, source.family)})
-        rows += [{**named, **test.row()} for test in parts]
-    return frame("claims", rows)
+        if alone is not None and barred is None:
+            tested = replace(tested, p=alone.p, n=alone.n)
+        return SampledPart(part, tested, barred, drawn, alone)
+
+    def whole_row(whole: Decided[SampledPart]) -> ClaimColumns:
+        alone = (
+            whole.weakest.own if whole.barred is None else None
+        )  # a test over layers: more texts would not decide it
+        reason = whole.barred or (UNDECIDED if alone is None else f"{OPEN} {alone.n} {alone.unit}s")
+        more = whole.undecided and alone is None and more_helps(whole.barred)
+        needed = _needed(whole.deciding, source.family) if more else None
+        return whole.row(reason, needed, whole.weakest.drawn.n)
+
+    tested = [tuple(map(test, claim.parts)) for claim in source.claims]
+    return frame("claims", claim_rows(source, tested, whole_row, NOT_MEASURED, about=about))
 
 
-def _drawn(part: Part, rest: Drawn, each: Mapping[str, Drawn]) -> Drawn:
-    """What the statistics of a part were drawn from."""
-    own = [each.get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
-    seeds = [one.seeds for one in own if one.seeds is not None]
-    return Drawn(min(one.n for one in own), min(one.groups for one in own), rest.unit, min(seeds, default=None))
-
-
-def _test(
-    part: Part,
-    replicates: Mapping[str, Reals],
-    estimates: Mapping[str, float],
-    drawn: Drawn,
-    source: Source,
-    own: Mapping[str, UnitTest],
-) -> SampledPart:
-    effect = _value(part.effect, estimates)
-    known = effect is not None and bool(np.isfinite(effect))
-    found = _value(part.effect, replicates) if known else None
-    values = np.asarray([] if found is None else found, dtype=float)
-    alone = own.get(part.effect.name) if isinstance(part.effect, Statistic) else None
-    barred = NOT_MEASURED if not known or not len(values) else _barred(values, drawn, source, alone)
-    mean = float(effect) if known and effect is not None else None
-    tested = percentile_tested(mean, values, drawn.n, drawn.groups, part.direction, part.bound, source.family, barred)
-    if alone is not None and barred is None:
-        tested = replace(tested, p=alone.p, n=alone.n)
-    return SampledPart(part, tested, barred, drawn, alone)
-
-
-def _barred(values: Reals, drawn: Drawn, source: Source, alone: UnitTest | None) -> str | None:
+def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> str | None:
     """Why a statistic that was measured decides nothing, or null."""
-    level = ALPHA / source.family
     if drawn.n < LEAST:
         return too_few(drawn.n, drawn.unit)
     if drawn.seeds == 1:
@@ -159,20 +149,6 @@ def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) ->
             return None
         parts.append(weight * np.asarray(values[leaf.name], dtype=float))
     return sum(parts[1:], parts[0])
-
-
-def _whole(whole: Decided[SampledPart], family: int) -> ClaimColumns:
-    measured = all(test.tested.effect is not None for test in whole.deciding)
-    own = whole.weakest.own if whole.barred is None else None  # a test over layers: more texts would not decide it
-    reason = whole.barred or (UNDECIDED if own is None else f"{OPEN} {own.n} {own.unit}s")
-    more = whole.undecided and own is None and more_helps(whole.barred)
-    return {
-        **(whole.weakest.columns() if measured else {}),
-        **whole.row(),
-        "n": whole.weakest.drawn.n,
-        "reason": reason if whole.undecided else None,
-        "seeds_needed": _needed(whole.deciding, family) if more else None,
-    }
 
 
 def more_helps(reason: str | None) -> bool:
@@ -208,12 +184,8 @@ HEAD_BY_HEAD = (
 )
 
 
-class PartOfModels(NamedTuple):
-    """What models have of one part: a number each, why no verdict may rest on it or null, and whether each is of its weakest head."""
-
-    values: Sequence[float]
-    barred: str | None
-    by_head: bool = False
+# what models have of a part: a number each, why no verdict may rest on it or null, and whether each is of its weakest head
+PartOfModels: TypeAlias = tuple[Sequence[float], str | None, bool]
 
 
 @dataclass(frozen=True)
@@ -249,7 +221,7 @@ def judge_models(
 
     def read(claim: Claim, part: Part) -> PartOfModels:
         assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
-        return PartOfModels(values.get(part.effect.name, ()), (barred or {}).get(part.effect.name))
+        return values.get(part.effect.name, ()), (barred or {}).get(part.effect.name), False
 
     return frame("claims", _judged(source, read, about))
 
@@ -263,11 +235,17 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
     may support a claim and cannot refute it. `about` stands in the column `runs`; the column `over` says that `n` counts models.
     """
     rows: list[ClaimColumns] = []
-    for source in _sources(claims[0]):
+    known = {source.key: source for source in SOURCES}
+    for source in (known[key] for key in claims[0]["source"].unique(maintain_order=True)):
 
         def read(claim: Claim, part: Part, key: str = source.key) -> PartOfModels:
+            """What is tested against a null of each head has p and no spread."""
             mine = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
-            return _of_models([row for one in claims for row in one.filter(*mine).iter_rows(named=True)])
+            of = [row for one in claims for row in one.filter(*mine).iter_rows(named=True)]
+            values = [row["effect"] for row in of if row["effect"] is not None]
+            reasons = [row["reason"] for row in of if row["reason"] not in (None, UNDECIDED, ONE_SEED)]
+            why = f"in {reasons.count(reasons[0])} of {len(of)} models: {reasons[0]}" if values and reasons else None
+            return values, why, any(row["p"] is not None and row["spread"] is None for row in of)
 
         rows += [row | {"over": "model"} | _why_missing(row, claims) for row in _judged(source, read, about)]
     return frame("claims", rows)
@@ -282,77 +260,36 @@ def _why_missing(row: ClaimColumns, claims: Sequence[pl.DataFrame]) -> ClaimColu
     return {"reason": said.pop()} if len(said) == 1 else {}
 
 
-def _of_models(rows: Sequence[Mapping[str, Any]]) -> PartOfModels:
-    """One part, given its row in every model's own table; what is tested against a null of each head has p and no spread."""
-    values = [row["effect"] for row in rows if row["effect"] is not None]
-    reasons = [row["reason"] for row in rows if row["reason"] not in (None, UNDECIDED, ONE_SEED)]
-    barred = None
-    if values and reasons:
-        first = reasons[0]
-        barred = f"in {reasons.count(first)} of {len(rows)} models: {first}"
-    by_head = any(row["p"] is not None and row["spread"] is None for row in rows)
-    return PartOfModels(values, barred, by_head)
-
-
-def _sources(claims: pl.DataFrame) -> list[Source]:
-    """The sources whose claims a table holds."""
-    return [s for key in claims["source"].unique(maintain_order=True) for s in SOURCES if s.key == key]
-
-
 def _judged(
     source: Source,
     read: Callable[[Claim, Part], PartOfModels],
     about: Mapping[str, object],
 ) -> list[ClaimColumns]:
-    tested = [
-        tuple(_models_test(part, claim, source, read(claim, part)) for part in claim.parts) for claim in source.claims
-    ]
-    rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(
-        source.claims, tested, decide(tested, NOT_MEASURED, beside=source.beside), strict=True
-    ):
-        named = {
-            "source": source.key,
-            "claim": claim.id,
-            "revision": source.revision,
-            "runs": canonical(dict(about)),
-        }
-        rows.append({**named, "sentence": claim.sentence, **_models_whole(whole, source.family)})
-        rows += [{**named, **test.row()} for test in parts]
-    return rows
+    def test(part: Part, claim: Claim) -> ModelsPart:
+        values, barred, by_head = read(claim, part)
+        sample, reason = summary(values), barred
+        if not sample.n:
+            reason = NOT_MEASURED
+        elif sample.n == 1:
+            reason = ONE_MODEL
+        elif sample.n < claim.least_seeds:
+            reason = f"{claim.least_seeds} models trained alike are asked for, {int(sample.n)} given"
+        untestable = ONE_MODEL if sample.n == 1 else NO_SPREAD_OVER_MODELS
+        tested = t_tested(sample, part.direction, part.bound, source.family, untestable)
+        if barred is not None:
+            tested = replace(tested, p=NO_TEST, reason=barred)
+        elif by_head:
+            tested = replace(tested, p=PValues(tested.p.p_for, NO_TEST.p_against))
+        return ModelsPart(part, tested, reason, sample, by_head)
 
+    def whole_row(whole: Decided[ModelsPart]) -> ClaimColumns:
+        needed = None
+        if whole.undecided and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
+            needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], source.family)
+        return whole.row(whole.why(needed), needed)
 
-def _models_test(part: Part, claim: Claim, source: Source, given: PartOfModels) -> ModelsPart:
-    sample = summary(given.values)
-    reason = given.barred
-    if not sample.n:
-        reason = NOT_MEASURED
-    elif sample.n == 1:
-        reason = ONE_MODEL
-    elif sample.n < claim.least_seeds:
-        reason = f"{claim.least_seeds} models trained alike are asked for, {int(sample.n)} given"
-    tested = t_tested(
-        sample, part.direction, part.bound, source.family, ONE_MODEL if sample.n == 1 else NO_SPREAD_OVER_MODELS
-    )
-    if given.barred is not None:
-        tested = replace(tested, p=NO_TEST, reason=given.barred)
-    elif given.by_head:
-        tested = replace(tested, p=PValues(tested.p.p_for, NO_TEST.p_against))
-    return ModelsPart(part, tested, reason, sample, given.by_head)
-
-
-def _models_whole(whole: Decided[ModelsPart], family: int) -> ClaimColumns:
-    measured = all(test.sample.n > 0 for test in whole.deciding)
-    needed = None
-    if whole.undecided and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
-        needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
-    return {
-        **(whole.weakest.columns() if measured else {}),
-        **whole.row(),
-        "n": min(test.tested.n for test in whole.deciding),
-        "reason": whole.why(needed) if whole.undecided else None,
-        "seeds_needed": needed,
-    }
+    tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
+    return claim_rows(source, tested, whole_row, NOT_MEASURED, about=about)
 
 
 NO_NULL = "heads are as wide as the model, so that random ones overlap as much"
@@ -396,42 +333,33 @@ def judge_heads(
     why = {} if isinstance(missing, str) else missing
     rest = missing if isinstance(missing, str) else NOT_MEASURED
 
-    def reason(part: Part) -> str:
-        return why.get(part.effect.name, rest) if isinstance(part.effect, Statistic) else rest
+    def test(part: Part) -> TestedPart:
+        assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
+        given = found.get(part.effect.name)
+        if given is None:
+            reason = why.get(part.effect.name, rest)
+            return TestedPart(part, Tested(reason=reason), reason)
+        if isinstance(given, Against):
+            return _against_null(part, given)
+        barred = None
+        if not np.isfinite(given.effect):
+            barred = NOT_MEASURED
+        elif given.n < LEAST:
+            barred = too_few(given.n, given.unit)
+        tested = percentile_tested(
+            number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, source.family, barred
+        )
+        return TestedPart(part, tested, barred)
 
-    tested = [tuple(_heads_test(part, found, source, reason(part)) for part in claim.parts) for claim in source.claims]
-    whole_claims = decide(tested, {rest, *why.values()}, beside=source.beside)
-    rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(source.claims, tested, whole_claims, strict=True):
-        named = {
-            "source": source.key,
-            "claim": claim.id,
-            "runs": canonical(dict(about)),
-            "revision": source.revision,
-        }
-        rows.append({**named, "sentence": claim.sentence, **_heads_whole(whole)})
-        rows += [{**named, **test.row()} for test in parts]
-    return frame("claims", rows)
+    def whole_row(whole: Decided[TestedPart]) -> ClaimColumns:
+        """How many heads would decide is not said: a model has the heads that it has."""
+        reason = whole.barred or UNDECIDED
+        if whole.barred is None and whole.p < ALPHA:
+            reason = f"p is {whole.p:.2g}, and {whole.p_holm:.2g} after Holm's correction over its source's claims"
+        return whole.row(reason, None)
 
-
-def _heads_test(
-    part: Part, found: Mapping[str, Against | ResampledHeads], source: Source, missing: str = NOT_MEASURED
-) -> TestedPart:
-    assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
-    given = found.get(part.effect.name)
-    if given is None:
-        return TestedPart(part, Tested(reason=missing), missing)
-    if isinstance(given, Against):
-        return _against_null(part, given)
-    barred = None
-    if not np.isfinite(given.effect):
-        barred = NOT_MEASURED
-    elif given.n < LEAST:
-        barred = too_few(given.n, given.unit)
-    tested = percentile_tested(
-        number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, source.family, barred
-    )
-    return TestedPart(part, tested, barred)
+    tested = [tuple(map(test, claim.parts)) for claim in source.claims]
+    return frame("claims", claim_rows(source, tested, whole_row, {rest, *why.values()}, about=about))
 
 
 def _against_null(part: Part, given: Against) -> TestedPart:
@@ -443,24 +371,3 @@ def _against_null(part: Part, given: Against) -> TestedPart:
     low, high, low_family, high_family = (number(end) for end in given.ends[:, weakest])
     effect, n = float(given.effects[weakest]), len(given.effects)
     return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
-
-
-def _why(whole: Decided[TestedPart]) -> str:
-    """Why a claim is open: what bars it, the correction over its source where that alone keeps it open, or its spread."""
-    if whole.barred is None and whole.p < ALPHA:
-        return f"p is {whole.p:.2g}, and {whole.p_holm:.2g} after Holm's correction over its source's claims"
-    return whole.barred or UNDECIDED
-
-
-def _heads_whole(whole: Decided[TestedPart]) -> ClaimColumns:
-    """The row of the claim as a whole: its verdict, and the effect of its weakest part.
-
-    How many heads would decide is not said: a model has the heads that it has.
-    """
-    measured = all(test.tested.effect is not None for test in whole.deciding)
-    return {
-        **(whole.weakest.columns() if measured else {}),
-        **whole.row(),
-        "n": min(test.tested.n for test in whole.deciding),
-        "reason": _why(whole) if whole.undecided else None,
-    }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,6 @@ from trisect.claims.evidence import (
     AT_FLOOR,
     EffectReading,
     Evidence,
-    When,
     above_unigram,
     checks,
     collapsed_runs,
@@ -22,7 +21,6 @@ from trisect.claims.evidence import (
     is_attack,
     off_floor,
     read,
-    reads_collapsed,
 )
 from trisect.core.claim import (
     Claim,
@@ -36,6 +34,7 @@ from trisect.core.claim import (
     SiteMean,
     Source,
 )
+from trisect.core.files import canonical
 from trisect.core.finding import NOT_TESTED
 from trisect.core.methods import VARIANTS
 from trisect.core.study_data import StudyAbout
@@ -118,9 +117,22 @@ class Decided(Generic[T]):
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
 
-    def row(self) -> ClaimColumns:
-        """The columns of the claim as a whole that every kind of evidence has."""
-        return {"decides": True, "p": self.p, "p_holm": self.p_holm, "verdict": self.verdict}
+    def row(self, reason: str | None, needed: int | None, n: int | None = None) -> ClaimColumns:
+        """The row of the claim as a whole: its verdict, and the effect of its weakest part where all parts were measured.
+
+        `reason` stands there where there is no verdict; `n` is else the least of the parts'.
+        """
+        measured = all(test.tested.effect is not None for test in self.deciding)
+        return {
+            **(self.weakest.columns() if measured else {}),
+            "decides": True,
+            "p": self.p,
+            "p_holm": self.p_holm,
+            "verdict": self.verdict,
+            "n": min(test.tested.n for test in self.deciding) if n is None else n,
+            "reason": reason if self.undecided else None,
+            "seeds_needed": needed,
+        }
 
     @property
     def undecided(self) -> bool:
@@ -138,7 +150,11 @@ class Decided(Generic[T]):
 
         One of which no test can be made speaks neither for the claim nor against it: a part that speaks against it comes before.
         """
-        return max(self.deciding, key=lambda t: (_doubt(t), -t.tested.p_against, -t.slack))
+
+        def doubt(test: T) -> tuple[float, float, float]:
+            return test.tested.p_for if test.tested.reason is None else 0.5, -test.tested.p_against, -test.slack
+
+        return max(self.deciding, key=doubt)
 
 
 def decide(
@@ -169,9 +185,28 @@ def decide(
     ]
 
 
-def _doubt(test: TestedPart) -> float:
-    """Near 1 where a part speaks against its claim, near 0 where it speaks for it."""
-    return test.tested.p_for if test.tested.reason is None else 0.5
+def claim_rows(
+    source: Source,
+    tested: Sequence[tuple[T, ...]],
+    whole_row: Callable[[Decided[T]], ClaimColumns],
+    missing: str | Collection[str],
+    everywhere: str | None = None,
+    about: Mapping[str, object] | None = None,
+) -> list[ClaimColumns]:
+    """The rows of one source: for each claim one for the whole, as `whole_row` makes it, and one for each part.
+
+    `about` is what the verdicts speak of and stands in the column `runs` of all of them.
+    """
+    shared: ClaimColumns = {"source": source.key, "revision": source.revision}
+    if about is not None:
+        shared["runs"] = canonical(dict(about))
+    rows: list[ClaimColumns] = []
+    wholes = decide(tested, missing, everywhere, source.beside)
+    for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
+        named = {**shared, "claim": claim.id}
+        rows.append({**named, "sentence": claim.sentence, **whole_row(whole)})
+        rows += [{**named, **test.row()} for test in parts]
+    return rows
 
 
 def slack(part: Part, effect: float) -> float:
@@ -195,13 +230,15 @@ INTERCHANGED = "interchange_own"
 
 @dataclass(frozen=True)
 class SeedPart(TestedPart):
-    """A part with its paired differences in short, and what a card shows beside its test."""
+    """A part with its paired differences in short, what a card shows beside its test, and which of its runs went wrong."""
 
     sample: Sample
     best_valid: float | None
     matched_train: float | None
     above_unigram: float | None
     runs: frozenset[str]
+    diverged: frozenset[str]
+    collapsed: frozenset[str]
 
     @property
     def early_stopping(self) -> bool | None:
@@ -211,35 +248,53 @@ class SeedPart(TestedPart):
             return None
         return any((slack(self.part, x) > 0) != (self.slack > 0) for x in readings)
 
+    def columns(self) -> ClaimColumns:
+        """The columns of every part, and those that only evidence over seeds has: earlier readings, and runs."""
+        return {
+            **super().columns(),
+            "effect_best_valid": self.best_valid,
+            "effect_matched_train": self.matched_train,
+            "early_stopping": self.early_stopping,
+            "above_unigram": self.above_unigram,
+            **_run_columns([self]),
+        }
 
-class Context(NamedTuple):
-    """What every part is judged against: the evidence, what bars all claims, the study's ε, how many pairs were interchanged
-    (null: none), and which runs went wrong.
-    """
 
-    evidence: Evidence
-    everywhere: str | None
-    epsilon: float
-    pairs: int | None
-    diverged: frozenset[str]
-    collapsed: frozenset[str]
+def _run_columns(parts: Sequence[SeedPart]) -> ClaimColumns:
+    """The runs behind parts, and how many of these diverged and collapsed."""
+    runs, diverged, collapsed = (
+        frozenset().union(*ids) for ids in zip(*((p.runs, p.diverged, p.collapsed) for p in parts), strict=True)
+    )
+    return {"diverged": len(diverged), "collapsed": len(collapsed), "runs": json.dumps(sorted(runs))}
 
 
 def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame:
     """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
 
     `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
-    are. A source about ties is judged where something was tied: other studies do not ask it.
+    are. A source about ties is judged where something was tied: other studies do not ask it. A claim that a rule bars from
+    a verdict stays in the family with p = 1.
     """
     evidence = gather(tables, depth(about))
-    diverged = frozenset(run.run for run in evidence.trained.values() if run.diverged)
-    collapsed = collapsed_runs(evidence)
-    context = Context(evidence, barred_everywhere(evidence), _epsilon(about), _pairs(about), diverged, collapsed)
+    everywhere, collapsed = barred_everywhere(evidence), collapsed_runs(evidence)
     rows: list[ClaimColumns] = []
     for source in asked(evidence):
         family = source.family
-        tested = [tuple(_test(part, claim, context, family) for part in claim.parts) for claim in source.claims]
-        rows += _judge_source(source, tested, context)
+
+        def whole_row(whole: Decided[SeedPart], family: int = family) -> ClaimColumns:
+            needed = None
+            if whole.undecided and whole.barred is None:
+                needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
+            found = whole.row(whole.why(needed), needed)
+            flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
+            found["early_stopping"] = any(flags) if flags and "early_stopping" in found else None
+            return found | _run_columns(whole.deciding)
+
+        tested = [
+            tuple(_test(part, claim, evidence, about, collapsed, family) for part in claim.parts)
+            for claim in source.claims
+        ]
+        rows += claim_rows(source, tested, whole_row, NOT_MEASURED, everywhere)
     return frame("claims", rows)
 
 
@@ -270,51 +325,46 @@ def barred_everywhere(evidence: Evidence) -> str | None:
     return NOT_CHECKED if any(check.n < max(1, len(evidence.seeds)) for check in found) else NOT_IN_USE
 
 
-def _epsilon(about: StudyAbout) -> float:
-    rewind = about.get("experiment", {}).get("rewind")
-    return EPSILON if rewind is None else float(rewind["epsilon"])
-
-
-def _pairs(about: StudyAbout) -> int | None:
-    return (about.get("experiment", {}).get("interchange") or {}).get("pairs")
-
-
-def _test(part: Part, claim: Claim, context: Context, family: int) -> SeedPart:
-    evidence, epsilon = context.evidence, context.epsilon
+def _test(
+    part: Part, claim: Claim, evidence: Evidence, about: StudyAbout, collapsed: frozenset[str], family: int
+) -> SeedPart:
+    """The test of a part over seeds, and the first rule that bars a verdict from resting on it."""
     readings = {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
+    runs = frozenset[str]().union(*(r.runs for r in readings.values()))
     sample = summary([r.value for r in readings.values()])
-    if (pairs := context.pairs) is not None and sample.n > 1 and all(_is_share(leaf) for leaf in part.leaves()):
+    leaves = list(part.leaves())
+    measures = [leaf.measure for leaf in leaves if isinstance(leaf, SiteMean)]
+    # shares of pairs: drawing the pairs leaves them open even where they are the same in every seed
+    pairs = (about.get("experiment", {}).get("interchange") or {}).get("pairs")
+    if pairs is not None and sample.n > 1 and [m[:12] for m in measures] == ["interchange_"] * len(leaves):
         sample = sample._replace(spread=max(sample.spread, least_spread(float(sample.mean), pairs)))
-    critical = [leaf for leaf in part.leaves() if isinstance(leaf, SiteMean) and leaf.measure == "criticality"]
+    critical = [leaf for leaf in leaves if isinstance(leaf, SiteMean) and leaf.measure == "criticality"]
+    rewind = about.get("experiment", {}).get("rewind")
     barred = None
     if not readings:
         barred = NOT_MEASURED
     elif 1 < sample.n < claim.least_seeds:
         barred = f"{claim.least_seeds} seeds are asked for, {int(sample.n)} run"
-    elif critical and epsilon != EPSILON:
+    elif critical and rewind is not None and float(rewind["epsilon"]) != EPSILON:
         barred = OTHER_EPSILON
     elif critical and _at_floor(critical, evidence, tuple(readings)):
         barred = AT_FLOOR
     elif claim.floored and (reason := off_floor(claim, evidence)):
         barred = reason
-    elif reads_collapsed(part, frozenset().union(*(r.runs for r in readings.values())) & context.collapsed):
-        barred = STOPPED
-    untestable = ONE_SEED if sample.n == 1 else NO_SPREAD
+    elif isinstance(part.effect, (Combination, CurveDistance)) and runs & collapsed and any(map(is_attack, leaves)):
+        barred = STOPPED  # a contrast of attacked components, labels or layers
     return SeedPart(
         part,
-        t_tested(sample, part.direction, part.bound, family, untestable),
+        t_tested(sample, part.direction, part.bound, family, ONE_SEED if sample.n == 1 else NO_SPREAD),
         barred,
         sample,
-        _early(part, evidence, tuple(readings), "best_valid"),
-        _early(part, evidence, tuple(readings), "matched_train"),
+        _mean_of([read(part.effect, evidence, seed, "best_valid") for seed in readings]),
+        _mean_of([read(part.effect, evidence, seed, "matched_train") for seed in readings]),
         _mean_of([above_unigram(part.effect, evidence, seed) for seed in readings]),
-        frozenset().union(*(r.runs for r in readings.values())),
+        runs,
+        runs & frozenset(run.run for run in evidence.trained.values() if run.diverged),
+        runs & collapsed,
     )
-
-
-def _is_share(leaf: Leaf) -> bool:
-    """Whether it is a share of pairs, which drawing the pairs leaves open even where it is the same in every seed."""
-    return isinstance(leaf, SiteMean) and leaf.measure.startswith("interchange_")
 
 
 def _at_floor(leaves: Sequence[SiteMean], evidence: Evidence, seeds: Sequence[int]) -> bool:
@@ -324,61 +374,10 @@ def _at_floor(leaves: Sequence[SiteMean], evidence: Evidence, seeds: Sequence[in
     return sum(value in (0.0, 1.0) for value in values) > len(values) / 2
 
 
-def _early(part: Part, evidence: Evidence, seeds: Sequence[int], when: When) -> float | None:
-    return _mean_of([read(part.effect, evidence, seed, when) for seed in seeds])
-
-
 def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
     """The mean over seeds, or null when any seed lacks it."""
     values = [reading.value for reading in readings if reading is not None]
     return sum(values) / len(values) if values and len(values) == len(readings) else None
-
-
-def _judge_source(source: Source, tested: Sequence[tuple[SeedPart, ...]], context: Context) -> list[ClaimColumns]:
-    """Rows of one source; a claim that a rule bars from a verdict stays in the family with p = 1."""
-    family = source.family
-    wholes = decide(tested, NOT_MEASURED, context.everywhere, source.beside)
-    rows: list[ClaimColumns] = []
-    for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
-        named = {"source": source.key, "claim": claim.id, "revision": source.revision}
-        rows.append({**named, "sentence": claim.sentence, **_whole_row(whole, family, context)})
-        rows += [{**named, **test.row(), **_beside(test, context)} for test in parts]
-    return rows
-
-
-def _whole_row(whole: Decided[SeedPart], family: int, context: Context) -> ClaimColumns:
-    """The row of the claim as a whole: its verdict, and the effect of its weakest part."""
-    undecided, weakest = whole.undecided, whole.weakest
-    needed = None
-    if undecided and whole.barred is None:
-        needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
-    measured = all(test.sample.n > 0 for test in whole.deciding)
-    runs = frozenset().union(*(test.runs for test in whole.deciding))
-    flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
-    return {
-        **({**weakest.columns(), **_beside(weakest, context)} if measured else {}),
-        **whole.row(),
-        "n": min(test.tested.n for test in whole.deciding),
-        "reason": whole.why(needed) if undecided else None,
-        "seeds_needed": needed,
-        "early_stopping": any(flags) if flags and measured else None,
-        "diverged": len(runs & context.diverged),
-        "collapsed": len(runs & context.collapsed),
-        "runs": json.dumps(sorted(runs)),
-    }
-
-
-def _beside(test: SeedPart, context: Context) -> ClaimColumns:
-    """The columns that only evidence over seeds has: earlier readings, runs, and how many of these diverged."""
-    return {
-        "effect_best_valid": test.best_valid,
-        "effect_matched_train": test.matched_train,
-        "early_stopping": test.early_stopping,
-        "above_unigram": test.above_unigram,
-        "diverged": len(test.runs & context.diverged),
-        "collapsed": len(test.runs & context.collapsed),
-        "runs": json.dumps(sorted(test.runs)),
-    }
 
 
 CONTROLS = (*VARIANTS[1:], "bounded+site")
@@ -388,13 +387,6 @@ READINGS = (SURVIVES, NOT, SURVIVAL_UNDECIDED, NOTHING)
 SAME = {"nats": MARGIN, "of what the baseline learned": 0.10}
 
 LabelledSite = tuple[str, str]  # label and site
-
-
-class Paired(NamedTuple):
-    """A part's effect by seed with plain attacks and with a control, in the seeds that have both."""
-
-    attack: tuple[float, ...]
-    control: tuple[float, ...]
 
 
 def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame:
@@ -410,21 +402,27 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.
         for claim in source.claims:
             for part in claim.parts:
                 for control in CONTROLS if part.decides else ():
-                    found = _row(part, control, evidence, barred)
-                    rows += [{"source": source.key, "claim": claim.id, **found}] if found else []
+                    if (found := _control_row(part, control, evidence, barred)) is not None:
+                        rows.append({"source": source.key, "claim": claim.id, **found})
     return frame("controls", rows)
 
 
-def _row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow | None:
+def _control_row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow | None:
     kept = _kept(part, control, evidence)
     if kept is None:
         return None
     effect, where = kept
-    paired = _paired(effect, control, evidence)
-    if not paired.attack:
+    both = [
+        (plain.value, other.value)
+        for seed in evidence.seeds
+        if (plain := read(effect, evidence, seed)) is not None
+        and (other := read(effect, evidence, seed, variant=control)) is not None
+    ]
+    if not both:
         return None
-    attack, other = summary(paired.attack), summary(paired.control)
-    difference = summary(np.subtract(paired.attack, paired.control))
+    plain_values, control_values = zip(*both, strict=True)
+    attack, other = summary(plain_values), summary(control_values)
+    difference = summary(np.subtract(plain_values, control_values))
     low, high = t_interval(difference)
     return {
         "part": part.name + (f" (at {', '.join(where)})" if where else ""),
@@ -434,7 +432,7 @@ def _row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow
         "difference": number(difference.mean),
         "low": number(low),
         "high": number(high),
-        "n": len(paired.attack),
+        "n": len(both),
         "reading": SURVIVAL_UNDECIDED if barred else reading(part, control, attack, other, difference),
     }
 
@@ -467,16 +465,6 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
     if same or far < 0:
         return NOT
     return SURVIVES if near > 0 else SURVIVAL_UNDECIDED
-
-
-def _paired(effect: Effect, control: str, evidence: Evidence) -> Paired:
-    both = [
-        (plain.value, other.value)
-        for seed in evidence.seeds
-        if (plain := read(effect, evidence, seed)) is not None
-        and (other := read(effect, evidence, seed, variant=control)) is not None
-    ]
-    return Paired(tuple(plain for plain, _ in both), tuple(other for _, other in both))
 
 
 def _kept(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[str, ...]] | None:
