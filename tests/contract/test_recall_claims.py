@@ -356,10 +356,10 @@ def test_statistics_of_fewer_units_count_with_their_own():
     )
     draws = np.random.default_rng(0).normal(1, 0.1, (2, 500))
     found = {"a": draws[0] + 1, "b": draws[1]}
-    own = {"b": Drawn(50, 4, "name")}
+    own = {"b": Drawn(50, 8, "name")}
     table = judge_sampled(one, found, {"a": 2.0, "b": 1.0}, 400, ABOUT, each=own)
     rows = {r["part"]: r for r in table.iter_rows(named=True)}
     assert (rows["a"]["n"], rows["a − b"]["n"], rows[None]["n"]) == (400, 50, 50)
-    low, high = percentile_interval(found["a"] - found["b"], 4)
+    low, high = percentile_interval(found["a"] - found["b"], 8)
     assert (rows["a − b"]["low"], rows["a − b"]["high"]) == (float(low), float(high))
     assert rows["a − b"]["p"] > rows["a"]["p"]
