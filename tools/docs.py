@@ -8,6 +8,7 @@ import pkgutil
 import re
 import sys
 import textwrap
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -89,25 +90,46 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
+SHARED = 4  # functions that have the same setting, from which on it is explained once
+
+
 def api_page() -> str:
-    """docs/api.md: every experiment's function, with its settings."""
-    parts = ["# The Python API\n\nMade by `make docs` from the experiments' settings and from docstrings.\n"]
-    for one in (*EXPERIMENTS, *UTILITIES):
-        parts.append(f"## trisect.{one.python}\n\n```text\n{one.python}{shown(one)}\n\n{docstring(one)}\n```\n")
+    """docs/api.md: every function of an experiment with its settings, then everything else that `trisect` exports."""
+    functions = (*EXPERIMENTS, *UTILITIES)
+    settings = {one.python: re.findall(r"^    (\w+): (.*)$", docstring(one), re.M) for one in functions}
+    counts = Counter(entry for entries in settings.values() for entry in entries)
+    common = [entry for entry, count in counts.items() if count >= SHARED]
+    parts = [
+        "# The Python API\n\nMade by `make docs` from the experiments' settings and from docstrings. Defaults: `help(trisect.NAME)`.\n"
+    ]
+    parts += ["## Settings of several functions\n", "| setting | is |\n| --- | --- |", *map(row_of_setting, common), ""]
+    for one in functions:
+        text = docstring(one)
+        own = [entry for entry in settings[one.python] if entry not in common]
+        also = [f"`{name}`" for name, _ in (entry for entry in settings[one.python] if entry in common)]
+        parts += [f"## trisect.{one.python}\n\n{text.splitlines()[0]}\n"]
+        parts += ["| setting | is |\n| --- | --- |", *map(row_of_setting, own), ""] if own else []
+        parts += [f"Also {', '.join(also)}.\n"] if also else []
     parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(HOME)]
-    return "\n".join(parts)
-
-
-def measures_page() -> str:
-    """docs/reference/measures.md: measures, and attention by hand, by module."""
-    parts = ["# Measures, and attention by hand\n\nMade by `make docs` from docstrings.\n"]
     for package in (measure, theory):
+        parts.append(f"## {package.__name__}\n\n| function | does |\n| --- | --- |")
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
             module = import_module(f"{package.__name__}.{info.name}")
-            own = [(n, v) for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
-            found = [documented(n, v, "###") for n, v in own if callable(v) and not n.startswith("_")]
-            parts += [f"## {module.__name__}\n\n{(module.__doc__ or '').splitlines()[0]}\n", *found]
+            for name, thing in vars(module).items():
+                if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
+                    parts.append(f"| `{info.name}.{name}` | {cell(inspect.getdoc(thing) or '')} |")
+        parts.append("")
     return "\n".join(parts)
+
+
+def row_of_setting(entry: tuple[str, str]) -> str:
+    """A setting and what it is, as a row of a table."""
+    return f"| `{entry[0]}` | {cell(entry[1])} |"
+
+
+def cell(text: str) -> str:
+    """The first line of a text as a cell of a table."""
+    return text.partition("\n")[0].replace("|", "\\|")
 
 
 def documented(name: str, thing: Any, level: str = "##") -> str:
@@ -125,7 +147,8 @@ def documented(name: str, thing: Any, level: str = "##") -> str:
 def parameter(one: inspect.Parameter) -> str:
     """A parameter with its default, the same on every machine."""
     star = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-    default = "" if one.default is one.empty else f"={re.sub(r' at 0x[0-9a-f]+', '', repr(one.default))}"
+    value = re.sub(r" at 0x[0-9a-f]+", "", repr(one.default))
+    default = "" if one.default is one.empty else f"={value if len(value) <= 24 else '…'}"
     return f"{star}{one.name}{default}"
 
 
@@ -221,7 +244,6 @@ PAGES = {
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
     ROOT / "docs" / "reference" / "tables.md": tables_page,
-    ROOT / "docs" / "reference" / "measures.md": measures_page,
     DECISIONS / "README.md": decisions_page,
     SRC / "__init__.pyi": stub,
 }

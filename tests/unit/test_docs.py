@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import runpy
 from pathlib import Path
@@ -175,6 +176,36 @@ def test_the_numbers_of_one_head_are_the_tools():
     numbers = set(re.findall(r"\d\.\d{2,3}", page))
     assert len(numbers) > 10
     assert not numbers - set(re.findall(r"\d\.\d{2,3}", printed))
+
+
+ENDINGS = re.compile(r"_(low_nats|high_nats|low|high|p_holm|p|z|null|sd|nats|words|within|layers)$")
+
+
+def measured_names(record: object) -> set[str]:
+    """Every name in a column `measure` of a golden record."""
+    if isinstance(record, list):
+        return set().union(*map(measured_names, record))
+    if not isinstance(record, dict):
+        return set()
+    column = record["columns"].get("measure", []) if isinstance(record.get("columns"), dict) else []
+    names = [run[0] for run in column["runs"]] if isinstance(column, dict) else column
+    return {name for name in names if name}.union(*map(measured_names, record.values()))
+
+
+def stem_known(name: str, known: set[str]) -> bool:
+    """Whether a name, with fewer and fewer of its endings, is among the known ones."""
+    while name not in known and (ending := ENDINGS.search(name)):
+        name = name[: ending.start()]
+    return name in known or name.startswith("auroc_")
+
+
+def test_every_measure_of_a_table_stands_in_the_reference():
+    page = (ROOT / "docs" / "reference" / "measures.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"`([a-z_ ]+)`", page))
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "tests/golden/commands").glob("*.json")]
+    names = measured_names(records)
+    assert len(names) > 100
+    assert not {name for name in names if not stem_known(name, known)}
 
 
 def test_decisions_are_few_and_short():
