@@ -1,6 +1,6 @@
 """Memory of norms, profile, ablate and patch on large models beside that of the model's plain forward pass.
 
-python bench/memory.py
+python bench/memory.py WAY KIND     MiB of one of them: plain, norms, profile, ablate, patch; bert, llama, small
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from paired import Row, row
 from torch import nn
 
-WAYS = ("norms", "profile", "ablate", "patch")
 LIMIT = 1.3  # times the plain pass's
 
 
@@ -172,70 +172,49 @@ def peak_of(work: Callable[[], object]) -> float:
     return max(itertools.accumulate(sizes), default=0) / 2**20
 
 
-def one(way: str, kind: str, model: nn.Module, count: int, tokens: int, sites: tuple[str, ...], place: Path) -> None:
-    """One command over a model, or its plain forward pass over the same texts."""
+def run_plain(model: nn.Module, words: Any, texts: list[str]) -> None:
+    """The model's plain forward pass."""
+    with torch.no_grad():
+        given = dict(words(texts, return_tensors="pt", padding=True))
+        model(**{k: v for k, v in given.items() if k != "token_type_ids"})
+
+
+def measure(way: str, kind: str) -> float:
+    """MiB that a command takes at most over a model, the model with it; or its plain forward pass over the same texts."""
     from trisect.hf.load import load
 
-    texts, words = made_texts(count, tokens, kind), tokenizer(kind)
-    if way == "plain":
-        with torch.no_grad():
-            given = dict(words(texts, return_tensors="pt", padding=True))
-            model(**{k: v for k, v in given.items() if k != "token_type_ids"})
-        return
-    subject = load(model, words)
-    if way != "load":
-        RUNS[way](subject, texts, sites, place)
-
-
-def measure(way: str, kind: str) -> dict[str, float]:
-    """MiB that one way takes at most, the model with it."""
-    size, found = SIZES[kind], list[nn.Module]()
     torch.manual_seed(0)
-    found.append(size.build())
-    model = sum(t.numel() * t.element_size() for t in (*found[0].parameters(), *found[0].buffers())) / 2**20
+    size = SIZES[kind]
+    model, texts, words = size.build(), made_texts(size.texts, size.tokens, kind), tokenizer(kind)
+    own = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())) / 2**20
     with tempfile.TemporaryDirectory() as folder:
-        given = way, kind, found[0], size.texts, size.tokens, size.sites, Path(folder) / "run"
-        return {"model": model, "peak": model + peak_of(lambda: one(*given))}
+        if way == "plain":
+            return own + peak_of(lambda: run_plain(model, words, texts))
+        return own + peak_of(lambda: RUNS[way](load(model, words), texts, size.sites, Path(folder) / "run"))
 
 
 def child(way: str, kind: str) -> float:
-    """MiB that a fresh process measures."""
+    """The same, measured by a process of its own."""
     command = [sys.executable, __file__, way, kind]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return json.loads(made[-1])["peak"]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
 
-def rows(kinds: tuple[str, ...] = ("small",)) -> list[dict[str, object]]:
-    """Rows for docs/bench.md: how many times the plain pass's memory each command takes, LIMIT at most; larger kinds take long."""
-    found: list[dict[str, object]] = []
-    for kind in kinds:
-        plain, size = child("plain", kind), SIZES[kind]
-        found += [row(way, size, plain, child(way, kind)) for way in WAYS]
-    return found
-
-
-def row(way: str, size: Size, plain: float, ours: float) -> dict[str, object]:
-    """One row of docs/bench.md, of MiB that the plain pass and a command take."""
-    read, edited = f"{size.texts} texts of {size.tokens} tokens", "one layer is edited"
-    if way == "profile":
-        read, edited = f"{PROFILED} such texts, {size.texts} at once", "every layer is profiled and edited"
-    return {
-        "what": f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts",
-        "plain": f"{plain:.0f} MiB",
-        "ours": f"{ours:.0f} MiB",
-        **dict.fromkeys(("ratio", "low", "high"), plain / ours),
-        "notes": [
+def memory_rows() -> list[Row]:
+    """How many times the plain pass's memory each command takes, LIMIT at most; of larger kinds: python bench/memory.py WAY KIND."""
+    plain, size, rows = child("plain", "small"), SIZES["small"], list[Row]()
+    for way in RUNS:
+        read, edited, ours = f"{size.texts} texts of {size.tokens} tokens", "one layer is edited", child(way, "small")
+        if way == "profile":
+            read, edited = f"{PROFILED} such texts, {size.texts} at once", "every layer is profiled and edited"
+        notes = [
             f"{ours / plain:.2f} times the plain pass's memory; the aim is {LIMIT}.",
             f"Tensors, the model's own among them, at most, {read}; {edited}.",
-        ],
-    }
-
-
-def main(words: list[str]) -> None:
-    """With two words one measurement of a child, else the rows."""
-    torch.set_num_threads(1)
-    print(json.dumps(measure(*words) if words else rows(), indent=None if words else 1))
+        ]
+        what = f"memory of `trisect {way}`, {size.words}, beside its plain forward pass over the same texts"
+        rows.append(row(what, f"{plain:.0f} MiB", f"{ours:.0f} MiB", plain / ours, notes))
+    return rows
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    torch.set_num_threads(1)
+    print(measure(*sys.argv[1:]))

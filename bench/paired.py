@@ -1,16 +1,18 @@
-"""Paired rounds: two ways taken in turn within one process, so that what else the machine does meets both alike."""
+"""Paired rounds: ways taken in turn within one process, so that what else the machine does meets all alike; rows of docs/bench.md."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from trisect.lm.matmul import one_thread
+
+Row = dict[str, object]
 
 
 class Ratio(NamedTuple):
@@ -31,25 +33,35 @@ def one_core() -> Iterator[None]:
         yield
 
 
-def paired(
-    plain: Callable[[], object],
-    ours: Callable[[], object],
-    rounds: int,
-    clock: Callable[[], float] = time.process_time,
-) -> Ratio:
-    """Time both `rounds` times in turn, after one round that is thrown away; seconds are of the clock (CPU time)."""
-    spent: list[tuple[float, float]] = []
+def timed(
+    ways: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds of each way in every round, in turn, after one round that is thrown away; of the clock (CPU time)."""
+    spent: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds + 1):
-        marks = [clock()]
-        for way in (plain, ours):
+        for name, way in ways.items():
+            began = clock()
             way()
-            marks.append(clock())
-        spent.append((marks[1] - marks[0], marks[2] - marks[1]))
-    return summary(spent[1:])
+            spent[name].append(clock() - began)
+    return {name: seconds[1:] for name, seconds in spent.items()}
 
 
-def summary(spent: list[tuple[float, float]]) -> Ratio:
-    """What paired rounds of (plain, ours) seconds come to."""
-    ratios = [a / b for a, b in spent]
-    plain, ours = (statistics.median(column) for column in zip(*spent, strict=True))
-    return Ratio(plain, ours, statistics.median(ratios), min(ratios), max(ratios), len(spent))
+def paired(plain: Callable[[], object], ours: Callable[[], object], rounds: int) -> Ratio:
+    """CPU seconds of both ways."""
+    return summary(timed({"plain": plain, "ours": ours}, rounds).values())
+
+
+def summary(spent: Iterable[Sequence[float]]) -> Ratio:
+    """What paired rounds come to, of two lists of seconds: plain, ours."""
+    plain, ours = spent
+    ratios = [a / b for a, b in zip(plain, ours, strict=True)]
+    medians = (statistics.median(seconds) for seconds in (plain, ours, ratios))
+    return Ratio(*medians, min(ratios), max(ratios), len(ratios))
+
+
+def row(what: str, plain: str, ours: str, found: Ratio | float | None = None, notes: Sequence[str] = ()) -> Row:
+    """One row of the table; a ratio that is no `Ratio` was measured once."""
+    if isinstance(found, float):
+        found = Ratio(found, 1.0, found, found, found, 1)
+    ratio = {} if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
+    return {"what": what, "plain": plain, "ours": ours, **ratio, "notes": list(notes)}

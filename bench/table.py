@@ -13,45 +13,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import checking
-import explorer
-import fleets
 import gpu
-import kernel
 import memory
-import norms
-import patching
-import profiling
-import proof
-import restarting
-import rewinding
-import serving
-import similarity
-import step
+import reading
 import torch
-import whole
+import training
 
+import pages
 from trisect.lab.versions import versions
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 KEPT = PAGE.with_suffix(".json")  # by processor, every part's rows with the day on which they were measured
 PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
-    "step": step.rows,
-    "kernel": kernel.rows,
-    "rewinding": rewinding.rows,
-    "fleets": fleets.rows,
-    "whole": whole.rows,
-    "norms": norms.rows,
-    "norms-memory": norms.memory_rows,
-    "memory": memory.rows,
-    "similarity": similarity.rows,
-    "profiling": profiling.rows,
-    "proof": proof.rows,
-    "checking": checking.rows,
-    "patching": patching.rows,
-    "restarting": restarting.rows,
-    "explorer": explorer.rows,
-    "serving": serving.rows,
+    "step": training.step_rows,
+    "rewinding": training.rewind_rows,
+    "fleets": training.fleet_rows,
+    "whole": training.study_rows,
+    "norms": reading.norms_rows,
+    "memory": memory.memory_rows,
+    "similarity": reading.similarity_rows,
+    "profiling": reading.probe_rows,
+    "proof": reading.proof_rows,
+    "checking": reading.checking_rows,
+    "patching": reading.patching_rows,
+    "restarting": reading.restarting_rows,
+    "explorer": pages.explorer_rows,
+    "serving": pages.serving_rows,
     "gpu": gpu.rows,
 }
 

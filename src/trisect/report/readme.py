@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from markupsafe import Markup
@@ -43,7 +44,7 @@ def _is_ours(path: Path) -> bool:
     return path.is_file() and path.read_bytes().startswith(MARK.encode())
 
 
-def readme(sheet: Sheet, about: About[object], found: Sequence[Finding], tables: Mapping[str, pl.DataFrame]) -> str:
+def readme(sheet: Sheet, about: About[Any], found: Sequence[Finding], tables: Mapping[str, pl.DataFrame]) -> str:
     """The text, from the page of the same results, their record, findings and tables."""
     untested = [one.claim for one in found if one.claim and one.verdict == NOT_TESTED]
     facts = [(name, said) for name, said in _facts(sheet) if name != "Command"]

@@ -1,0 +1,345 @@
+"""Reading models, against a plain way each: norms, nulls of similarity, probes, the proof, looks at the laws, edited passes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from paired import Row, one_core, paired, row, summary, timed
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
+
+from trisect.core.subject import Batch, EditedPasses, RowScores
+from trisect.core.trace import Address, Origin, Projections, Trace
+from trisect.experiments.similarity.run import Nulls, compare_with_nulls, draws_needed, measure_weights
+from trisect.hf.load import Pretrained, load
+from trisect.hf.verify.examples import example_inputs
+from trisect.hf.verify.proof import prove
+from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
+from trisect.measure.intervention import put, zeros
+from trisect.measure.norms import both
+from trisect.measure.patching import put_at, record
+from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
+from trisect.measure.similarity import (
+    angles,
+    product_rank,
+    random_forms,
+    random_product_ranks,
+    random_subspaces,
+    span,
+    symmetric_share,
+    white_cka,
+)
+
+LAYERS, HEADS, WIDTH, INNER = 12, 12, 768, 64  # of BERT-base and GPT-2 small
+ROUNDS = 3
+
+
+def random_trace(texts: int, tokens: int) -> Trace:
+    """One layer of BERT-base's shape from random inputs and weights."""
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(texts, HEADS, tokens, INNER, generator=draw) for _ in "qkv")
+    w_o = torch.randn(HEADS, INNER, WIDTH, generator=draw) * WIDTH**-0.5
+    real = torch.ones(texts, tokens, dtype=torch.bool)
+    weights = torch.softmax(q @ k.mT * INNER**-0.5, -1)
+    projections = Projections(Address("plain", 1), {"o": Origin("rows", "random")}, w_o=w_o)
+    return Trace(Address("plain", 1), q, k, v, weights, weights @ v, real, real, projections, INNER**-0.5)
+
+
+@torch.no_grad()
+def norms_naive(given: Trace) -> tuple[Tensor, Tensor]:
+    """Per head and per layer from all weighted vectors, [B H T T D], as the formula is written."""
+    assert given.w_o is not None
+    f = torch.einsum("bhte,hed->bhtd", given.v, given.w_o)
+    vectors = given.weights[..., None] * f[:, :, None]
+    return vectors.norm(dim=-1), vectors.sum(1).norm(dim=-1)
+
+
+@torch.no_grad()
+def norms_ours(given: Trace) -> tuple[Tensor, Tensor]:
+    """The same two by trisect."""
+    found = both(given)
+    return given.weights * found.transformed[:, :, None], found.layer
+
+
+@one_core()
+def norms_rows() -> list[Row]:
+    """Norms of one layer against every transformed vector, and of all layers beside BERT-base's own forward pass."""
+    given = random_trace(8, 128)
+    apart = [(a - b).abs().max() / b.abs().max() for a, b in zip(norms_ours(given), norms_naive(given), strict=True)]
+    found = paired(lambda: norms_naive(given), lambda: norms_ours(given), ROUNDS)
+    what = f"norms of one layer, batch 8 of 128 tokens ({HEADS} heads of {INNER}, width {WIDTH})"
+    notes = [
+        "Both give the norms per head and per layer. Plain: every weighted vector as an array [B H T T D].",
+        f"Largest difference of the two: {float(max(apart)):.1e} of the largest norm.",
+    ]
+    rows = [row(what, f"{found.plain:.2f} s", f"{1000 * found.ours:.0f} ms", found, notes)]
+    subject = load(BertModel(BertConfig(attn_implementation="eager")).eval())
+    for tokens in (128, 512):
+        batch = subject.batch_of({"input_ids": torch.randint(10, 20_000, (8, tokens))})
+        with torch.no_grad():
+            traces = subject.trace(batch).traces
+            found = paired(lambda b=batch: subject.model(**b.inputs), lambda t=traces: [*map(norms_ours, t)], ROUNDS)
+        what = f"norms of all 12 layers, beside BERT-base's eager forward pass (plain), batch 8 of {tokens} tokens"
+        rows.append(row(what, f"{found.plain:.2f} s", f"{found.ours:.2f} s", found))
+    return rows
+
+
+DRAWS = 20_000  # of every null
+WHOLE = 100  # random heads of each round are drawn whole; the cost of a draw is the same for all
+
+
+def drawn_whole(seed: int) -> None:
+    """Random matrices as they are, and everything that is measured of two of them."""
+    draw = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(WHOLE, WIDTH, INNER, generator=draw, dtype=torch.float64) for _ in "qk")
+    angles(span(q), span(k))
+    for measure in (white_cka, symmetric_share, product_rank):
+        measure(q, k)
+
+
+def drawn_small(seed: int) -> None:
+    """The same numbers through small matrices."""
+    draw = np.random.default_rng(seed)
+    random_subspaces(draw, WIDTH, INNER, INNER, DRAWS)
+    random_forms(draw, WIDTH, INNER, INNER, DRAWS)
+    random_product_ranks(draw, WIDTH, INNER, DRAWS)
+
+
+def random_heads() -> list[Projections]:
+    """Random heads with biases, of BERT-base's shape."""
+    draw, origins = torch.Generator().manual_seed(0), dict.fromkeys("qkvo", Origin("rows", "random"))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw)
+
+    found = []
+    for n in range(1, LAYERS + 1):
+        maps, shifts = [normal(HEADS, WIDTH, INNER) for _ in "qkv"], [normal(HEADS, INNER) for _ in "qkv"]
+        out = normal(HEADS, INNER, WIDTH)
+        found.append(Projections(Address("plain", n), origins, *maps, out, *shifts, normal(WIDTH)))
+    return found
+
+
+@one_core()
+def similarity_rows() -> list[Row]:
+    """The nulls of a shape against drawing the random matrices whole, and a whole 12 × 12 model."""
+    seeds = iter(range(10**6))
+    spent = timed({"plain": lambda: drawn_whole(next(seeds)), "ours": lambda: drawn_small(next(seeds))}, ROUNDS)
+    found = summary(([one * DRAWS / WHOLE for one in spent["plain"]], spent["ours"]))
+    what = f"nulls of one shape: {DRAWS:,} pairs of random {WIDTH} × {INNER} matrices"
+    note = (
+        f"Plain: Gaussian matrices drawn whole, {WHOLE} a round, times {DRAWS // WHOLE}. Both: overlap, least angle, CKA, symmetric "
+        "share, effective rank of the product. The two have the same distribution (tests/property/test_null_laws.py)."
+    )
+    nulls = row(what, f"{found.plain:.0f} s", f"{found.ours:.1f} s", found, [note])
+    began = time.process_time()
+    compare_with_nulls(measure_weights(random_heads()), Nulls(DRAWS, 0, LAYERS * HEADS), lambda done: None)
+    whole = time.process_time() - began
+    what = f"similarity of a {LAYERS} × {HEADS} model, width {WIDTH}: every measure, null, z, p and Holm"
+    note = (
+        f"In one thread, with biases, {DRAWS:,} draws of every null at least and {draws_needed(LAYERS * HEADS):,} of those "
+        "that verdicts rest on. Less than a minute was asked for."
+    )
+    return [nulls, row(what, "–", f"{whole:.1f} s", notes=[note])]
+
+
+MAPS, FOLDS, WORDS, CLASSES = 236, 5, 20_000, 17
+SINGLE = 2  # maps of a round that logistic regression is fitted to; the cost of a map is the same for all
+
+
+def labelled_words(seed: int) -> Prober:
+    """Words of width 384 whose class moves their vector by a random step of its own."""
+    draw, width = np.random.default_rng(seed), 384
+    y = draw.choice(CLASSES, WORDS, p=(shares := 1 / np.arange(1, CLASSES + 1)) / shares.sum())
+    x = draw.normal(size=(WORDS, width)) @ draw.normal(size=(width, width)) / math.sqrt(width)
+    x += 0.5 * draw.normal(size=(CLASSES, width))[y]
+    label = WordClasses("made", tuple(map(str, range(CLASSES))), y)
+    return Prober(x.astype(np.float16), (label,), deal_folds(np.arange(WORDS) // 20, FOLDS, draw))
+
+
+def regression(z: Float[np.ndarray, "N E"], y: np.ndarray, fold: np.ndarray) -> float:
+    """Accuracy of scikit-learn's logistic regression, cross-fitted over the same folds."""
+    right = 0
+    for f in range(int(fold.max()) + 1):
+        scaler = StandardScaler().fit(z[fold != f])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fitted = LogisticRegression(max_iter=300).fit(scaler.transform(z[fold != f]), y[fold != f])
+        right += int((fitted.predict(scaler.transform(z[fold == f])) == y[fold == f]).sum())
+    return right / len(z)
+
+
+@one_core()
+def probe_rows() -> list[Row]:
+    """Closed-form probes of all heads and random maps of a layer, against logistic regression map by map."""
+    spent, gaps = [], []
+    for seed in range(ROUNDS):
+        prober, draw = labelled_words(seed), torch.Generator().manual_seed(seed)
+        maps = random_maps(384, 32, MAPS, draw)
+        began = time.process_time()
+        x = np.asarray(prober.x, np.float32)
+        theirs = [regression(x @ one, prober.labels[0].y, prober.fold) for one in maps[:SINGLE].numpy()]
+        between = time.process_time()
+        ours = prober.scores(maps).accuracy[:SINGLE, 0]
+        spent.append(((between - began) * MAPS / SINGLE, time.process_time() - between))
+        gaps += [float(a) - b for a, b in zip(ours, theirs, strict=True)]
+    found = summary(zip(*spent, strict=True))
+    what = f"probes of {MAPS} maps 384 → 32 of one layer, {WORDS:,} words, {CLASSES} classes"
+    note = (
+        f"Plain: scikit-learn's logistic regression (L-BFGS), {SINGLE} maps a round, times {MAPS // SINGLE}; both with "
+        f"{FOLDS} folds. Accuracy of the closed form less that of logistic regression: {min(gaps):+.4f} to {max(gaps):+.4f}."
+    )
+    return [row(what, f"{found.plain:.0f} s", f"{found.ours:.1f} s", found, [note])]
+
+
+def proof_rows(threads: int = 2) -> list[Row]:
+    """How long the proof of a model takes, beside one of its own forward passes; medians of five."""
+    torch.set_num_threads(threads)
+    models = {
+        "BERT-base": BertModel(BertConfig()),
+        "BERT-base with its MLM head": BertForMaskedLM(BertConfig()),
+        "GPT-2 small": GPT2LMHeadModel(GPT2Config()),
+    }
+    rows = []
+    for name, model in models.items():
+        inputs = example_inputs(name, model.eval())
+        verdicts = {one["verdict"] for one in prove(name, model).rows()}
+        with torch.no_grad():
+            passed = timed({"": partial(model, **inputs)}, 5, time.perf_counter)[""]
+        proof = timed({"": partial(prove, name, model)}, 5, time.perf_counter)[""]
+        notes = [
+            f"one forward pass over the same inputs: {statistics.median(passed):.3f} s",
+            f"verdicts: {', '.join(sorted(verdicts))}",
+        ]
+        what = f"the proof of {name}, random weights, {threads} threads, wall time"
+        rows.append(row(what, "", f"{statistics.median(proof):.2f} s", notes=notes))
+    return rows
+
+
+@one_core()
+def checking_rows(rounds: int = 7) -> list[Row]:
+    """What it costs that every read looks at the laws of attention in its own batch: reads with and without, in turn."""
+    rows = []
+    for name, model in {"BERT-base": BertModel(BertConfig()), "GPT-2 small": GPT2LMHeadModel(GPT2Config())}.items():
+        looked = load(model)
+        found = tuple(replace(f, laws=None) for f in looked.proof.found)
+        blind = replace(looked, proof=replace(looked.proof, found=found))
+        for texts, tokens in ((8, 128), (1, 512), (1, 16)):
+            ids = {"input_ids": torch.randint(10, 20_000, (texts, tokens))}
+            took = paired(partial(blind.read, ids), partial(looked.read, ids), rounds)
+            size = f"{texts} text{'s' * (texts > 1)} of {tokens} tokens"
+            what = f"a read of {name}, all layers, {size}: without a look at the laws (plain), and with it"
+            note = f"{100 / took.ratio - 100:.1f} % more CPU time in the median round; the aim is 10 %"
+            rows.append(row(what, f"{took.plain * 1000:.0f} ms", f"{took.ours * 1000:.0f} ms", took, [note]))
+    return rows
+
+
+PAIRS, TOKENS = 4, 24
+SITES = tuple(f"{component}@{layer}" for component in "qkv" for layer in range(1, LAYERS + 1))
+
+
+@torch.no_grad()
+def patched_plain(model: GPT2LMHeadModel, base: Tensor, donor: Tensor) -> list[Tensor]:
+    """One hook that keeps what c_attn gives for the donor, and one that puts a third of it into the base, layer by layer."""
+    kept: dict[int, Tensor] = {}
+    layers = [block.attn.c_attn for block in model.transformer.h]
+    hooks = [m.register_forward_hook(lambda _m, _i, out, n=n: kept.update({n: out})) for n, m in enumerate(layers)]
+    model(donor)
+    for hook in hooks:
+        hook.remove()
+    model(base)
+    width, found = model.config.n_embd, []
+    for part in range(3):
+        columns = slice(part * width, (part + 1) * width)
+        for n, module in enumerate(layers):
+
+            def put_third(_m: object, _i: object, out: Tensor, n: int = n, columns: slice = columns) -> Tensor:
+                new = out.clone()
+                new[..., columns] = kept[n][..., columns]
+                return new
+
+            hook = module.register_forward_hook(put_third)
+            found.append(model(base).logits[:, -1])
+            hook.remove()
+    return found
+
+
+def patched_ours(subject: Pretrained, base: Tensor, donor: Tensor) -> list[Tensor]:
+    """The same as `trisect patch` does it: both texts read, then passes that begin at the layer they patch."""
+    edits = plan_edits(subject.shape, SITES, "layer")
+    batches = [subject.batch_of({"input_ids": ids}) for ids in (base, donor)]
+    places = torch.full((PAIRS,), TOKENS - 1)
+    real, addresses = batches[0].source.real, [edit.address for edit in edits]
+    record(subject, batches[0], addresses, places)
+    parts = record(subject, batches[1], addresses, places).parts
+    made = ({e.address: put_at(e.targets, parts[e.address], real, real)} for e in edits)
+    passes = edited_passes(subject)
+    passes.begin(batches[0])
+    return [passes.outputs(batches[0], write, places)[:, 0] for write in made]
+
+
+@one_core()
+def patching_rows() -> list[Row]:
+    """Interchange interventions in GPT-2 small: pairs a second beside a plain loop of hooks."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config()).eval()
+    subject = load(model)
+    base, donor = (torch.randint(model.config.vocab_size, (PAIRS, TOKENS)) for _ in range(2))
+    one, other = patched_plain(model, base, donor), patched_ours(subject, base, donor)
+    apart = max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
+    found = paired(lambda: patched_plain(model, base, donor), lambda: patched_ours(subject, base, donor), ROUNDS)
+    plain, ours = (f"{len(one) * PAIRS / seconds:.1f} patched pairs a second" for seconds in found[:2])
+    notes = [
+        "Plain: a hook on each layer's c_attn by its name, in the model's own (fused) attention, and whole passes; both ways"
+        " end with the logits of the last place.",
+        f"Largest difference of the two ways' logits: {apart:.1e}, the largest logit being {max(float(a.abs().max()) for a in one):.1f}.",
+    ]
+    what = f"q, k and v of GPT-2 small patched, one layer at a time, {PAIRS} pairs of {TOKENS} tokens"
+    return [row(what, plain, ours, found, notes)]
+
+
+@one_core()
+def restarting_rows(texts: int = 8, tokens: int = 40) -> list[Row]:
+    """Ablation head by head: whole passes beside passes that begin at the layer they edit, the same numbers bit for bit."""
+    torch.manual_seed(0)
+    small = BertConfig(hidden_size=384, intermediate_size=1536, num_hidden_layers=LAYERS)
+    models = {
+        "GPT-2 small": GPT2LMHeadModel(GPT2Config()),
+        "an encoder of MiniLM-L12's size": BertModel(small),
+    }
+    rows = []
+    for name, model in models.items():
+        subject = load(model.eval())
+        batch = subject.batch_of({"input_ids": torch.randint(1000, small.vocab_size, (texts, tokens))})
+        # a pass costs the same whichever head it edits: one head of each layer stands for its twelve
+        edits = plan_edits(subject.shape, tuple(f"v@{layer}.h5" for layer in range(1, LAYERS + 1)), "head")
+        whole, shared = WholePasses(subject), edited_passes(subject)
+        ways: list[Callable[[], list[RowScores]]] = [
+            partial(ablate_each, passes, batch, edits) for passes in (whole, shared)
+        ]
+        pairs = zip(ways[0](), ways[1](), strict=True)
+        alike = all(torch.equal(a.total, b.total) for a, b in pairs) and not shared.notes
+        found = paired(ways[0], ways[1], ROUNDS)
+        plain, ours = (f"{1e3 * seconds / len(edits):.0f} ms an edit" for seconds in found[:2])
+        what = f"ablation of one head in each of {LAYERS} layers, {name}, {texts} texts of {tokens} tokens"
+        note = f"Sums of losses {'equal to the bit' if alike else 'DIFFER'} in all edits; CPU time of one thread."
+        rows.append(row(what, f"{plain}, whole passes", f"{ours}, begun at its layer", found, [note]))
+    return rows
+
+
+def ablate_each(passes: EditedPasses, batch: Batch, edits: tuple[EditedPass, ...]) -> list[RowScores]:
+    """The unedited pass and one for each edit."""
+    clean = passes.score(batch)
+    return [passes.score(batch, {e.address: put(e.targets, zeros())}, None, clean) for e in edits]
