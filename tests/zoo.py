@@ -113,8 +113,7 @@ def _image(type_: str, **options: Any) -> Kind:
 
 
 ENCODERS = {
-    "bert": _masked("bert"),
-    "roberta": _masked("roberta"),
+    **{name: _masked(name) for name in ("bert", "roberta", "camembert", "nomic_bert", "rembert", "mpnet")},
     "xlm_roberta": _masked("xlm-roberta"),
     "distilbert": _masked(
         "distilbert",
@@ -126,16 +125,12 @@ ENCODERS = {
     ),
     "electra": _masked("electra", embedding_size=WIDTH),
     "albert": _masked("albert", embedding_size=16, num_hidden_groups=1),
-    "camembert": _masked("camembert"),
     "mobilebert": _masked(
         "mobilebert", embedding_size=WIDTH, true_hidden_size=WIDTH, intra_bottleneck_size=WIDTH, use_bottleneck=True
     ),
     "modernbert": _masked("modernbert", BASE, global_attn_every_n_layers=2, local_attention=8, reference_compile=False),
-    "nomic_bert": _masked("nomic_bert"),
     "deberta": _masked("deberta", **ROLLED, max_relative_positions=32, position_biased_input=False),
     "deberta_v2": _masked("deberta-v2", **ROLLED, position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True),
-    "rembert": _masked("rembert"),
-    "mpnet": _masked("mpnet"),
     "squeezebert": _masked(
         "squeezebert",
         embedding_size=WIDTH,
@@ -170,6 +165,25 @@ ENCODERS = {
     "longformer": _masked("longformer", attention_window=[4, 4]),
 }
 DECODERS = {
+    **{name: _causal(name, NARROW) for name in ("gemma", "nemotron", "glm4")},
+    **{
+        name: _causal(name)
+        for name in (
+            "llama",
+            "qwen2",
+            "phi",
+            "phi3",
+            "olmo",
+            "olmo2",
+            "stablelm",
+            "cohere",
+            "granite",
+            "smollm3",
+            "starcoder2",
+            "bitnet",
+        )
+    },
+    **{name: _causal(name, BASE) for name in ("gpt_neox", "persimmon")},
     "gpt2": _causal("gpt2", DRY_N),
     "gpt_neo": _causal(
         "gpt_neo",
@@ -188,36 +202,19 @@ DECODERS = {
         resid_dropout=0.0,
     ),
     "gptj": _causal("gptj", DRY_N, rotary_dim=4),
-    "gpt_neox": _causal("gpt_neox", BASE),
     "codegen": _causal("codegen", DRY_N, rotary_dim=4),
-    "llama": _causal("llama"),
     "mistral": _causal("mistral", sliding_window=3),
     "mixtral": _causal("mixtral", num_local_experts=2),
-    "qwen2": _causal("qwen2"),
     "qwen3": _causal("qwen3", head_dim=16),
     "qwen3_moe": _causal("qwen3_moe", NARROW, **SPARSE),
     "qwen3_next": _causal(
         "qwen3_next", NARROW, **SPARSE, shared_expert_intermediate_size=16, layer_types=["full_attention"] * LAYERS
     ),
-    "gemma": _causal("gemma", NARROW),
     "gemma2": _causal("gemma2", NARROW, query_pre_attn_scalar=8, sliding_window=4, attn_logit_softcapping=5.0),
     "gemma3": _causal("gemma3_text", NARROW, query_pre_attn_scalar=8, sliding_window=4),
     "gemma4": _causal("gemma4_text", NARROW, sliding_window=4),
-    "phi": _causal("phi"),
-    "phi3": _causal("phi3"),
-    "olmo": _causal("olmo"),
-    "olmo2": _causal("olmo2"),
-    "stablelm": _causal("stablelm"),
-    "cohere": _causal("cohere"),
     "cohere2": _causal("cohere2", sliding_window=4),
-    "granite": _causal("granite"),
-    "smollm3": _causal("smollm3"),
     "gpt_oss": _causal("gpt_oss", NARROW, num_local_experts=2, num_experts_per_tok=1, sliding_window=4),
-    "starcoder2": _causal("starcoder2"),
-    "persimmon": _causal("persimmon", BASE),
-    "nemotron": _causal("nemotron", NARROW),
-    "glm4": _causal("glm4", NARROW),
-    "bitnet": _causal("bitnet"),
     "llama4": _causal("llama4_text", NARROW, num_local_experts=2, intermediate_size_mlp=INNER),
     "deepseek_v2": _causal("deepseek_v2", BASE, **LATENT, n_routed_experts=2, n_group=1),
     "deepseek_v3": _causal("deepseek_v3", BASE, **LATENT, n_routed_experts=4, n_group=2),
@@ -299,17 +296,11 @@ DECODERS = {
     ),
 }
 PAIRS = {
-    "t5": _pair("t5", T5),
-    "mt5": _pair("mt5", T5),
-    "umt5": _pair("umt5", T5),
+    **{name: _pair(name) for name in ("bart", "mbart", "pegasus", "m2m_100", "blenderbot", "mvp")},
+    **{name: _pair(name, T5) for name in ("t5", "mt5", "umt5")},
     "longt5": _pair("longt5", T5, local_radius=4, encoder_attention_type="local"),
     "switch": _pair("switch_transformers", T5, num_experts=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
-    "bart": _pair("bart"),
-    "mbart": _pair("mbart"),
     "marian": _pair("marian", decoder_vocab_size=WORDS),
-    "pegasus": _pair("pegasus"),
-    "m2m_100": _pair("m2m_100"),
-    "blenderbot": _pair("blenderbot"),
     "nllb_moe": _pair("nllb-moe", num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2),
     "led": _pair(
         "led", max_encoder_position_embeddings=LONG, max_decoder_position_embeddings=LONG, attention_window=[4, 4]
@@ -326,19 +317,16 @@ PAIRS = {
         max_position_embeddings=LONG,
         decoder_start_token_id=2,
     ),
-    "mvp": _pair("mvp"),
     "fsmt": _pair("fsmt", PAIR, langs=["en", "de"], src_vocab_size=WORDS, tgt_vocab_size=WORDS),
     "t5gemma": Kind("T5Gemma", "t5gemma", NARROW | {"query_pre_attn_scalar": 8, "sliding_window": 4}),
 }
 OTHERS = {
+    **{name: _image(name) for name in ("vit", "deit", "dinov2")},
     "whisper": Kind(
         "WhisperForConditionalGeneration",
         "whisper",
         PAIR | {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": LONG},
     ),
-    "vit": _image("vit"),
-    "deit": _image("deit"),
-    "dinov2": _image("dinov2"),
     "clip_vision": _image("clip_vision_model"),
     "wav2vec2": Kind(
         "AutoModel",

@@ -1,126 +1,141 @@
-"""The layers of design.md: imports point down, some packages never know each other, and there is no cycle."""
+"""The layers of docs/architecture.md: which package imports which, no cycle, files of one subject, and imports that wait.
+
+An import inside a function is only of what a command's start, a model of one's own or an install without extras does without.
+"""
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).parents[2] / "src" / "trisect"
-PATHS = sorted(p for p in SRC.rglob("*.py"))
-LAYER = {
-    "core": 0,
-    "stats": 1,
-    **dict.fromkeys(("lab", "engine", "report", "claims", "papers", "text", "lm", "hf", "measure", "theory"), 2),
-    "experiments": 3,
-    **dict.fromkeys(("cli", "server", "api", "calls", ""), 4),  # the Python API, the command line, the served page
+BELOW = {"core"}
+USED = BELOW | {"stats", "text", "lm", "hf", "measure", "theory", "papers", "claims", "report", "engine"}
+# by package: those that it may import besides itself; '' is `import trisect`
+ALLOWED = {
+    "core": set[str](),
+    "stats": BELOW,
+    "text": BELOW,
+    "theory": BELOW,
+    "papers": BELOW,
+    "engine": BELOW,
+    "measure": BELOW | {"stats"},
+    "lm": BELOW | {"text"},
+    "hf": BELOW | {"text", "measure"},
+    "claims": BELOW | {"stats", "papers"},
+    "report": BELOW | {"stats", "papers", "claims"},
+    "lab": USED,
+    "experiments": USED | {"lab"},
+    **dict.fromkeys(("cli", "server", "api", "calls", ""), USED | {"lab", "experiments", "server", "calls"}),
 }
 READS_OTHERS = "dissect"  # the one experiment that reads what the others found
+SLOW = {
+    "safetensors",
+    "scipy",
+    "sklearn",
+    "tokenizers",
+    "torch",
+    "transformers",
+}  # seconds before the first line is run
+EXTRAS = {"PIL", "anywidget", "datasets", "fsspec", "huggingface_hub", "ray", "spacy", "traitlets", "uvicorn"}
+BEHIND_EXTRAS = {"engine.on_ray", "experiments.explore.widget", "server.app"}  # whose first lines import an extra
+START = {"api", "calls", "server.run", "lab.experiment", "lab.inputs"}  # import trisect; trisect --help
 
 
 def module(path: Path) -> str:
     return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix("__init__").rstrip(".")
 
 
+PATHS = {module(path): path for path in sorted(SRC.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in PATHS.items()}
+
+
 def package(name: str) -> str:
     return name.split(".")[0]
-
-
-MODULES = {module(p) for p in PATHS}
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def imports(path: Path, typing: bool = True) -> set[str]:
-    """Every module that a file imports, wherever in it; without `typing`, not what it imports for type checking alone."""
-    found: set[str] = set()
-    todo: list[ast.AST] = [tree(path)]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            todo += [*node.body, *node.orelse] if typing else []
-        elif isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} has a relative import"
-            names = {f"{node.module}.{a.name}" for a in node.names}  # a module of a package, else a name in that module
-            found |= {n if n.removeprefix("trisect.") in MODULES else node.module or "" for n in names}
-        elif not isinstance(node, ast.expr):  # no statement stands inside an expression
-            todo += ast.iter_child_nodes(node)
-    return found
-
-
-@cache
-def ours(typing: bool = True) -> dict[str, set[str]]:
-    """By module: the project's own modules that it imports."""
-    graph: dict[str, set[str]] = {}
-    for path in PATHS:
-        named = (i for i in imports(path, typing) if i.split(".")[0] == "trisect")
-        found = {i.removeprefix("trisect").lstrip(".") for i in named}
-        graph[module(path)] = found & (MODULES - {module(path), ""})
-    return graph
-
-
-@cache
-def theirs() -> dict[str, set[str]]:
-    """By module: the packages of others that it imports when it runs."""
-    return {module(p): {i.split(".")[0] for i in imports(p, typing=False)} - {"trisect"} for p in PATHS}
 
 
 def experiment(name: str) -> str | None:
     return name.split(".")[1] if name.startswith("experiments.") else None
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_point_down_or_stay_in_the_layer(name):
-    for other in ours()[name]:
-        assert LAYER[package(other)] <= LAYER[package(name)], f"{name} imports {other}"
+def named(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """The modules that a statement imports; ours begin with 'trisect.'"""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    assert node.level == 0, "a relative import"
+    names = {f"{node.module}.{alias.name}" for alias in node.names}  # a module of a package, else a name in that module
+    return {one if one.removeprefix("trisect.") in PATHS else node.module or "" for one in names}
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if experiment(n)))
-def test_one_experiment_never_imports_another(name):
-    if experiment(name) != READS_OTHERS:
-        assert {experiment(o) for o in ours()[name]} <= {None, experiment(name)}, name
+def imports(body: list[ast.stmt], typing: bool = True, inside: bool = True) -> Iterator[str]:
+    """What statements import; without `typing` not for type checking alone, without `inside` not in functions and classes."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from named(node)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from imports([*node.body, *node.orelse] if typing else node.orelse, typing, inside)
+        elif inside or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            parts = [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr)]
+            yield from imports([part for part in parts if isinstance(part, ast.stmt)], typing, inside)
+            handlers = [part for part in parts if isinstance(part, ast.ExceptHandler | ast.match_case)]
+            yield from imports([one for part in handlers for one in part.body], typing, inside)
 
 
-def test_what_must_never_know_what():
-    forbidden = {
-        "lm": {"hf"},
-        "hf": {"lm"},
-        "measure": {"lm", "hf"},
-        "text": {"lm", "hf", "measure"},
-        "papers": {"lm", "text", "claims"},
-        "theory": {"lm", "hf", "text", "measure", "claims", "report"},
-        "core": set(LAYER) - {"core"},
-        "stats": set(LAYER) - {"core", "stats"},
+@cache
+def graph(typing: bool = True, inside: bool = True) -> dict[str, set[str]]:
+    """By module: the project's own modules that it imports."""
+    found = {name: set(imports(tree.body, typing, inside)) for name, tree in TREES.items()}
+    ours = {
+        n: {o.removeprefix("trisect").lstrip(".") for o in of if package(o) == "trisect"} for n, of in found.items()
     }
-    for name, found in ours().items():
-        assert not {package(o) for o in found} & forbidden.get(package(name), set()), name
+    return {name: (of & set(PATHS)) - {name, ""} for name, of in ours.items()}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        n
-        for n in sorted(MODULES)
-        if package(n) in ("report", "claims", "core", "stats", "papers", "theory")
-        or (experiment(n) and n.endswith(".page"))
-    ],
-)
-def test_no_torch_below_the_verdicts_and_in_pages(name):
-    reached, todo = set(), {name}
+@cache
+def foreign() -> dict[str, set[str]]:
+    """By module: the packages of others that it imports when it runs."""
+    return {n: {package(one) for one in imports(tree.body, typing=False)} - {"trisect"} for n, tree in TREES.items()}
+
+
+@cache
+def reached(name: str, inside: bool) -> frozenset[str]:
+    """Every module of ours that a module leads to when it runs, packages above it included; without `inside`, when it is imported."""
+    found, todo = set[str](), [name]
     while todo:
         here = todo.pop()
-        reached.add(here)
-        todo |= ours(typing=False)[here] - reached
-    assert not {n for n in reached if "torch" in theirs()[n]}
+        if here not in found:
+            found.add(here)
+            todo += [*graph(False, inside)[here], *([] if inside else [here.rpartition(".")[0]])]
+    return frozenset(found)
+
+
+def test_a_package_imports_those_that_it_may():
+    pairs = {(package(name), package(other)): (name, other) for name, of in graph().items() for other in of}
+    wrong = [said for (one, other), said in pairs.items() if one != other and other not in ALLOWED[one]]
+    assert not wrong
+    assert {one for one, _ in pairs} <= set(ALLOWED)
+    assert len(pairs) > 60
+
+
+def test_one_experiment_never_imports_another():
+    for name, of in graph().items():
+        if experiment(name) not in (None, READS_OTHERS):
+            assert {experiment(other) for other in of} <= {None, experiment(name)}, name
+
+
+def test_no_torch_below_the_verdicts_and_in_pages():
+    light = ("report", "claims", "core", "stats", "papers", "theory")
+    for name in PATHS:
+        if package(name) in light or (experiment(name) and name.endswith(".page")):
+            assert not {one for one in reached(name, True) if "torch" in foreign()[one]}, name
 
 
 def test_transformers_only_in_hf():
-    assert not [n for n, found in theirs().items() if "transformers" in found and package(n) != "hf"]
+    assert {package(name) for name, found in foreign().items() if "transformers" in found} == {"hf"}
 
 
 def test_there_is_no_cycle():
@@ -130,40 +145,51 @@ def test_there_is_no_cycle():
     def walk(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, " -> ".join((*path, name))
         if name not in done:
-            for other in ours()[name]:
+            for other in graph()[name]:
                 walk(other, (*path, name))
             done.add(name)
 
-    for name in MODULES:
+    for name in PATHS:
         walk(name, ())
 
 
-@pytest.mark.parametrize("path", PATHS, ids=module)
-def test_modules_are_small_and_say_what_they_are(path):
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 900
-    assert (ast.get_docstring(tree(path)) or "").splitlines()[0].endswith((".", "?"))
-    for node in ast.walk(tree(path)):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+@pytest.mark.parametrize("name", PATHS)
+def test_modules_are_small_and_say_what_they_are(name):
+    assert len(PATHS[name].read_text(encoding="utf-8").splitlines()) <= 900
+    assert (ast.get_docstring(TREES[name]) or "").splitlines()[0].endswith((".", "?"))
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             limit = 60 if isinstance(node, ast.FunctionDef) else 250
             assert (node.end_lineno or 0) - node.lineno < limit, node.name
 
 
 def test_importing_the_package_is_light():
-    import subprocess
-    import sys
-
-    heavy = (
-        "torch",
-        "polars",
-        "altair",
-        "spacy",
-        "scipy",
-        "rich",
-        "datasets",
-        "transformers",
-        "sklearn",
-    )
+    heavy = ("torch", "polars", "altair", "spacy", "scipy", "rich", "datasets", "transformers", "sklearn")
     code = f"import sys, trisect, trisect.cli; print([m for m in {heavy} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
+
+
+def waits(name: str, imported: str) -> bool:
+    """Whether there is a reason for an import to wait for its function to be called."""
+    if package(imported) in EXTRAS | SLOW or imported.removeprefix("trisect.") in BEHIND_EXTRAS:
+        return True
+    if package(imported) != "trisect" or imported.removeprefix("trisect").lstrip(".") in reached(name, False):
+        return False
+    begins = name in START | reached("cli", False) or name.endswith(".result")
+    return begins or imported.startswith("trisect.hf.")
+
+
+def test_an_import_inside_a_function_has_its_reason():
+    lazy = {
+        (name, imported)
+        for name, tree in TREES.items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for imported in imports(function.body)
+    }
+    assert len(lazy) > 50
+    assert not {one for one in lazy if not waits(*one)}
+    assert not waits("stats.interval", "math")
+    assert not waits("calls", "trisect.core.errors")  # loaded with it anyway
+    assert not waits("measure.norms", "trisect.stats.interval")
