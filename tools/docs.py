@@ -25,7 +25,7 @@ from trisect.lab.experiment import Experiment, Result, Utility
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
-DECISIONS = ROOT / "docs" / "decisions"
+DECISIONS, ARCHITECTURE = ROOT / "docs" / "decisions", ROOT / "docs" / "architecture.md"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
 DECISION = re.compile(r"# (\d+)\. (.+)\n\nStatus: (\w+) · Subject: (\w+)\n")
 RESULTS = """## Where results go
@@ -56,21 +56,15 @@ def row(path: Path, name: str) -> str:
     return f"{depth}{name:<{24 - len(depth)}} {sentence(path / '__init__.py' if path.is_dir() else path)}"
 
 
-def tree(files: bool) -> str:
-    """Every package with its sentence, those of experiments too; with `files` every module as well."""
+def architecture_page() -> str:
+    """docs/architecture.md with its tree filled in: every package and module with its sentence."""
     lines = ["src/trisect/"]
     for package in packages():
-        lines.append(row(package, f"{package.name}/"))
-        inside = sorted(p for p in package.glob("*.py") if p.name != "__init__.py") if files else ()
-        lines += [row(p, p.name) for p in inside]
-    top = sorted(SRC.glob("*.py")) if files else ()
-    return "\n".join(lines + [row(p, p.name) for p in top])
-
-
-def filled(path: Path, files: bool) -> str:
-    """A page with its tree filled in."""
-    head, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    return f"{head}{BEGIN}\n```text\n{tree(files)}\n```\n{END}{rest.split(END)[1]}"
+        inside = sorted(p for p in package.glob("*.py") if p.name != "__init__.py")
+        lines += [row(package, f"{package.name}/"), *(row(p, p.name) for p in inside)]
+    tree = "\n".join([*lines, *(row(p, p.name) for p in sorted(SRC.glob("*.py")))])
+    head, rest = ARCHITECTURE.read_text(encoding="utf-8").split(BEGIN)
+    return f"{head}{BEGIN}\n```text\n{tree}\n```\n{END}{rest.split(END)[1]}"
 
 
 def commands(command: click.Command, name: str, parent: click.Context | None = None) -> list[tuple[str, str]]:
@@ -200,8 +194,6 @@ def stub() -> str:
         "",
         "from collections.abc import Mapping, Sequence",
         "from pathlib import Path",
-    ]
-    lines += [
         "from typing import Any",
         "",
         "from trisect import measure as measure",
@@ -238,9 +230,8 @@ def decisions_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = {
-    ARCHITECTURE: lambda: filled(ARCHITECTURE, files=True),
+    ARCHITECTURE: architecture_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
     ROOT / "docs" / "reference" / "tables.md": tables_page,

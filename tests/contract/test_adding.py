@@ -1,26 +1,83 @@
-"""Adding a measure with its page, a source with two claims, a reader: what has to be touched, from the command to the page."""
+"""Adding a measure with its page, a source with two claims, a reader, an edit: what has to be touched, from the command to the page."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
 from tests import tiny, tinyhf
-from tests.copied import Copy
 
+import trisect
 from trisect.core.spec import plain
 
-SETTINGS = '''"""What the entropy of attention is asked of."""
+
+class Copy:
+    """The package in `base`; `changed` says which files differ from the ones that were copied."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        shutil.copytree(
+            Path(trisect.__file__).parent, base / "trisect"
+        )  # with what is compiled: the same times, the same code
+        self._before = self._files()
+
+    def _files(self) -> dict[str, str]:
+        found = (p for p in self.base.rglob("*") if p.suffix in (".py", ".html", ".css", ".js", ".pyi"))
+        return {str(p.relative_to(self.base / "trisect")): p.read_text(encoding="utf-8") for p in found}
+
+    def write(self, path: str, text: str) -> None:
+        """Add a file, with its folder."""
+        place = self.base / "trisect" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        assert not place.exists()
+        place.write_text(text, encoding="utf-8")
+
+    def insert(self, path: str, **after: str) -> None:
+        """Put lines behind others, of which each stands once; names are of no meaning."""
+        place = self.base / "trisect" / path
+        text = place.read_text(encoding="utf-8")
+        for pair in after.values():
+            anchor, line = pair.split("|")
+            assert text.count(anchor) == 1, anchor
+            text = text.replace(anchor, f"{anchor}{line}")
+        place.write_text(text, encoding="utf-8")
+
+    def changed(self) -> set[str]:
+        now = self._files()
+        return {name for name in now.keys() | self._before.keys() if now.get(name) != self._before.get(name)}
+
+    def call(self, *args: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+        """The command line of the copy, or a piece of Python, in a process of its own."""
+        command = [sys.executable, *(("-m", "trisect.cli", *args) if code is None else ("-c", code, *args))]
+        env = {**os.environ, "PYTHONPATH": str(self.base), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+ENTROPY = '''"""How spread attention is: the entropy of each head's weights, averaged over queries."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from trisect.core.finding import About, Estimate, Finding
 from trisect.core.schema import record
+from trisect.lab.experiment import Bench, Experiment, Measured
 from trisect.lab.inputs import ModelSource, TextSource
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from trisect.report.sheet import Sheet
 
 
 @record
@@ -41,26 +98,6 @@ class EntropyFacts:
     base: float
 
 
-'''
-CLASS = '''"""How spread attention is."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from trisect.experiments.entropy.settings import EntropyFacts, EntropySettings
-from trisect.lab.experiment import Experiment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
-    from trisect.report.sheet import Sheet
-
-
 class Entropy(Experiment[EntropySettings, EntropyFacts]):
     """Measure how spread every head's attention is, as the entropy of its weights.
 
@@ -74,86 +111,48 @@ class Entropy(Experiment[EntropySettings, EntropyFacts]):
     out = "entropy-{model}"
 
     def measure(self, settings: EntropySettings, bench: Bench) -> Measured[EntropyFacts]:
-        """Mean entropy of every head."""
-        from trisect.experiments.entropy.run import measure
+        """Mean over real queries of -sum_j a_ij log a_ij, per layer and head."""
+        import torch
 
-        return measure(settings, bench)
+        from trisect.core.tables import frame
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> Sequence[Finding]:
+        subject, sums, count = bench.subject, {}, 0
+        with torch.no_grad():
+            for batch in subject.batches(bench.texts.texts(), 4):
+                for trace in subject.trace(batch).traces:
+                    a, real = trace.weights.double(), trace.query_real.double()
+                    spread = -(a * a.clamp_min(1e-30).log()).sum(-1) / math.log(settings.base)
+                    total, n = (spread * real[:, None]).sum((0, 2)), float(real.sum())
+                    old = sums.get(trace.layer, (0.0, 0.0))
+                    sums[trace.layer] = (old[0] + total, old[1] + n)
+                count += len(batch.rows)
+        own = {"subject": subject.name, "measure": "entropy", "n": count}
+        rows = [
+            {**own, "layer": layer, "head": h + 1, "value": float(v / n)}
+            for layer, (total, n) in sums.items()
+            for h, v in enumerate(total)
+        ]
+        facts = EntropyFacts(subject.name, bench.texts.name, settings.base)
+        return Measured({"measures": frame("measures", rows)}, facts, bench.texts.notes)
+
+    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> tuple[Finding, ...]:
         """The mean over heads."""
-        from trisect.experiments.entropy.page import findings
-
-        return findings(tables, about)
+        values = tables["measures"]["value"]
+        mean = Estimate("all heads", float(values.mean()), n=len(values))
+        return (Finding("entropy", f"Heads spread their attention over {mean.mean:.3f} bits.", "bits", (mean,)),)
 
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> Sheet:
         """A table of all heads."""
-        from trisect.experiments.entropy.page import page
+        from trisect.report.sheet import Section, Sheet, Table, provenance
 
-        return page(tables, about)
+        heads = tables["measures"].iter_rows(named=True)
+        rows = tuple((f"{r['layer']}.{r['head']}", f"{r['value']:.3f}") for r in heads)
+        said = tuple(str(finding) for finding in self.findings(tables, about))
+        section = Section("How spread is attention?", said, (), (Table(("head", "bits"), rows),))
+        return Sheet("Attention's entropy", "trisect · entropy", about.facts.subject, (section,), provenance(about))
 
 
 ENTROPY = Entropy()
-'''
-RUN = '''"""The entropy of each head's attention weights, averaged over queries."""
-
-from __future__ import annotations
-
-import math
-
-import torch
-
-from trisect.core.tables import frame
-from trisect.experiments.entropy.settings import EntropyFacts, EntropySettings
-from trisect.lab.experiment import Bench, Measured
-
-
-def measure(settings: EntropySettings, bench: Bench) -> Measured[EntropyFacts]:
-    """Mean over real queries of -sum_j a_ij log a_ij, per layer and head."""
-    subject, sums, count = bench.subject, {}, 0
-    with torch.no_grad():
-        for batch in subject.batches(bench.texts.texts(), 4):
-            for trace in subject.trace(batch).traces:
-                a, real = trace.weights.double(), trace.query_real.double()
-                spread = -(a * a.clamp_min(1e-30).log()).sum(-1) / math.log(settings.base)
-                total, n = (spread * real[:, None]).sum((0, 2)), float(real.sum())
-                old = sums.get(trace.layer, (0.0, 0.0))
-                sums[trace.layer] = (old[0] + total, old[1] + n)
-            count += len(batch.rows)
-    rows = [
-        {"subject": subject.name, "layer": layer, "head": h + 1, "measure": "entropy", "value": float(v / n), "n": count}
-        for layer, (total, n) in sums.items()
-        for h, v in enumerate(total)
-    ]
-    facts = EntropyFacts(subject.name, bench.texts.name, settings.base)
-    return Measured({"measures": frame("measures", rows)}, facts, bench.texts.notes)
-'''
-PAGE = '''"""The page of attention's entropy."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-
-import polars as pl
-
-from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.entropy.settings import EntropyFacts
-from trisect.report.sheet import provenance
-from trisect.report.sheet import Section, Sheet, Table
-
-
-def findings(tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> tuple[Finding, ...]:
-    """The mean over heads."""
-    values = tables["measures"]["value"]
-    mean = Estimate("all heads", float(values.mean()), n=len(values))
-    return (Finding("entropy", f"Heads spread their attention over {mean.mean:.3f} bits.", "bits", (mean,)),)
-
-
-def page(tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> Sheet:
-    """A table of all heads."""
-    rows = tuple((f"{r['layer']}.{r['head']}", f"{r['value']:.3f}") for r in tables["measures"].iter_rows(named=True))
-    said = tuple(str(finding) for finding in findings(tables, about))
-    section = Section("How spread is attention?", said, (), (Table(("head", "bits"), rows),))
-    return Sheet("Attention's entropy", "trisect · entropy", about.facts.subject, (section,), provenance(about))
 '''
 EXPERIMENTS = "experiments/__init__.py"
 
@@ -170,15 +169,13 @@ def test_a_new_measure_with_its_page_is_one_folder_and_its_place_in_the_tuple(co
     assert unknown.returncode == 2
     assert "No such command 'entropy'" in unknown.stderr
 
-    for name, text in (("__init__", CLASS), ("settings", SETTINGS), ("run", RUN), ("page", PAGE)):
-        copy.write(f"experiments/entropy/{name}.py", text)
+    copy.write("experiments/entropy/__init__.py", ENTROPY)
     copy.insert(
         EXPERIMENTS,
         first="from trisect.experiments.norms import NORMS\n|from trisect.experiments.entropy import ENTROPY\n",
         second="EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (\n|    ENTROPY,\n",
     )
-    new = {f"experiments/entropy/{name}.py" for name in ("__init__", "settings", "run", "page")}
-    assert copy.changed() == {*new, EXPERIMENTS}
+    assert copy.changed() == {"experiments/entropy/__init__.py", EXPERIMENTS}
 
     done = copy.call(*words, "--base", "4", "--json")
     assert done.returncode == 0, done.stderr
@@ -316,3 +313,96 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     assert "its words, joined by spaces" in json.loads(done.stdout)["notes"][0]
     code = f"from trisect.text.labels import open_labelled as o; print([x.labels for x in o({str(folder)!r}, 'test').texts()])"
     assert "('DT', 'NN')" in copy.call(code=code).stdout
+
+
+DAMP = '''"""Damping: a site's weights and biases start at a share of their initial values, and are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from trisect.core.edits import in_study
+from trisect.core.schema import record
+from trisect.core.site import Site
+from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
+
+
+@record
+class DampEdit(TrainingEdit):
+    """The site starts at `share` of its initial values."""
+
+    share: float
+
+    kind: ClassVar[str] = "damp"
+    title: ClassVar[str] = "Damped starts"
+    own_page: ClassVar[bool] = False
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        return in_study(site, cls.kind)
+
+    @property
+    def column(self) -> None:
+        return
+
+    def token_seconds(self, width: int) -> float:
+        return 0.0
+
+    def prepare(self, member: Member) -> None:
+        member.row[member.mark(self.site)] *= self.share
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        return ()
+'''
+EDITS = [
+    {"kind": "damp", "site": "q+k@1", "share": 1},
+    {"kind": "damp", "site": "q+k@1", "share": 0.5},
+    {"kind": "damp", "site": "v@2", "share": 0.5},
+    {"kind": "freeze", "site": "q@1"},
+]
+
+
+def test_a_new_edit_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
+    asked = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, freeze=None, rewind=None)
+    (tmp_path / "asked.json").write_text(json.dumps({**plain(asked), "edits": EDITS}))
+    refused = copy.call("plan", str(tmp_path / "asked.json"))
+    assert refused.returncode == 2
+    assert "Unknown edit 'damp'." in refused.stderr
+    assert not refused.stdout
+
+    copy.write("lm/edits/damp.py", DAMP)
+    copy.insert(
+        "lm/edits/__init__.py",
+        first="FreezeEdit, IdentityEdit, NarrowEdit, TieEdit, TrainingEdit\n|from trisect.lm.edits.damp import DampEdit\n",
+        second="    NarrowEdit,\n|    DampEdit,\n",
+    )
+    assert copy.changed() == {"lm/edits/__init__.py", "lm/edits/damp.py"}
+
+    planned = copy.call("plan", str(tmp_path / "asked.json"), "--runs")
+    assert planned.returncode == 0, planned.stderr
+    slugs = [line.rpartition("-")[0] for line in planned.stdout.splitlines()[:5]]
+    assert slugs == ["baseline-s1", "damp1-q+k@1-s1", "damp0.5-q+k@1-s1", "damp0.5-v@2-s1", "freeze-q@1-s1"]
+    done = copy.call("study", str(tmp_path / "asked.json"), "--out", str(tmp_path / "out"), "--workers", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"] == {"finished": 5}
+
+    runs = pl.read_parquet(tmp_path / "out/tables/runs.parquet")
+    metrics = pl.read_parquet(tmp_path / "out/tables/metrics.parquet").join(runs, on="run").sort("split", "epoch")
+    assert sorted(runs["edit"]) == ["damp", "damp", "damp", "freeze", "none"]
+    whole, frozen = (runs.filter(pl.col("edit") == e)["parameters"].item() for e in ("none", "freeze"))
+    assert set(runs.filter(pl.col("edit") == "damp")["parameters"]) == {whole}
+    assert frozen < whole
+
+    def losses(start: str) -> list[float]:
+        mine = metrics.filter(pl.col("run").str.starts_with(start) & (pl.col("name") == "loss_nats"))
+        return mine["value"].to_list()
+
+    # the whole of its initial values is no edit, half of them is one from the start, at each site another
+    assert losses("damp1-") == losses("baseline") != losses("damp0.5-q") != losses("damp0.5-v") != losses("baseline")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Damped starts" in page
+    for name in ("damp1", "damp0.5"):
+        assert f"{name}: validation loss" in page
+    assert "q+k@1, share 0.5" in page
