@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trisect.hf.files.fetch import quiet
-from trisect.text.pairs import BINDINGS, TEMPLATES, UsableTemplate, draw_bindings
+from trisect.text.pairs import BINDINGS, TEMPLATES, draw_bindings
 
 WORD = re.compile(r"\w+|[^\w\s]")
 SPECIALS = ("<pad>", "<unk>")
@@ -105,7 +105,7 @@ def make(known: Mapping[str, int], seed: int) -> Any:
 
 def right(model: Any, known: Mapping[str, int], seed: int, count: int = 400) -> float:
     """The share of drawn texts that the model answers."""
-    pairs = draw_bindings([UsableTemplate(t, t.keys, t.values) for t in TEMPLATES], count, seed)
+    pairs = draw_bindings(TEMPLATES, count, seed)
     with torch.no_grad():
         found = [
             model(torch.tensor([[known[word] for word in words_of(str(pair.base))]])).logits[0, -1].argmax().item()

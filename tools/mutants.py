@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant("stats/tested.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
     Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
     Mutant("measure/intervention.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
-    Mutant("text/bitext.py", "if not any(links.possible for links in found.sentences):", "if False:", "tests/unit/test_bounds.py -k gold"),
+    Mutant("text/bitext.py", "if not any(possible for _, possible in sentences):", "if False:", "tests/unit/test_bounds.py -k gold"),
     Mutant(POOL, 'pl.col("value").mean(),', 'pl.col("value").median(),', f"{UNITS} -k students"),
     Mutant(POOL, "if len(each) == len(models) and", "if", f"{UNITS} -k only_what"),
     Mutant(POOL, 'if "@" in name:', "if False:", f"{UNITS} -k only_what"),
@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(COMPARE, "not _same_units(one, other) or", "", COMPARED),
     Mutant(
         TRANSLATION,
-        "q, k, v = (donor if part in parts else base for part in PARTS)\n        place",
-        "k, q, v = (donor if part in parts else base for part in PARTS)\n        place",
+        "for name, q, k, v in _combinations(base, donor):\n        place",
+        "for name, k, q, v in _combinations(base, donor):\n        place",
         TRANSLATED,
     ),
     Mutant(TRANSLATION, "or found[\"base\"] == found.get(\"donor\")", "", TRANSLATED),
@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(KEPT, "and begun != command:", "and False:", f"{STORED} -k another_command"),
     Mutant(SHARED, "if marked != mark_of_bits(first_tensor(whole)):", "if False:", RESTARTED),
     Mutant(SHARED, "if not _near(made[-rows:], alone):", "if False:", RESTARTED),
-    Mutant("lm/adversary.py", "variance.detach() / (1 - weight.square().sum())", "variance.detach()", ATTACKERS),
+    Mutant("lm/adversary.py", "spread.detach() / (1 - weight.square().sum())", "spread.detach()", ATTACKERS),
     Mutant("lm/adversary.py", "labelled / labelled.sum()", "labelled / labelled.numel()", ATTACKERS),
     Mutant("lab/units/jobs.py", "iter(()) if texts.articles is None else texts.articles()", "iter(())", f"{STORED} -k texts_come"),
     Mutant(

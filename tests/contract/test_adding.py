@@ -291,7 +291,7 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     copy.write("text/readers/tabbed.py", READER)
     copy.insert(
         "text/readers/__init__.py",
-        first="from trisect.text.readers.plain import PLAIN\n|from trisect.text.readers.tabbed import TABBED\n",
+        first="from trisect.text.readers.english import PLAIN, WIKITEXT\n|from trisect.text.readers.tabbed import TABBED\n",
         second="READERS: tuple[Reader, ...] = (|TABBED, ",
     )
     assert copy.changed() == {"text/readers/tabbed.py", "text/readers/__init__.py"}
@@ -311,7 +311,7 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     done = copy.call("ablate", str(model), "--corpus", str(folder), "--out", str(tmp_path / "out"), "--json")
     assert done.returncode == 0, done.stderr
     assert "its words, joined by spaces" in json.loads(done.stdout)["notes"][0]
-    code = f"from trisect.text.labels import open_labelled as o; print([x.labels for x in o({str(folder)!r}, 'test').texts()])"
+    code = f"from trisect.text.sources import open_labelled as o; print([x.labels for x in o({str(folder)!r}, 'test').texts()])"
     assert "('DT', 'NN')" in copy.call(code=code).stdout
 
 

@@ -43,7 +43,8 @@ from trisect.lab.inputs import ModelSource
 from trisect.lab.subject import load
 from trisect.lab.word_labels import WordTexts
 from trisect.measure.profile import MapScores, WordClasses
-from trisect.text.labels import USUAL, Labelled, common, frequency_bin, labeller, open_labelled, position_bin
+from trisect.text.labels import USUAL, frequency_bin, frequent_classes, make_labeller, position_bin
+from trisect.text.sources import Labelled, open_labelled
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -99,7 +100,7 @@ def table(found: Any, name: str) -> list[dict[str, Any]]:
 def read(subject, bank, **named):
     settings = ProfileSettings(ModelSource(subject), bank, **named)
     texts = open_labelled(bank, "train", bare=True)
-    return read_words(subject, texts, labeller(texts, settings.labels, settings.limit), settings, lambda *_: None)
+    return read_words(subject, texts, make_labeller(texts, settings.labels, settings.limit), settings, lambda *_: None)
 
 
 def test_every_layer_label_and_head_has_its_numbers(found):
@@ -325,8 +326,8 @@ def test_a_raw_text_has_words_positions_and_frequencies_and_its_articles_are_gro
 def test_labels_of_a_text(bank):
     texts = open_labelled(bank, "train", bare=True)
     one = next(texts.texts())
-    assert labeller(texts, None, None).labels == USUAL
-    label = labeller(texts, ("word", "position", "pos", "previous", "next", "head", "next.dep"), None)
+    assert make_labeller(texts, None, None).labels == USUAL
+    label = make_labeller(texts, ("word", "position", "pos", "previous", "next", "head", "next.dep"), None)
     names = label(one)
     tags = one.labels["pos"]
     assert names["word"] == tuple(one.text[a:b].lower() for a, b in one.spans)
@@ -344,7 +345,7 @@ def test_heads_are_unknown_where_a_sentence_lacks_one(tmp_path):
     texts = open_labelled(bank, "train")
     kept = list(texts.texts())
     assert (kept[0].heads, kept[1].heads) == ((), (0, 1, 2, 3, 4, 5))
-    assert labeller(texts, ("head",), None)(kept[0])["head"] == (None,) * 5
+    assert make_labeller(texts, ("head",), None)(kept[0])["head"] == (None,) * 5
     assert (kept[0].article, kept[9].article, kept[10].article) == (0, 0, 1)
 
 
@@ -368,9 +369,9 @@ def test_bins_of_positions_are_three_words_wide(place, bin):
 
 def test_rare_classes_are_one():
     names = ["a"] * 30 + ["b"] * 25 + ["c"] * 5 + [None] * 9 + ["d"]
-    assert common(names, 100, 20) == ("a", "b", "(other)")
-    assert common(names, 1, 20) == ("a", "(other)")
-    assert common(names[:55], 100, 20) == ("a", "b")
+    assert frequent_classes(names, 100, 20) == ("a", "b", "(other)")
+    assert frequent_classes(names, 1, 20) == ("a", "(other)")
+    assert frequent_classes(names[:55], 100, 20) == ("a", "b")
 
 
 def test_one_place_a_word_its_first_piece_or_its_last(bert):
@@ -431,7 +432,7 @@ def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
 
 def test_counts_are_of_lower_case_words(bank):
     texts = open_labelled(bank, "train")
-    counts = labeller(texts, None, 3).counts
+    counts = make_labeller(texts, None, 3).counts
     assert counts == Counter(one.text[a:b].lower() for one in islice(texts.texts(), 3) for a, b in one.spans)
 
 
@@ -495,7 +496,7 @@ def test_head_by_head_the_causal_twin_is_of_single_heads_too_and_adds_nothing_to
 
 def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
     texts = open_labelled(bank, "train")
-    label = labeller(texts, ("word", "pos"), None)
+    label = make_labeller(texts, ("word", "pos"), None)
     kept = [
         WordClasses("word", ("w1", "(other)"), np.zeros(1, int)),
         WordClasses("pos", ("A", "(other)"), np.zeros(1, int)),

@@ -109,8 +109,8 @@ def test_a_replayed_fleet_under_attack_trains_bit_for_bit_as_an_eager_one_throug
     eager.steps_done = replayed.steps_done = eager.steps_per_epoch - 3  # the last window is shorter
     for one, other in zip(stepped(eager, count), stepped(replayed, count), strict=True):
         assert torch.equal(one.loss, other.loss)
-        assert {slot: {n: float(v) for n, v in own.items()} for slot, own in one.said.items()} == {
-            slot: {n: float(v) for n, v in own.items()} for slot, own in other.said.items()
+        assert {slot: {n: float(v) for n, v in own.items()} for slot, own in one.notes.items()} == {
+            slot: {n: float(v) for n, v in own.items()} for slot, own in other.notes.items()
         }
     assert replayed.replay is not None
     assert replayed.replay.usable, replayed.replay.reason
@@ -144,7 +144,7 @@ def test_a_window_with_one_label_or_none_is_not_replayed_and_its_attackers_stand
     corpus = thinned([slice(start, start + 40) for start in range(0, 6 * each, each)])
     trainer = attacked_trainer(corpus, recorder=Again())
     before = [group.flat.clone() for group in tiny.attackers_of(trainer)]
-    assert stepped(trainer, 2)[1].said == {}
+    assert stepped(trainer, 2)[1].notes == {}
     assert trainer.replay is None
     assert all(torch.equal(a, g.flat) for a, g in zip(before, tiny.attackers_of(trainer), strict=True))
 

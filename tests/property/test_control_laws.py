@@ -107,14 +107,8 @@ def test_control_labels_that_cannot_be_close_are_refused():
     tokens = np.array([0] * 90 + [1] * 10, np.int32)
     part = Split(tokens, {"kind": np.array([0, 1] * 50, np.int16)})
     corpus = Corpus.make("monotone", ("the", "end"), {"kind": ("a", "b")}, {"train": part, "valid": part})
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(CorpusError, match=r"(?s)'kind' of 'monotone'.* 0\.40, .*'the' alone is 90\u00a0%.*'control'"):
         control_labels(corpus, "kind", 1)
-    assert caught.value.given == "There are no control labels for the column 'kind' of 'monotone'."
-    assert caught.value.known == (
-        "The nearest to the true labels' shares had a total variation distance of 0.40, and under 0.05 is needed; "
-        "'the' alone is 90\u00a0% of the labelled train tokens."
-    )
-    assert caught.value.todo == "Leave out the variant 'control', or use a longer text with more word types."
 
 
 def test_an_attacker_on_control_labels_is_asked_for_those_of_the_next_words_type():

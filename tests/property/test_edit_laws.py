@@ -15,7 +15,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.edited import Edited, parameters_of
 from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.base import trained as trained_edit
+from trisect.lm.edits.base import check_trainable
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import forward, initial, layout, size, views
 from trisect.lm.train import Trainer
@@ -150,7 +150,7 @@ def test_an_identitys_representation_is_the_layers_input():
     attention = reference.get_submodule("encoder.layers.1.self_attn")
     attention.register_forward_hook(lambda _, given, keywords, __: seen.append(given[0]), with_kwargs=True)
     reference.train()(inputs)
-    v = forward(own, inputs, BASE.model, keep=[2]).qkv[2][0, ..., ROWS["v"]]
+    v = forward(own, inputs, BASE.model, blocks=[("qkv", 2)]).kept["qkv", 2][0, ..., ROWS["v"]]
     torch.testing.assert_close(v, seen[0], rtol=1e-12, atol=1e-12)
 
 
@@ -181,12 +181,18 @@ EDITED = [
     attacked("k@2", "bounded"),
     attacked("q+v@1-2", "site"),
     attacked("k@1", "bounded+site"),
+    attacked("q@1.h2", "plain"),
+    attacked("attn@2", "plain"),
+    attacked("o@1", "plain"),
+    attacked("ffn@1", "site"),
+    run("freeze", "o@2.h1"),
+    run("freeze", "ffn@all"),
 ]
 
 
 @settings(max_examples=3, deadline=None)
 @given(st.permutations(range(len(EDITED))), st.sampled_from(OPTIMIZERS))
-def test_edits_of_all_kinds_in_one_fleet_do_not_mix(order, optimizer):
+def test_a_member_trained_alone_and_in_any_fleet_agrees_whatever_the_edits(order, optimizer):
     training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1] / 3, weight_decay=0.1)
     runs = [replace(EDITED[i], training=training) for i in order]
     together = trained(runs)
@@ -209,7 +215,7 @@ def test_a_fleet_of_all_edits_goes_on_from_a_snapshot_to_the_same_bits(tmp_path)
 def test_edits_held_and_shared_over_all_members_at_once_are_those_held_stretch_by_stretch_to_the_bit():
     """As on a GPU; a member that diverges is held beside them."""
     apart, together = Trainer(EDITED, CORPUS), Trainer(EDITED, CORPUS)
-    edits = {i: trained_edit(r.edit) for i, r in enumerate(EDITED) if r.edit is not None}
+    edits = {i: check_trainable(r.edit) for i, r in enumerate(EDITED) if r.edit is not None}
     together.edited = Edited(edits, BASE.model, PLACES, together.flat, together=True)
     assert together.edited.together is not None
     assert len(together.edited.together.rounds) == 2  # a tie of three

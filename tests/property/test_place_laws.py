@@ -47,8 +47,8 @@ def place(text: str) -> Site:
     return Site.parse(text).resolve(MODEL.layers, MODEL.heads)
 
 
-def attack(text: str, variant: str = "plain") -> Run:
-    return replace(BASE, edit=AttackEdit(place(text), "pos", 1.0, variant))
+def attack(text: str, variant: str = "plain", strength: float = 1.0) -> Run:
+    return replace(BASE, edit=AttackEdit(place(text), "pos", strength, variant))
 
 
 def moved_off(seed: int) -> torch.Tensor:
@@ -170,7 +170,8 @@ def gradient_by_autograd(trainer: Trainer, slot: int) -> torch.Tensor:
     for n in range(1, 5):
         x = torch.nn.functional.leaky_relu(x @ p[f"{n}.weight"].T + p[f"{n}.bias"], 0.01)
         x = torch.nn.functional.batch_norm(x, None, None, p[f"{n}.scale"], p[f"{n}.shift"], training=True)
-    loss = loss - torch.nn.functional.cross_entropy((x @ p["5.weight"].T + p["5.bias"])[y >= 0], y[y >= 0])
+    adversary = torch.nn.functional.cross_entropy((x @ p["5.weight"].T + p["5.bias"])[y >= 0], y[y >= 0])
+    loss = loss - group.targets[i].strength * adversary
     return torch.autograd.grad(loss, flat)[0][0]
 
 
@@ -179,11 +180,12 @@ def plainly(*runs: Run) -> Trainer:
     return Trainer([replace(r, training=training) for r in runs], CORPUS, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("texts", [SITES[:5], SITES[5:]])
+@pytest.mark.parametrize("texts", [SITES[:5], [*SITES[5:], "q+v@1-2"]])
 def test_an_attack_anywhere_follows_loss_lm_minus_lambda_loss_adversary(texts):
-    trainer = plainly(*(attack(text) for text in texts))
+    strengths = (1.0, 0.3, 10.0, 1.0, 3.0)
+    trainer = plainly(*(attack(text, "plain", s) for text, s in zip(texts, strengths, strict=True)))
     before = trainer.flat.clone()
-    trainer.step()
+    trainer.step()  # attackers are updated first, so the gradient below is taken against the updated ones
     moved = trainer.flat - before
     trainer.flat.copy_(before)
     for slot in range(len(texts)):
@@ -209,38 +211,21 @@ def test_a_site_attack_trains_the_matrices_that_make_its_representation_alone(te
 @pytest.mark.parametrize("optimizer", [("adamw", 3e-3), ("sgd", 0.1)])
 def test_freezing_anywhere_keeps_the_sites_bits_and_moves_everything_else(optimizer):
     training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1], weight_decay=0.1)
-    runs = [replace(BASE, edit=FreezeEdit(place(text)), training=training) for text in SITES]
-    trainer = Trainer(runs, CORPUS)
+    sites = [*SITES, "q+v@1-2", "v@all"]
+    frozen = [replace(BASE, edit=FreezeEdit(place(text)), training=training) for text in sites]
+    trainer = Trainer([replace(BASE, training=training), *frozen], CORPUS)
     start = initial(MODEL, WORDS, BASE.seed)
     for _ in range(3):
         trainer.step()
-    for own, text in zip(trainer.flat, SITES, strict=True):
+    for own, text in zip(trainer.flat[1:], sites, strict=True):
         marks = mark(place(text), MODEL, PLACES)
         assert torch.equal(own[marks], start[marks])
+        assert not torch.equal(trainer.flat[0][marks], start[marks])  # first it was there, then it is gone
         named = views(marks[None], PLACES)
         for name, value in views(own[None], PLACES).items():
             if not named[name].all():
                 free = ~named[name]
                 assert not torch.equal(value[free], views(start[None], PLACES)[name][free]), (text, name)
-
-
-MIXED = [BASE, *(attack(t) for t in ("q@1.h2", "attn@2", "o@1")), attack("ffn@1", "site"), attack("k@2", "bounded")]
-MIXED += [replace(BASE, edit=FreezeEdit(place(t))) for t in ("o@2.h1", "ffn@all")]
-
-
-@settings(max_examples=2, deadline=None)
-@given(st.permutations(range(len(MIXED))))
-def test_edits_at_all_kinds_of_places_do_not_mix(order):
-    def trained(runs: list[Run]) -> torch.Tensor:
-        trainer = Trainer(runs, CORPUS, dtype=torch.float64)
-        for _ in range(20):
-            trainer.step()
-        return trainer.flat
-
-    runs = [MIXED[i] for i in order]
-    together = trained(runs)
-    for slot in (0, len(runs) - 1):
-        torch.testing.assert_close(together[slot], trained([runs[slot]])[0], rtol=1e-10, atol=1e-10)
 
 
 def plain_loss(flat: torch.Tensor, pieces: list[Piece]) -> float:
@@ -272,13 +257,8 @@ def test_parts_are_the_matrices_that_rewinding_needs_and_their_lack_is_said():
     assert parts_of([place("attn@1"), place("ffn@2")], MODEL) == ("in", "out", "up", "down")
     last = bare(moved_off(2))
     final, kept = {n: v[None] for n, v in last.items()}, {n: v for n, v in last.items() if ".in." in n}
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=r"(?s)'o@2\.h1' .*layers\.2\.out\.weight .*Kept are in\."):
         evaluate_variants(final, MODEL, PIECES, place("o@2.h1"), blend(kept, last, [0.0]))
-    assert caught.value.given == ("The site 'o@2.h1' cannot be rewound: layers.2.out.weight is needed at every epoch.")
-    assert caught.value.known == "Kept are in."
-    assert caught.value.todo == (
-        "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them."
-    )
 
 
 def test_a_baseline_keeps_of_every_epoch_the_parts_that_it_is_asked_for(tmp_path):
@@ -288,5 +268,5 @@ def test_a_baseline_keeps_of_every_epoch_the_parts_that_it_is_asked_for(tmp_path
     )
     from trisect.lm.snapshots import read_snapshot
 
-    found = read_snapshot(tmp_path / "all" / "0001.safetensors", "").tensors
+    found = read_snapshot(tmp_path / "all" / "0001.safetensors", "")[0]
     assert set(found) == {f"layers.{n}.{m}.{k}" for n in (1, 2) for m in ("in", "down") for k in ("weight", "bias")}

@@ -52,6 +52,7 @@ def test_exact_rewinding_is_full_evaluation_of_every_blend(dtype, place, seed):
     site, first, last = Site.parse(place).resolve(2, 2), parameters(seed, dtype), parameters(seed + 100, dtype)
     final = {n: v[None] for n, v in bare(last).items()}
     curve = evaluate_variants(final, tiny.MODEL, PIECES, site, blend(bare(first), bare(last), GRID.tolist()))
+    assert curve.n == sum(p.targets.numel() for p in PIECES)
     for i in (0, 37, 99, 100):
         edited = last.clone()
         for cut in spans(site, tiny.MODEL, PLACES):

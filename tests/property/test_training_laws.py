@@ -2,14 +2,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests import tiny
 
-from trisect.core.site import Site
 from trisect.core.spec import Model, Run
-from trisect.lm.edits.base import FreezeEdit
-from trisect.lm.fleet import Dropout, forward, generator, initial, layout, spans, views
+from trisect.lm.fleet import Dropout, forward, generator, initial, layout, views
 from trisect.lm.loss import loss_and_gradients
 from trisect.lm.train import Trainer
 
@@ -28,15 +24,6 @@ def with_training(runs: list[Run], **changes: object) -> list[Run]:
     return [replace(r, training=replace(r.training, **changes)) for r in runs]
 
 
-@settings(max_examples=6, deadline=None)
-@given(st.permutations(range(len(RUNS))), st.sampled_from([("adamw", 3e-3), ("sgd", 0.1)]))
-def test_a_member_trained_alone_and_in_any_fleet_agrees(order, optimizer):
-    runs = with_training([RUNS[i] for i in order], optimizer=optimizer[0], rate=optimizer[1])
-    together = trained(runs, 20)
-    for slot in (0, len(runs) - 1):
-        torch.testing.assert_close(together[slot], trained([runs[slot]], 20)[0], rtol=1e-10, atol=1e-10)
-
-
 def test_members_differ_from_the_baseline_by_their_edit_alone():
     flat = trained(RUNS, 3)
     base = RUNS.index(next(r for r in RUNS if r.edit is None))
@@ -49,83 +36,6 @@ def test_members_differ_from_the_baseline_by_their_edit_alone():
     flat = trained(unattacked, 3)
     for own in flat[1:]:
         torch.testing.assert_close(own, flat[0], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 3e-3), ("sgd", 0.1)])
-@pytest.mark.parametrize("place", ["q@1", "k@2", "q+v@1-2", "v@all"])
-def test_frozen_weights_keep_their_initial_bits_and_all_others_move(optimizer, rate, place):
-    site = Site.parse(place).resolve(2, 2)
-    base = next(r for r in RUNS if r.edit is None)
-    frozen = replace(base, edit=FreezeEdit(site))
-    runs = with_training([base, frozen], optimizer=optimizer, rate=rate, weight_decay=0.1)
-    start = initial(base.model, len(CORPUS.vocabulary), base.seed)
-    flat = trained(runs, 5, torch.float32)
-    places = layout(base.model, len(CORPUS.vocabulary))
-    held = torch.zeros_like(start, dtype=torch.bool)
-    for cut in spans(site, base.model, places):
-        held[cut] = True
-    assert torch.equal(flat[1][held], start[held])
-    for name, p in places.items():
-        if not held[p.start : p.stop].any():
-            assert not torch.equal(flat[1, p.start : p.stop], start[p.start : p.stop]), name
-    # the same weights move in the baseline: first it was there, then it is gone (key biases alone never matter)
-    weights = torch.zeros_like(held)
-    for cut in spans(site, base.model, places):
-        if cut.stop - cut.start > base.model.width:
-            weights[cut] = True
-    assert not torch.equal(flat[0][weights], start[weights])
-
-
-def naive_attack_gradient(trainer: Trainer, slot: int, drop: Dropout) -> dict[str, torch.Tensor]:
-    """d(loss_lm - λ·loss_adv)/dθ of one member by autograd straight through the attacker, attackers held still."""
-    from trisect.lm.feed import training_piece
-
-    piece = training_piece(CORPUS, trainer.training, 0, trainer.labels, "cpu")
-    leaves = {
-        n: v[slot : slot + 1].detach().clone().requires_grad_() for n, v in views(trainer.flat, trainer.places).items()
-    }
-    passed = forward(leaves, piece.inputs, trainer.model, drop, keep=range(1, trainer.model.layers + 1))
-    logits = passed.hidden[0].flatten(0, 1) @ leaves["decoder.weight"][0].T + leaves["decoder.bias"][0]
-    loss = torch.nn.functional.cross_entropy(logits, piece.targets)
-    for group in tiny.attackers_of(trainer):
-        for i, target in enumerate(group.targets):
-            if target.slot != slot:
-                continue
-            width = trainer.model.width
-            parts = []
-            for part in target.site.parts():
-                row = "qkv".index(part.components[0])
-                layer = part.layers[0] if part.layers else 0
-                parts.append(passed.qkv[layer][0].flatten(0, 1)[:, row * width : (row + 1) * width])
-            y = piece.labels[group.label]
-            x = torch.cat(parts, 1)[y >= 0]
-            p = {n: v[i].detach() for n, v in views(group.flat, group.places).items()}
-            for n in range(1, 5):
-                x = torch.nn.functional.leaky_relu(x @ p[f"{n}.weight"].T + p[f"{n}.bias"], 0.01)
-                x = torch.nn.functional.batch_norm(x, None, None, p[f"{n}.scale"], p[f"{n}.shift"], training=True)
-            adversary = torch.nn.functional.cross_entropy(x @ p["5.weight"].T + p["5.bias"], y[y >= 0])
-            loss = loss - target.strength * adversary
-    loss.backward()
-    return {n: v.grad for n, v in leaves.items() if v.grad is not None}
-
-
-@pytest.mark.parametrize("strength", [0.3, 1.0, 10.0])
-def test_the_update_of_an_attacked_member_follows_loss_lm_minus_lambda_loss_adversary(strength):
-    attacked = [replace(r, edit=replace(r.edit, strength=strength)) for r in RUNS if r.edit and r.edit.kind == "attack"]
-    runs = with_training(attacked, optimizer="sgd", rate=1.0, warmup=0, clip=1e9)
-    trainer = Trainer(runs, CORPUS, dtype=torch.float64)
-    before = trainer.flat.clone()
-    trainer.step()  # attackers are updated first, so the gradient below is taken against the updated ones
-    moved = trainer.flat - before
-    trainer.flat.copy_(before)
-    for slot in range(len(runs)):
-        expected = naive_attack_gradient(
-            trainer, slot, Dropout(trainer.model.dropout, generator("dropout", trainer.seed, 0))
-        )
-        for name, place in trainer.places.items():
-            torch.testing.assert_close(
-                moved[slot, place.start : place.stop].view(place.shape), -expected[name][0], rtol=1e-8, atol=1e-10
-            )
 
 
 def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_models():
@@ -166,10 +76,10 @@ def test_an_attacker_learns_what_the_representation_holds_and_the_push_unlearns_
     x[0, 0] += y * 2.0
     for _ in range(150):
         group.learn(x, y)
-    verdicts = group.judge(x, y)
-    assert float(verdicts.correct.double().mean()) > 0.95
+    loss, correct = group.judge(x, y)
+    assert float(correct.double().mean()) > 0.95
     pushed = x - 400 * group.gradient(x, y)  # downhill on −λ·CE
-    assert float(group.judge(pushed, y).loss.mean()) > float(verdicts.loss.mean())
+    assert float(group.judge(pushed, y)[0].mean()) > float(loss.mean())
 
 
 def test_each_member_is_clipped_by_its_own_norm():

@@ -136,10 +136,10 @@ def test_putting_a_layers_own_representations_back_changes_nothing():
     made = trainer()
     parameters = views(made.flat, made.places)
     piece = training_piece(CORPUS, TRAINING, 0, (), "cpu")
-    passed = forward(parameters, piece.inputs, MODEL, keep=(2,))
-    again = forward(parameters, piece.inputs, MODEL, put=passed.qkv)
+    passed = forward(parameters, piece.inputs, MODEL, blocks=[("qkv", 2)])
+    again = forward(parameters, piece.inputs, MODEL, put={2: passed.kept["qkv", 2]})
     torch.testing.assert_close(again.hidden, passed.hidden, rtol=0, atol=0)
-    other = forward(parameters, piece.inputs, MODEL, put={2: passed.qkv[2].roll(1, 1)})
+    other = forward(parameters, piece.inputs, MODEL, put={2: passed.kept["qkv", 2].roll(1, 1)})
     assert not torch.equal(other.hidden, passed.hidden)
 
 

@@ -13,7 +13,7 @@ from trisect.core.trace import Address
 from trisect.experiments.profile import run
 from trisect.experiments.profile.run import Exchange, exchange, exchange_rows, held_share
 from trisect.hf.load import Pretrained, load
-from trisect.text.labels import Labelled
+from trisect.text.sources import Labelled
 
 WORDS = [f"w{i}" for i in range(1, 30)]
 

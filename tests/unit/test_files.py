@@ -71,9 +71,9 @@ def test_snapshots_come_back_whole_or_not_at_all(tmp_path, harm):
     path = tmp_path / "x.safetensors"
     tensors = {"a": torch.arange(6, dtype=torch.float64).view(2, 3), "empty": torch.zeros(0), "step": torch.tensor(3.0)}
     write_snapshot(path, tensors, {"epoch": 3})
-    found = read_snapshot(path, "Delete it.")
-    assert found.note == {"epoch": 3}
-    assert all(torch.equal(found.tensors[n], t) for n, t in tensors.items())
+    found, note = read_snapshot(path, "Delete it.")
+    assert note == {"epoch": 3}
+    assert all(torch.equal(found[n], t) for n, t in tensors.items())
     content = bytearray(path.read_bytes())
     if harm == "cut":
         content = content[:-4]

@@ -9,9 +9,9 @@ from trisect.core.trace import Address
 from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.text.labels import labeller, open_labelled
+from trisect.text.labels import make_labeller
 from trisect.text.pairs import PASSAGE, _of_text
-from trisect.text.sources import open_texts
+from trisect.text.sources import open_labelled, open_texts
 
 MARKET = [
     ("1", "Je", "PRON", 2),
@@ -138,7 +138,7 @@ def test_labels_after_words_that_a_model_of_our_own_reads_as_one_stay_with_their
 
 def test_labels_of_neighbours_positions_and_frequencies_are_of_what_is_written(tmp_path):
     texts = open_labelled(bank(tmp_path, sentence(MARKET, SAID)), "test")
-    names = labeller(texts, ("word", "position", "frequency", "pos", "previous", "next", "head"), None)(
+    names = make_labeller(texts, ("word", "position", "frequency", "pos", "previous", "next", "head"), None)(
         next(texts.texts())
     )
     assert names["word"] == ("je", "viens", "du", "du", "marché", ".")

@@ -96,7 +96,7 @@ def test_on_another_device_a_step_mixes_no_devices_and_reads_no_numbers(name, mo
     assert all(group.masked for group in groups)
     steps = [trainer.step(norms) for _ in range(3)]
     assert {one.loss.device.type for one in steps} == {"meta"} == {trainer.gradient.device.type}
-    assert [len(one.said) for one in steps] == [len(groups and FLEETS[name])] * 3
+    assert [len(one.notes) for one in steps] == [len(groups and FLEETS[name])] * 3
 
 
 @pytest.mark.parametrize("name", FLEETS)
@@ -115,7 +115,7 @@ def test_evaluation_waits_once_a_split_however_many_are_attacked(name, monkeypat
 def test_stretches_train_as_steps_do_to_the_bit(name):
     one, other = (Trainer(FLEETS[name], CORPUS) for _ in range(2))
     steps = [one.step() for _ in range(7)]
-    ahead = other.stretch(3) + other.stretch(4)
+    ahead = other.advance(3) + other.advance(4)
     assert torch.equal(one.flat, other.flat)
     seen = [RunningMeans(len(FLEETS[name])) for _ in range(2)]
     for step in steps:
@@ -143,7 +143,7 @@ def test_a_stretch_in_which_a_member_diverges_is_done_again_and_ends_the_same(op
         other.step()
     for _ in range(4):
         one.step()
-    assert len(other.stretch(4)) == 4
+    assert len(other.advance(4)) == 4
     assert one.dead == other.dead == {1: begun + 2}
     assert torch.equal(one.flat, other.flat)
     assert one.steps_done == other.steps_done

@@ -13,7 +13,6 @@ from trisect.experiments.patch.preparation import recall_pairs
 from trisect.experiments.patch.run import COMPLEMENT
 from trisect.experiments.patch.settings import read_positions
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
-from trisect.text.labels import LabelledTexts, placed
 from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,
@@ -27,9 +26,10 @@ from trisect.text.pairs import (
     induction_words,
     predicted,
     read_pairs,
-    single_tokens,
     usable_templates,
+    word_tokens,
 )
+from trisect.text.sources import LabelledTexts, locate_words
 
 KEYS = ("Ann", "Bob", "Cid", "Dan", "Eve")
 VALUES = ("ball", "cup", "hat", "map", "pen")
@@ -126,7 +126,7 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
     refused(lambda: read_pairs(empty), "holds no pair", "Give at least one.")
-    refused(lambda: read_pairs(tmp_path / "none"), "cannot be read", "FileNotFoundError")
+    refused(lambda: read_pairs(tmp_path / "none"), "There is no file", "empty.jsonl")
     refused(lambda: given_pairs("text"), "'text' are no pairs", "Give a list")
     refused(lambda: given_pairs([]), "No pair was given.")
 
@@ -304,7 +304,7 @@ def test_a_tokenizer_that_leaves_out_what_it_does_not_know_is_served():
         return [[sorted(KEYS + VALUES).index(w) for w in text.split() if w in KEYS + VALUES] for text in texts]
 
     pairs = BindingTemplate("pairs", "", " {key} {value}", " {key}", (*KEYS, "Fay"), VALUES)
-    assert (single_tokens(ids, pairs, "key"), single_tokens(ids, pairs, "value")) == (KEYS, VALUES)
+    assert [tuple(word_tokens(ids, pairs, slot)) for slot in ("key", "value")] == [KEYS, VALUES]
 
 
 # -- the task induction ---------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ TWELVE = (*(key.lower() for key in KEYS), *VALUES, "sun", "sea")
 
 def sentences(*texts):
     """Texts of words alone."""
-    made = tuple(placed("", text.split(), {}) for text in texts)
+    made = tuple(locate_words("", text.split(), {}) for text in texts)
     return LabelledTexts("sentences", (), lambda: iter(made), (), "", ())
 
 
@@ -361,7 +361,8 @@ def test_induction_says_why_a_text_or_a_tokenizer_does_not_do(gpt2, tmp_path):
     none = "0 of 0 words of letters alone (two or more), which alone were tried,"
     refused(lambda: induction_words(ids_of(set()), numbered), few, none, "1 runs of 15 words", "--pairs")
     bare = BindingTemplate("bare", "", " {key} {value}", " {key}", (), ())
-    assert single_tokens(ids_of(set()), bare, "key") == single_tokens(ids_of(set()), bare, "value") == ()
+    assert not word_tokens(ids_of(set()), bare, "key")
+    assert not word_tokens(ids_of(set()), bare, "value")
     asked = lambda: trisect.patch(gpt2, task="bindings", corpus="embedded", out=tmp_path / "out", quiet=True)  # noqa: E731
     refused(asked, "--corpus embedded was given.", "task induction", "Leave it out, or give --task induction.")
 

@@ -1,6 +1,5 @@
 """People: what is read from a folder of birth places and what is refused; the generated world."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import asdict
@@ -8,8 +7,9 @@ from dataclasses import asdict
 import pytest
 
 from trisect.core.errors import CorpusError
+from trisect.core.schema import read
 from trisect.text import generated as text_generated
-from trisect.text.birth_places import QUESTION, ask, name_in, open_people, read_people
+from trisect.text.birth_places import QUESTION, People, ask, name_in, open_people
 from trisect.text.generated import people_corpus
 
 NAMES = ("Ana Bruk", "Bo Bruk", "Cy Dunn", "Di Dunn", "Ed E. Fenn", "Flo Gad")
@@ -78,52 +78,50 @@ def test_invented_names_join_parts_of_two_and_belong_to_nobody(folder):
 
 def test_people_travel_as_json(folder):
     for people in (open_people(folder, left_out=2, invented=3), people_corpus(people=20, unseen=2)):
-        assert read_people(json.loads(json.dumps(asdict(people)))) == people
+        assert read(People, asdict(people), "x") == people
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "given", "known", "todo"),
+    ("name", "text", "words"),
     [
-        ("wiki.txt", "\n \n", "{}/wiki.txt is empty.", "Pretraining reads a line 'Name. Sentences about the person' for each person.", "Give a file with at least one line."),  # noqa: E501
-        ("birth_dev.tsv", "\n", "{}/birth_dev.tsv is empty.", "It asks nothing.", "Give at least one question with its place."),
-        ("birth_dev.tsv", "\nWhere was A born? Ulm\n", "{}/birth_dev.tsv, line 2: 'Where was A born? Ulm'.", "It has no tab.", "A line is a question, one tab, and the place."),  # noqa: E501
-        ("birth_dev.tsv", "Where was A born?\tUlm\t1\n", "{}/birth_dev.tsv, line 1: 'Where was A born?\\tUlm\\t1'.", "It has 2 tabs.", "A line is a question, one tab, and the place."),  # noqa: E501
-        ("birth_places_train.tsv", "Where was A born?\t \n", "{}/birth_places_train.tsv, line 1: 'Where was A born?\\t '.", "It ends at its tab.", "A line is a question, one tab, and the place."),  # noqa: E501
-        ("birth_places_train.tsv", "Where was A born?\tUlm\nWho was A?\tUlm\n", "{}/birth_places_train.tsv, line 2: The question 'Who was A?' is about no name.", "A question reads 'Where was NAME born?'.", "Put a name into that pattern."),  # noqa: E501
-        ("birth_test_inputs.tsv", "Where was born?\n", "{}/birth_test_inputs.tsv, line 1: The question 'Where was born?' is about no name.", "A question reads 'Where was NAME born?'.", "Put a name into that pattern."),  # noqa: E501
-        ("wiki.txt", b"Ana.\xff", "{}/wiki.txt is not UTF-8.", "Byte 4 is none.", "Save it as UTF-8."),
+        ("wiki.txt", "\n \n", ("/wiki.txt is empty",)),
+        ("birth_dev.tsv", "\n", ("/birth_dev.tsv is empty",)),
+        ("birth_dev.tsv", "\nWhere was A born? Ulm\n", ("/birth_dev.tsv, line 2: 'Where was A born? Ulm'", "no tab")),
+        ("birth_dev.tsv", "Where was A born?\tUlm\t1\n", ("line 1: 'Where was A born?\\tUlm\\t1'", "2 tabs")),
+        ("birth_places_train.tsv", "Where was A born?\t \n", ("line 1: 'Where was A born?\\t '", "ends at its tab")),
+        (
+            "birth_places_train.tsv",
+            "Where was A born?\tUlm\nWho was A?\tUlm\n",
+            ("line 2: The question 'Who was A?'", "NAME"),
+        ),
+        ("birth_test_inputs.tsv", "Where was born?\n", ("line 1: The question 'Where was born?'", "NAME")),
+        ("wiki.txt", b"Ana.\xff", ("/wiki.txt, line 1", "UTF-8", "Byte 4")),
     ],
-)  # fmt: skip
-def test_what_is_refused(folder, name, text, given, known, todo):
+)
+def test_what_is_refused(folder, name, text, words):
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(CorpusError) as error:
         open_people(folder, left_out=0)
-    assert (error.value.given, error.value.known, error.value.todo) == (given.format(folder), known, todo)
+    assert all(word in str(error.value) for word in words), error.value
 
 
 def test_a_missing_file_and_a_missing_folder_are_named(folder):
     (folder / "birth_dev.tsv").unlink()
     with pytest.raises(CorpusError) as error:
         open_people(folder)
-    assert error.value.given == f"There is no file {folder}/birth_dev.tsv."
-    assert error.value.known == f"{folder}: birth_places_train.tsv, birth_test_inputs.tsv, wiki.txt."
-    assert error.value.todo == f"Give a folder with {', '.join(FILES)}."
-    with pytest.raises(CorpusError, match="no such folder"):
+    assert f"{folder}/birth_dev.tsv" in error.value.given
+    assert "birth_places_train.tsv, birth_test_inputs.tsv, wiki.txt" in error.value.known
+    assert ", ".join(FILES) in error.value.todo
+    with pytest.raises(CorpusError, match="is empty or not there"):
         open_people(folder / "nowhere")
     (folder / "birth_dev.tsv").mkdir()
-    with pytest.raises(CorpusError) as error:
+    with pytest.raises(CorpusError, match=r"birth_dev\.tsv cannot be read"):
         open_people(folder)
-    assert error.value.given == f"{folder}/birth_dev.tsv cannot be read."
-    assert error.value.known.startswith("The system says: ")
-    assert error.value.todo == "Give a file."
 
 
 def test_more_names_left_out_than_there_are(folder):
-    with pytest.raises(CorpusError) as error:
+    with pytest.raises(CorpusError, match=r"(?s)3 names.* 2 names.*Leave out 2 or fewer"):
         open_people(folder, left_out=3)
-    assert error.value.given == "3 names were to be left out."
-    assert error.value.known.endswith("asks about 2 names that birth_places_train.tsv does not ask about.")
-    assert error.value.todo == "Leave out 2 or fewer."
 
 
 @pytest.mark.parametrize("name", ["X", "Ed E. Fenn", "Y born? Where was Z", "born?"])
@@ -135,9 +133,8 @@ def test_a_question_holds_its_name(name):
 def test_a_question_about_no_name(question):
     with pytest.raises(CorpusError) as error:
         name_in(question)
-    assert error.value.given == f"The question {question!r} is about no name."
-    assert error.value.known == f"A question reads '{QUESTION.format(name='NAME')}'."
-    assert error.value.todo == "Put a name into that pattern."
+    assert repr(question) in error.value.given
+    assert QUESTION.format(name="NAME") in error.value.known
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -208,8 +205,6 @@ def test_words_of_the_world_are_its_own():
 
 @pytest.mark.parametrize(("people", "unseen"), [(19, 60), (401, 60), (150, 0), (150, 401)])
 def test_a_world_too_small_or_too_large(people, unseen):
-    with pytest.raises(CorpusError) as error:
+    with pytest.raises(CorpusError, match=rf"{people} people and {unseen} unseen") as error:
         people_corpus(people=people, unseen=unseen)
-    assert error.value.given == f"A world of {people} people and {unseen} unseen ones."
-    assert error.value.known == "There are 20 to 400 people, and 1 to 400 unseen ones."
-    assert error.value.todo == "Give numbers within these."
+    assert "20 to 400 people, and 1 to 400 unseen" in error.value.known

@@ -27,7 +27,7 @@ from trisect.hf.sentence_pairs import cross_batches
 from trisect.lab.inputs import ModelSource
 from trisect.measure.profile import MapScores, Prober, deal_folds, random_maps
 from trisect.text.bitext import SentencePair
-from trisect.text.labels import PairTexts, open_pairs, pair_labeller
+from trisect.text.labels import PairTexts, make_pair_labeller, open_pairs
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -67,7 +67,7 @@ def asked(bitext, **named) -> ProfileSettings:
 
 def read(subject, settings):
     texts = open_pairs(settings.corpus, settings.split)
-    label = pair_labeller(texts, settings.labels, settings.limit)
+    label = make_pair_labeller(texts, settings.labels, settings.limit)
     return read_pairs(subject, texts, label, settings, lambda *_: None)
 
 
@@ -191,7 +191,7 @@ def test_a_model_with_norms_before_attention_and_no_positions_of_its_own_is_read
 def test_labels_of_linked_words():
     pair = SentencePair(("A", "b", "c", "d"), ("x", "Y", "z"), frozenset({(0, 2), (1, 1), (2, 1)}), frozenset())
     texts = PairTexts("p, test", (pair,), (), "")
-    label = pair_labeller(texts, None, None)
+    label = make_pair_labeller(texts, None, None)
     assert label.labels == ("word", "position", "frequency", "linked", "linked.position")
     source, target = label(pair)
     assert source["word"] == ("a", "b", "c", "d")

@@ -7,9 +7,9 @@ from trisect.core.errors import TrisectError
 from trisect.core.site import Site
 from trisect.lm import rewind
 from trisect.lm.feed import evaluation_pieces
-from trisect.lm.fleet import forward, initial, layout, spans, views
+from trisect.lm.fleet import forward, initial, layout, views
 from trisect.lm.loss import token_scores
-from trisect.lm.rewind import blend, evaluate_variants, self_only_loss, stages
+from trisect.lm.rewind import blend, evaluate_variants, self_only_loss
 from trisect.measure.criticality import adaptive_curves, criticality, exact_curves, mean_difference
 
 CORPUS = tiny.corpus()
@@ -40,41 +40,11 @@ def bare(flat):
     return {n: v[0] for n, v in views(flat[None], PLACES).items()}
 
 
-@pytest.mark.parametrize("place", ["q@1", "k@2", "v@2", "q+v@1-2", "v@all"])
-def test_suffix_only_evaluation_equals_loading_the_edited_weights(place):
-    site = Site.parse(place).resolve(2, 2)
-    first, last, alphas = parameters(1), parameters(2), [0.0, 0.37, 1.0]
-    final = bare(last)
-    curve = evaluate_variants(
-        {n: v[None] for n, v in final.items()}, tiny.MODEL, PIECES, site, blend(bare(first), final, alphas)
-    )
-    for i, alpha in enumerate(alphas):
-        edited = last.clone()
-        for cut in spans(site, tiny.MODEL, PLACES):
-            edited[cut] = (1 - alpha) * first[cut] + alpha * last[cut]
-        assert curve.loss_nats[i] == pytest.approx(plain_loss(edited), abs=1e-11)
-    assert len({round(x, 6) for x in curve.loss_nats}) == 3
-    assert curve.n == sum(p.targets.numel() for p in PIECES)
-
-
 def test_blend_is_exact_at_both_ends():
     first, last, name = bare(parameters(1)), bare(parameters(2)), "layers.2.in.weight"
     ends = blend(first, last, [0.0, 1.0]).mix(name, slice(8, 16))
     assert torch.equal(ends[0], first[name][8:16])
     assert torch.equal(ends[1], last[name][8:16])
-
-
-@pytest.mark.parametrize("place", ["v@1", "k@2", "q+v@1-2"])
-def test_stages_put_back_each_epochs_weights(place):
-    site = Site.parse(place).resolve(2, 2)
-    epochs, last = [parameters(s) for s in (1, 3)], parameters(2)
-    final = {n: v[None] for n, v in bare(last).items()}
-    curve = evaluate_variants(final, tiny.MODEL, PIECES, site, stages([bare(e) for e in (*epochs, last)]))
-    for i, epoch in enumerate((*epochs, last)):
-        edited = last.clone()
-        for cut in spans(site, tiny.MODEL, PLACES):
-            edited[cut] = epoch[cut]
-        assert curve.loss_nats[i] == pytest.approx(plain_loss(edited), abs=1e-11)
 
 
 def test_chunks_of_any_size_give_the_same_curve(monkeypatch):

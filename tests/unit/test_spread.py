@@ -18,7 +18,7 @@ from trisect.experiments.study.presets import find_experiment
 from trisect.experiments.study.settings import StudyMachine
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
-from trisect.lm import fleet, loss
+from trisect.lm import loss, train
 from trisect.lm.matmul import gathered
 from trisect.lm.train import Trainer
 
@@ -63,7 +63,7 @@ def test_a_plan_says_its_jobs_and_times(tmp_path):
 @pytest.mark.parametrize("attacked", [False, True])
 def test_what_an_estimate_counts_of_a_step_without_numbers_is_what_a_step_multiplies(attacked, monkeypatch):
     """A step as it is on a GPU, where rows that repeat are summed by a product."""
-    for module in (fleet, loss):
+    for module in (train, loss):
         monkeypatch.setattr(
             module,
             "add_at",

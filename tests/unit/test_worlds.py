@@ -11,7 +11,7 @@ import pytest
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text.corpus import Corpus, Documents, Split, batch, check_windows, sample_steps, steps, unigram_loss
-from trisect.text.sources import load_text, open_corpus, whole_place
+from trisect.text.sources import absolute_place, load_text, open_corpus
 from trisect.text.worlds import INDUCTION, ROLES, Roles, World, world_of
 
 # what changes with a column in the induction world: a question's word before is the last value; keys stand before values
@@ -184,7 +184,7 @@ def test_near_donors_differ_in_what_the_label_speaks_of_alone(world: World):
 
 
 def test_a_world_is_a_text_by_its_name():
-    assert whole_place("roles") == "roles"
+    assert absolute_place("roles") == "roles"
     corpus = load_text(Text("roles"))
     assert world_of(corpus) is ROLES
     assert set(corpus.vocabulary) == set(ROLES.vocabulary)

@@ -200,18 +200,18 @@ def read_json(path: Path, todo: str) -> dict[str, Json]:
 
 
 def read_record(path: Path, todo: str, kind: type[D]) -> D:
-    """The object that `write_json` wrote, as the TypedDict `kind`; raises DamagedFileError also where it is none."""
+    """The object that `write_json` wrote, as `as_record` gives it."""
     return as_record(read_json(path, todo), path, todo, kind)
 
 
 def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
-    """An object that was read from `path` as the TypedDict `kind`; raises DamagedFileError where it is none."""
+    """An object that was read from `path` as a TypedDict or a dataclass; raises DamagedFileError where it is none."""
     try:
-        read(kind, body, path)
+        value = read(kind, body, path)
     except TrisectError as error:
         known = f"It is no {kind.__name__}: {error.given} {error.known}"
         raise DamagedFileError(f"{path} is damaged.", known, todo) from error
-    return body  # pyright: ignore[reportReturnType]
+    return body if isinstance(value, dict) else value  # pyright: ignore[reportReturnType]
 
 
 def read_json_list(path: Path, todo: str) -> list[Json]:

@@ -270,7 +270,7 @@ def weights(folder: Folder, run: str, file: str, device: str) -> dict[str, Tenso
     """A trained baseline's parameters or one epoch's in-projections, without a member axis."""
     base = folder.run(run).parent
     todo = f"Delete the folder {base} and call 'trisect study' again: its fleet is then trained again."
-    return {n: v.to(device) for n, v in read_snapshot(base / file, todo).tensors.items()}
+    return {n: v.to(device) for n, v in read_snapshot(base / file, todo)[0].items()}
 
 
 def epoch_weights(folder: Folder, run: str, epochs: int) -> list[str]:

@@ -41,7 +41,7 @@ from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.compare import compare
 from trisect.stats.shares import ratios
 from trisect.stats.tested import Reals, finite
-from trisect.text.labels import LabelledTexts
+from trisect.text.sources import LabelledTexts
 
 
 class WholePasses(NamedTuple):

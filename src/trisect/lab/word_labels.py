@@ -19,8 +19,8 @@ from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.trace import Address, Side
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import UNKNOWN
-from trisect.text.labels import Labelled
-from trisect.text.readers.base import basic_english, basic_english_spans
+from trisect.text.readers.english import basic_english, basic_english_spans
+from trisect.text.sources import Labelled
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained

@@ -13,16 +13,15 @@ from typing import Literal, NamedTuple, assert_never
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
 from trisect.core.printable import percent
 from trisect.core.site import Site
-from trisect.core.spec import Model
-from trisect.lm.edits.base import Aim, Reach
-from trisect.lm.feed import known_of
-from trisect.lm.fleet import Block, Place, Representations, generator, number, views, width_of
+from trisect.lm.edits.base import Aim, Reach, Trained
+from trisect.lm.feed import labelled_positions
+from trisect.lm.fleet import Block, Place, Representations, derive_seed, generator, views, width_of
 from trisect.lm.train import moments, restore_moments
 from trisect.text.corpus import Corpus
 
@@ -33,15 +32,8 @@ MOMENTUM, EPSILON = 0.1, 1e-5  # of batch normalisation, PyTorch's defaults
 Mode = Literal["learn", "judge", "eval"]
 
 
-class Running(NamedTuple):
-    """Running statistics of every normalisation."""
-
-    mean: Float[Tensor, "L A W"]
-    variance: Float[Tensor, "L A W"]
-
-
 class Weighted(NamedTuple):
-    """Inputs and labels of a window, and each token's weight in its means; null where they count alike."""
+    """Inputs and labels of a window, and each token's weight in its means; None where they count alike."""
 
     x: Float[Tensor, "A I N"]
     y: Int[Tensor, " N"]
@@ -58,7 +50,7 @@ class Weighted(NamedTuple):
         return values.mean(1) if self.weight is None else torch.mv(values, self.weight.double())
 
 
-def asked(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"], masked: bool) -> Weighted:
+def _select_labelled(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Tensor, masked: bool) -> Weighted:
     """Labelled tokens alone; or, `masked`, all of them, those without a label (below 0) with a weight of 0."""
     if not masked:
         return Weighted(x[..., known], y[known], None)
@@ -66,84 +58,23 @@ def asked(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " 
     return Weighted(x, y, labelled / labelled.sum())
 
 
-def layout_of(into: int, width: int, classes: int) -> dict[str, Place]:
-    """Name -> place of every parameter of one attacker."""
-    places, start = {}, 0
+def _initial(into: int, width: int, classes: int, draw: torch.Generator) -> tuple[dict[str, Place], Tensor]:
+    """Where one attacker's parameters lie, and their values [P] before training: weights as `nn.Linear` draws them."""
+    places, values, start = {}, [], 0
     for n in range(1, DEPTH + 1):
-        sizes = (width if n > 1 else into, classes if n == DEPTH else width)
-        shapes = {f"{n}.weight": (sizes[1], sizes[0]), f"{n}.bias": (sizes[1],)}
+        rows, columns = classes if n == DEPTH else width, width if n > 1 else into
+        bound = 1 / math.sqrt(columns)
+        layer = {
+            f"{n}.weight": torch.empty(rows, columns).uniform_(-bound, bound, generator=draw),
+            f"{n}.bias": torch.zeros(rows),
+        }
         if n < DEPTH:
-            shapes |= {f"{n}.scale": (width,), f"{n}.shift": (width,)}
-        for name, shape in shapes.items():
-            places[name] = Place(start, start + math.prod(shape), shape)
-            start += math.prod(shape)
-    return places
-
-
-def start_values(places: Mapping[str, Place], draw: torch.Generator) -> Float[Tensor, " P"]:
-    """One attacker before training: weights as `nn.Linear` draws them, biases 0, scales 1."""
-    one = torch.zeros(max(p.stop for p in places.values()))
-    for name, place in places.items():
-        values = one[place.start : place.stop]
-        if name.endswith("scale"):
-            values.fill_(1.0)
-        elif name.endswith("weight"):
-            bound = 1 / math.sqrt(place.shape[1])
-            values.uniform_(-bound, bound, generator=draw)
-    return one
-
-
-def logits(
-    p: Mapping[str, Tensor],
-    x: Float[Tensor, "A I N"],
-    running: Running,
-    mode: Mode,
-    weight: Float[Tensor, " N"] | None = None,
-) -> Float[Tensor, "A C N"]:
-    """What each attacker says of each token."""
-    for n in range(1, DEPTH):
-        x = F.leaky_relu(torch.bmm(p[f"{n}.weight"], x).add_(p[f"{n}.bias"][..., None]), SLOPE)
-        own = Running(running.mean[n - 1], running.variance[n - 1])
-        if weight is None or mode == "eval":
-            x = _normal(x, p[f"{n}.scale"], p[f"{n}.shift"], own, mode)
-        else:
-            x = _weighted(x, p[f"{n}.scale"], p[f"{n}.shift"], own, mode, weight)
-    return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
-
-
-def _normal(
-    x: Float[Tensor, "A W N"], scale: Float[Tensor, "A W"], shift: Float[Tensor, "A W"], running: Running, mode: Mode
-) -> Float[Tensor, "A W N"]:
-    """Batch normalisation; each attacker's units are channels of their own, so one call normalises all and mixes none."""
-    return F.batch_norm(
-        x.view(1, -1, x.shape[-1]),
-        None if mode == "judge" else running.mean.view(-1),
-        None if mode == "judge" else running.variance.view(-1),
-        scale.reshape(-1),
-        shift.reshape(-1),
-        training=mode != "eval",
-        momentum=MOMENTUM,
-        eps=EPSILON,
-    ).view_as(x)
-
-
-def _weighted(
-    x: Float[Tensor, "A W N"],
-    scale: Float[Tensor, "A W"],
-    shift: Float[Tensor, "A W"],
-    running: Running,
-    mode: Mode,
-    weight: Float[Tensor, " N"],
-) -> Float[Tensor, "A W N"]:
-    """The same by weighted statistics; with equal weights the unbiased variance is the biased one times n / (n - 1)."""
-    mean = x @ weight
-    centred = x - mean[..., None]
-    variance = centred.square() @ weight
-    if mode == "learn":
-        unbiased = variance.detach() / (1 - weight.square().sum())
-        running.mean.lerp_(mean.detach(), MOMENTUM)
-        running.variance.lerp_(unbiased, MOMENTUM)
-    return torch.addcmul(shift[..., None], centred, (scale * (variance + EPSILON).rsqrt())[..., None])
+            layer |= {f"{n}.scale": torch.ones(width), f"{n}.shift": torch.zeros(width)}
+        for name, value in layer.items():
+            places[name] = Place(start, start + value.numel(), tuple(value.shape))
+            start += value.numel()
+            values.append(value.flatten())
+    return places, torch.cat(values)
 
 
 NEAR = 0.05  # total variation distance that control labels stay under (science A4)
@@ -158,18 +89,17 @@ class Chance(NamedTuple):
     distance: float
 
 
-def label_prior(corpus: Corpus, column: str) -> Float[np.ndarray, " C"]:
-    """The share of each class among the labelled tokens of the train split."""
-    labels = corpus.splits["train"].labels[column]
-    counts = np.bincount(labels[labels >= 0], minlength=len(corpus.column(column)))
-    return counts / counts.sum()
-
-
-def shares(corpus: Corpus, column: str, chance: Chance) -> Float[np.ndarray, " C"]:
-    """The share of each class among the labelled tokens of the train split, as control labels have it."""
+def label_prior(corpus: Corpus, column: str, of_type: Int[np.ndarray, " V"] | None = None) -> Float[np.ndarray, " C"]:
+    """The share of each class among the labelled tokens of the train split; by `of_type`, of the labels of word types."""
     split = corpus.splits["train"]
-    labels = chance.of_type[np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]]
-    return np.bincount(labels, minlength=len(corpus.column(column))) / len(labels)
+    labels = split.labels[column]
+    labelled = np.asarray(labels)[labels >= 0] if of_type is None else of_type[_labelled_tokens(corpus, column)]
+    return np.bincount(labelled, minlength=len(corpus.column(column))) / len(labelled)
+
+
+def _labelled_tokens(corpus: Corpus, column: str) -> Int[np.ndarray, " N"]:
+    split = corpus.splits["train"]
+    return np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]
 
 
 def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
@@ -179,16 +109,29 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
     labelled train tokens closer to the prior, until their total variation distance is under NEAR; where that never
     happens all types are drawn again. Raises CorpusError when it is not reached.
     """
-    prior, split = label_prior(corpus, column), corpus.splits["train"]
-    labelled = np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]
+    prior, labelled = label_prior(corpus, column), _labelled_tokens(corpus, column)
     weights = np.bincount(labelled, minlength=len(corpus.vocabulary)) / len(labelled)
-    draw = np.random.default_rng(number("control", column, seed))
+    draw = np.random.default_rng(derive_seed("control", column, seed))
     nearest = 1.0
     for _ in range(ROUNDS):
-        found = _round(prior, weights, draw)
-        if found.distance < NEAR:
-            return found
-        nearest = min(nearest, found.distance)
+        labels = _pick(prior, draw.random(len(weights)))
+        gap = np.bincount(labels, weights, len(prior)) - prior
+        distance = float(np.abs(gap).sum() / 2)
+        types, fresh = _pick(weights, draw.random(REDRAWS)), _pick(prior, draw.random(REDRAWS))
+        for word, label in zip(types.tolist(), fresh.tolist(), strict=True):
+            if distance < NEAR:
+                break
+            changed = gap.copy()
+            changed[labels[word]] -= weights[word]
+            changed[label] += weights[word]
+            closer = float(np.abs(changed).sum() / 2)
+            if closer < distance:
+                labels[word], gap, distance = label, changed, closer
+        # counted again: sums of many small steps round
+        distance = float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2)
+        if distance < NEAR:
+            return Chance(labels, distance)
+        nearest = min(nearest, distance)
     top = int(weights.argmax())
     raise CorpusError(
         f"There are no control labels for the column '{column}' of '{corpus.name}'.",
@@ -196,24 +139,6 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
         f"needed; {corpus.vocabulary[top]!r} alone is {percent(weights[top])} of the labelled train tokens.",
         "Leave out the variant 'control', or use a longer text with more word types.",
     )
-
-
-def _round(prior: Float[np.ndarray, " C"], weights: Float[np.ndarray, " V"], draw: np.random.Generator) -> Chance:
-    labels = _pick(prior, draw.random(len(weights)))
-    gap = np.bincount(labels, weights, len(prior)) - prior
-    distance = float(np.abs(gap).sum() / 2)
-    types, fresh = _pick(weights, draw.random(REDRAWS)), _pick(prior, draw.random(REDRAWS))
-    for word, label in zip(types.tolist(), fresh.tolist(), strict=True):
-        if distance < NEAR:
-            break
-        changed = gap.copy()
-        changed[labels[word]] -= weights[word]
-        changed[label] += weights[word]
-        moved = float(np.abs(changed).sum() / 2)
-        if moved < distance:
-            labels[word], gap, distance = label, changed, moved
-    # counted again: sums of many small steps round
-    return Chance(labels, float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2))
 
 
 def _pick(shares: Float[np.ndarray, " C"], uniform: Float[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
@@ -224,20 +149,6 @@ def _pick(shares: Float[np.ndarray, " C"], uniform: Float[np.ndarray, " N"]) -> 
 
 RATE = 1e-3  # of AdamW
 NAMES = ("adversary_loss_nats", "adversary_accuracy")
-
-
-class AdversaryScores(NamedTuple):
-    """An attacker's cross-entropy in nats and its correctness on each token that was asked about."""
-
-    loss: Float[Tensor, "A N"]
-    correct: Tensor
-
-
-class Learned(NamedTuple):
-    """Means over a window's labelled tokens, before the step: of cross-entropy in nats, and of correctness."""
-
-    loss: Float[Tensor, " A"]
-    accuracy: Float[Tensor, " A"]
 
 
 @dataclass(frozen=True)
@@ -265,15 +176,8 @@ class Attackers:
     that shapes stay the same and a pass can be recorded (`lm/classifier.py`). It is set off the CPU.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        model: Model,
-        corpus: Corpus,
-        seed: int,
-        device: torch.device | str,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, targets: Sequence[Target], fleet: Trained) -> None:
+        model, corpus, seed, device, dtype = fleet
         self.targets, self.model = tuple(targets), model
         first = targets[0]
         self.label = first.label
@@ -282,11 +186,11 @@ class Attackers:
         classes = len(corpus.column(self.label))
         self.chance = control_labels(corpus, self.label, seed) if first.drawn else None
         self.drawn = None if self.chance is None else torch.from_numpy(self.chance.of_type).to(device)
-        prior = label_prior(corpus, self.label) if self.chance is None else shares(corpus, self.label, self.chance)
+        prior = label_prior(corpus, self.label, None if self.chance is None else self.chance.of_type)
         self.prior = torch.from_numpy(prior).to(device, dtype)
-        self.places = layout_of(width_of(first.site, model), model.width, classes)
-        one = start_values(self.places, generator("adversary", seed))
-        self.flat = one.to(device, dtype).repeat(len(targets), 1)
+        into = width_of(first.site, model)
+        self.places, initial = _initial(into, model.width, classes, generator("adversary", seed))
+        self.flat = initial.to(device, dtype).repeat(len(targets), 1)
         self.strength = torch.tensor([t.strength for t in targets], device=device, dtype=dtype)  # the λ of each attack
         self.mean = torch.zeros(DEPTH - 1, len(targets), model.width, device=device, dtype=dtype)
         self.variance = torch.ones_like(self.mean)
@@ -309,30 +213,59 @@ class Attackers:
         y = labels[self.label]
         return y if self.drawn is None else torch.where(y >= 0, self.drawn[targets], y)
 
-    def _logits(self, p: Mapping[str, Tensor], a: Weighted, mode: Mode) -> Float[Tensor, "A C N"]:
-        return logits(p, a.x, Running(self.mean, self.variance), mode, a.weight)
+    def _logits(self, p: Mapping[str, Tensor], inputs: Weighted, mode: Mode) -> Float[Tensor, "A C N"]:
+        """What each attacker predicts of each token."""
+        x, weight = inputs.x, inputs.weight
+        for n in range(1, DEPTH):
+            x = F.leaky_relu(torch.bmm(p[f"{n}.weight"], x).add_(p[f"{n}.bias"][..., None]), SLOPE)
+            scale, shift = p[f"{n}.scale"], p[f"{n}.shift"]
+            mean, variance = self.mean[n - 1], self.variance[n - 1]
+            if weight is None or mode == "eval":
+                running = (None, None) if mode == "judge" else (mean.view(-1), variance.view(-1))
+                # each attacker's units are channels of their own, so one call normalises all and mixes none
+                x = F.batch_norm(
+                    x.view(1, -1, x.shape[-1]),
+                    *running,
+                    scale.reshape(-1),
+                    shift.reshape(-1),
+                    training=mode != "eval",
+                    momentum=MOMENTUM,
+                    eps=EPSILON,
+                ).view_as(x)
+                continue
+            of_batch = x @ weight
+            centred = x - of_batch[..., None]
+            spread = centred.square() @ weight
+            if mode == "learn":
+                # with equal weights the unbiased variance is the biased one times n / (n - 1)
+                unbiased = spread.detach() / (1 - weight.square().sum())
+                mean.lerp_(of_batch.detach(), MOMENTUM)
+                variance.lerp_(unbiased, MOMENTUM)
+            x = torch.addcmul(shift[..., None], centred, (scale * (spread + EPSILON).rsqrt())[..., None])
+        return torch.bmm(p[f"{DEPTH}.weight"], x).add_(p[f"{DEPTH}.bias"][..., None])
 
     def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
         """Whether a window is learned from with shapes that every such window has."""
-        return self.masked and len(known_of(labels, self.label)) >= 2
+        return self.masked and len(labelled_positions(labels, self.label)) >= 2
 
     def learn(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
-    ) -> Learned | None:
-        """One step on each attacker's own cross-entropy, representations held still; null without two labelled tokens.
+    ) -> tuple[Float[Tensor, " A"], Float[Tensor, " A"]] | None:
+        """One step on each attacker's own cross-entropy, representations held still; None without two labelled tokens.
 
-        `known` are the places of tokens with a label, where the caller has them.
+        Returns means over the labelled tokens, before the step: of cross-entropy in nats, and of correctness. `known` are
+        the places of tokens with a label, where the caller has them.
         """
         known = _places(y, known)
         if len(known) < 2:
             return None
         leaves = {n: v.detach().requires_grad_() for n, v in views(self.flat, self.places).items()}
-        given = asked(x, y, known, self.masked)
-        verdicts = _judge(self._logits(leaves, given, "learn"), given.y)
-        gradients = torch.autograd.grad(given.mean(verdicts.loss).sum(), list(leaves.values()))
+        given = _select_labelled(x, y, known, self.masked)
+        loss, correct = _judge(self._logits(leaves, given, "learn"), given.y)
+        gradients = torch.autograd.grad(given.mean(loss).sum(), list(leaves.values()))
         self.flat.grad = torch.cat([g.flatten(1) for g in gradients], 1)
         self.optimizer.step()
-        return Learned(given.mean(verdicts.loss.detach()).double(), given.total(verdicts.correct))
+        return given.mean(loss.detach()).double(), given.total(correct)
 
     def push(
         self,
@@ -342,12 +275,12 @@ class Attackers:
         into: Mapping[Block, Tensor],
     ) -> dict[int, dict[str, Tensor]]:
         """Learn from one window, then add the gradient of the attacks to that of the blocks (see `lm/edits/base.py`)."""
-        x, y, known = self.read.read(kept), self.answers(targets, labels), known_of(labels, self.label)
+        x, y, known = self.read.read(kept), self.answers(targets, labels), labelled_positions(labels, self.label)
         learned = self.learn(x, y, known)
         if learned is None:
             return {}
         self.read.add(self.gradient(x, y, known), into)
-        seen = zip(self.targets, learned.loss.unbind(), learned.accuracy.unbind(), strict=True)
+        seen = zip(self.targets, *(means.unbind() for means in learned), strict=True)
         return {target.slot: dict(zip(NAMES, own, strict=True)) for target, *own in seen}
 
     def gradient(
@@ -361,22 +294,22 @@ class Attackers:
         leaf = x.detach().requires_grad_()
         if len(known) < 2:
             return torch.zeros_like(x)
-        given = asked(leaf, y, known, self.masked)
-        said = self._logits(views(self.flat, self.places), given, "judge")
+        given = _select_labelled(leaf, y, known, self.masked)
+        logits = self._logits(views(self.flat, self.places), given, "judge")
         match self.aim:
             case "prior":
-                return torch.autograd.grad((self.strength * given.mean(divergence(said, self.prior))).sum(), leaf)[0]
+                return torch.autograd.grad((self.strength * given.mean(divergence(logits, self.prior))).sum(), leaf)[0]
             case "wrong":
-                loss = given.mean(_judge(said, given.y).loss)
+                loss = given.mean(_judge(logits, given.y)[0])
                 return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
             case other:
                 assert_never(other)
 
     def judge(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
-    ) -> AdversaryScores:
+    ) -> tuple[Float[Tensor, "A N"], Bool[Tensor, "A N"]]:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
-        given = asked(x, y, _places(y, known), False)
+        given = _select_labelled(x, y, _places(y, known), False)
         with torch.no_grad():
             return _judge(self._logits(views(self.flat, self.places), given, "eval"), given.y)
 
@@ -384,17 +317,17 @@ class Attackers:
         self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, "3"]]:
         """Sums of loss and of correct answers over a piece's labelled tokens, and their number, by slot."""
-        verdicts = self.judge(self.read.read(kept), self.answers(targets, labels), known_of(labels, self.label))
-        loss, right = verdicts.loss.double().sum(1), verdicts.correct.double().sum(1)
-        sums = torch.stack([loss, right, torch.full_like(loss, verdicts.correct.shape[1])], 1)
+        known = labelled_positions(labels, self.label)
+        loss, correct = self.judge(self.read.read(kept), self.answers(targets, labels), known)
+        sums = [loss.double().sum(1), correct.double().sum(1)]
+        sums = torch.stack([*sums, torch.full_like(sums[0], correct.shape[1])], 1)
         return {target.slot: own for target, own in zip(self.targets, sums, strict=True)}
 
     def summary(self, sums: Float[Tensor, "3"]) -> list[tuple[str, float]]:
         """Means over labelled tokens; nothing where there are none."""
         loss, correct, labelled = sums
-        return (
-            list(zip(NAMES, (float(loss / labelled), float(correct / labelled)), strict=True)) if labelled > 0 else []
-        )
+        means = (float(loss / labelled), float(correct / labelled))
+        return list(zip(NAMES, means, strict=True)) if labelled > 0 else []
 
     def start_rows(self) -> dict[int, list[tuple[str, str, float]]]:
         """Of an attack on control labels, how far their shares are from the true labels'."""
@@ -419,26 +352,11 @@ def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Fl
     return torch.special.xlogy(prior, prior).sum() - torch.einsum("c,acn->an", prior, F.log_softmax(logits, 1))
 
 
-def _judge(said: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> AdversaryScores:
-    """Tokens without a label (below 0) have a loss of 0 and are never right."""
-    loss = F.cross_entropy(said, y.expand(said.shape[0], -1), reduction="none", ignore_index=-1)
-    return AdversaryScores(loss, said.detach().argmax(1) == y)
+def _judge(logits: Float[Tensor, "A C N"], y: Int[Tensor, " N"]) -> tuple[Float[Tensor, "A N"], Bool[Tensor, "A N"]]:
+    """Cross-entropy in nats and correctness; tokens without a label (below 0) have a loss of 0 and are never right."""
+    loss = F.cross_entropy(logits, y.expand(logits.shape[0], -1), reduction="none", ignore_index=-1)
+    return loss, logits.detach().argmax(1) == y
 
 
 def _places(y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None) -> Int[Tensor, " K"]:
     return (y >= 0).nonzero()[:, 0] if known is None else known
-
-
-def attackers(
-    targets: Sequence[Target],
-    model: Model,
-    corpus: Corpus,
-    seed: int,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> list[Attackers]:
-    """One `Attackers` for each label, variant and width of representation, in order of slot."""
-    groups: dict[tuple[object, ...], list[Target]] = {}
-    for t in targets:
-        groups.setdefault((t.label, t.drawn, t.aim, t.reach, width_of(t.site, model)), []).append(t)
-    return [Attackers(group, model, corpus, seed, device, dtype) for group in groups.values()]

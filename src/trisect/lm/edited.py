@@ -16,8 +16,8 @@ from torch import Tensor
 from trisect.core.edits import Edit
 from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.edits.base import TrainingEdit, trained
-from trisect.lm.fleet import Place, layout, mark, runs_of, size, spans, views
+from trisect.lm.edits.base import TrainingEdit, check_trainable
+from trisect.lm.fleet import Place, find_runs, layout, mark, size, spans, views
 
 SLICES = 64  # more stretches than this are written by index
 
@@ -60,13 +60,15 @@ class FreshMember:
 
     def hold(self, marks: Bool[Tensor, " P"]) -> None:
         """Keep what is marked at the value that it has now."""
-        found = runs_of(marks)
+        found = find_runs(marks)
         several = [marks.nonzero()[:, 0].to(self.row.device)] if len(found) > SLICES else found
         self.held += [Held(self.slot, where, self.row[where].clone()) for where in several]
 
     def share(self, site: Site) -> None:
         """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
-        self.tied += ties(self.slot, site, self.model, self.places)
+        for n in site.layers or ():
+            each = [spans(Site((c,), (n,), site.heads), self.model, self.places) for c in site.components]
+            self.tied += [Tied(self.slot, first, tuple(others)) for first, *others in zip(*each, strict=True)]
 
     def fixed(self) -> int:
         """How many of the parameters are not its own to train: what is held, and what is shared but for the first place."""
@@ -172,20 +174,11 @@ class Edited:
                 self.flat[slot, other] = self.flat[slot, first]
 
 
-def ties(slot: int, site: Site, model: Model, places: Mapping[str, Place]) -> list[Tied]:
-    """What each layer of a resolved site shares among its components; the first of q, k, v gives the values."""
-    found = []
-    for n in site.layers or ():
-        each = [spans(Site((c,), (n,), site.heads), model, places) for c in site.components]
-        found += [Tied(slot, first, tuple(others)) for first, *others in zip(*each, strict=True)]
-    return found
-
-
 def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
     """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
     whole = size(model, vocabulary)
     if edit is None:
         return whole
     member = FreshMember(0, model, layout(model, vocabulary), torch.zeros(whole))
-    trained(edit).prepare(member)
+    check_trainable(edit).prepare(member)
     return whole - member.fixed()

@@ -24,7 +24,7 @@ class PlacedLabels(dict[str, Tensor]):
         self.known = dict(known)
 
 
-def known_of(labels: Mapping[str, Tensor], column: str) -> Int[Tensor, " K"]:
+def labelled_positions(labels: Mapping[str, Tensor], column: str) -> Int[Tensor, " K"]:
     """The places at which a column has a label."""
     if isinstance(labels, PlacedLabels) and column in labels.known:
         return labels.known[column]
@@ -34,8 +34,8 @@ def known_of(labels: Mapping[str, Tensor], column: str) -> Int[Tensor, " K"]:
 class Piece(NamedTuple):
     """Inputs [B T], and flattened in the same order the next words and the next words' labels (-1 for none).
 
-    `scored` are the places of next words that are to be predicted, null being all; the label columns in `own` speak of the word
-    that is read. `starts` is where in the split each row begins, null where a piece was not cut from one.
+    `scored` are the places of next words that are to be predicted, None being all; the label columns in `own` speak of the word
+    that is read. `starts` is where in the split each row begins, None where a piece was not cut from one.
     """
 
     inputs: Int[Tensor, "B T"]
@@ -53,6 +53,14 @@ class Piece(NamedTuple):
     def counted(self, hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F M D"]:
         """The states from which they are to be predicted."""
         return hidden if self.scored is None else hidden[:, self.scored]
+
+    def spread(self, gradient: Float[Tensor, "F M D"], hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F N D"]:
+        """A gradient of the counted states as one of all states, 0 elsewhere."""
+        if self.scored is None:
+            return gradient
+        whole = torch.zeros_like(hidden)
+        whole[:, self.scored] = gradient
+        return whole
 
     @property
     def tokens(self) -> int:
@@ -113,11 +121,11 @@ class Windows:
         self._kept: dict[int, Piece] = {}
 
     def __getitem__(self, window: int) -> Piece:
-        if window in self._kept:
-            return self._kept[window]
-        piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
-        if self.stay:
-            self._kept[window] = piece
+        piece = self._kept.get(window)
+        if piece is None:
+            piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
+            if self.stay:
+                self._kept[window] = piece
         return piece
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.spec import Model
-from trisect.lm.matmul import add_at
 
 # scores worked on at once: on a CPU 1 MB in float32, about what stays in a core's own cache; on a GPU few launches
 TOGETHER = {"cpu": 250_000, "cuda": 100_000_000}
@@ -86,31 +85,6 @@ def _forward(
     return weights
 
 
-def _backward(
-    parts: Float[Tensor, "3 FBH T E"],
-    weights: Float[Tensor, "FBH T T"],
-    gradient: Float[Tensor, "F B T D"],
-    heads: int,
-    factor: Tensor | None,
-    into: Float[Tensor, "F B T W"],
-) -> None:
-    q, k, v = parts
-    members, batch, length, wide = gradient.shape
-    g = (
-        gradient.reshape(members * batch, length, heads, wide // heads)
-        .transpose(1, 2)
-        .reshape(-1, length, wide // heads)
-    )
-    dw = torch.bmm(g, v.transpose(1, 2))
-    dw = _times(dw, factor, dw)
-    ds = torch.ops.aten._softmax_backward_data(dw, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
-    found = torch.empty_like(parts)
-    torch.bmm(ds, k, out=found[0])
-    torch.bmm(ds.transpose(1, 2), q, out=found[1])
-    torch.bmm(_times(weights, factor, dw).transpose(1, 2), g, out=found[2])
-    _merge(found, into)
-
-
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, mask: Tensor, factor: Tensor | None) -> Tensor:
@@ -128,7 +102,18 @@ class _Attention(torch.autograd.Function):
         factor, *kept = ctx.saved_tensors
         found = gradients[0].new_empty(ctx.shape)
         for few, parts, weights in zip(_chunks(found, ctx.heads), kept[::2], kept[1::2], strict=True):
-            _backward(parts, weights, gradients[0][few], ctx.heads, factor, found[few])
+            q, k, v = parts
+            members, batch, length, wide = gradients[0][few].shape
+            g = gradients[0][few].reshape(members * batch, length, ctx.heads, wide // ctx.heads)
+            g = g.transpose(1, 2).reshape(-1, length, wide // ctx.heads)
+            dw = torch.bmm(g, v.transpose(1, 2))
+            dw = _times(dw, factor, dw)
+            ds = torch.ops.aten._softmax_backward_data(dw, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+            of_parts = torch.empty_like(parts)
+            torch.bmm(ds, k, out=of_parts[0])
+            torch.bmm(ds.transpose(1, 2), q, out=of_parts[1])
+            torch.bmm(_times(weights, factor, dw).transpose(1, 2), g, out=of_parts[2])
+            _merge(of_parts, found[few])
         return found, None, None, None
 
 
@@ -178,14 +163,14 @@ def size(model: Model, vocabulary: int) -> int:
     return max(place.stop for place in layout(model, vocabulary).values())
 
 
-def number(*key: object) -> int:
+def derive_seed(*key: object) -> int:
     """A generator's seed that is a function of `key` alone: of seed and step, never of a slot in the fleet."""
     return int(digest("/".join(map(str, key)), 8), 16) >> 1
 
 
 def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator seeded by `number`."""
-    return torch.Generator(device).manual_seed(number(*key))
+    return torch.Generator(device).manual_seed(derive_seed(*key))
 
 
 def initial(model: Model, vocabulary: int, seed: int) -> Float[Tensor, " P"]:
@@ -250,7 +235,7 @@ def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, 
     return marks
 
 
-def runs_of(marks: Bool[Tensor, " P"]) -> list[slice]:
+def find_runs(marks: Bool[Tensor, " P"]) -> list[slice]:
     """The stretches in which something is marked, in order."""
     ends = torch.diff(marks.to(torch.int8), prepend=marks.new_zeros(1).char(), append=marks.new_zeros(1).char())
     starts, stops = ((ends == step).nonzero()[:, 0].tolist() for step in (1, -1))
@@ -259,11 +244,11 @@ def runs_of(marks: Bool[Tensor, " P"]) -> list[slice]:
 
 def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
     """The slices of a member's flat row that hold a resolved site's weights and biases."""
-    return runs_of(mark(site, model, places))
+    return find_runs(mark(site, model, places))
 
 
 @functools.lru_cache(maxsize=8)
-def positions(length: int, width: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T D"]:
+def _positions(length: int, width: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T D"]:
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5); kept, so not to be written to."""
     rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10_000.0) / width))
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
@@ -293,7 +278,7 @@ class Dropout:
         self.draw = draw
 
     def factor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | None:
-        """The next mask: 0 where dropped, 1 / (share kept) elsewhere; null where nothing is ever dropped."""
+        """The next mask: 0 where dropped, 1 / (share kept) elsewhere; None where nothing is ever dropped."""
         if self.cut == 0:
             return None
         count = math.prod(shape)
@@ -330,17 +315,10 @@ def embedding_rows(table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"]) ->
     return table.index_select(1, inputs.flatten()).view(table.shape[0], *inputs.shape, table.shape[2])
 
 
-def add_rows(
-    table: Float[Tensor, "F V D"], inputs: Int[Tensor, "B T"], gradient: Float[Tensor, "F B T D"]
-) -> Float[Tensor, "F V D"]:
-    """Add a gradient with respect to `embedding_rows` to a gradient of the tables, in place."""
-    return add_at(table, inputs.flatten(), gradient.flatten(1, 2))
-
-
 def embed(rows: Float[Tensor, "F B T D"], inputs: Int[Tensor, "B T"], drop: Dropout | None) -> Float[Tensor, "F B T D"]:
     """Word embedding scaled by sqrt(D), plus positions, with dropout."""
     width = rows.shape[-1]
-    x = rows * math.sqrt(width) + positions(inputs.shape[1], width, rows.dtype, rows.device)
+    x = rows * math.sqrt(width) + _positions(inputs.shape[1], width, rows.dtype, rows.device)
     return drop(x) if drop else x
 
 
@@ -392,11 +370,6 @@ class Pass(NamedTuple):
     hidden: Float[Tensor, "F B T D"]
     kept: dict[Block, Tensor]
 
-    @property
-    def qkv(self) -> dict[int, Float[Tensor, "F B T W"]]:
-        """q, k, v side by side, by layer."""
-        return {n: x for (block, n), x in self.kept.items() if block == "qkv"}
-
 
 def forward(
     p: Mapping[str, Tensor],
@@ -404,12 +377,11 @@ def forward(
     model: Model,
     drop: Dropout | None = None,
     mask: Float[Tensor, "T T"] | None = None,
-    keep: Iterable[int] = (),
     blocks: Iterable[Block] = (),
     rows: Float[Tensor, "F B T D"] | None = None,
     put: Mapping[int, Float[Tensor, "F B T W"]] | None = None,
 ) -> Pass:
-    """All layers, for every member at once; `keep` names the layers whose q, k, v are returned, `blocks` any blocks.
+    """All layers, for every member at once; `blocks` names what is kept of the way.
 
     Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
     stands in for the rows of the embedding where the caller wants their gradient alone; `put` for q, k and v, side by
@@ -417,7 +389,7 @@ def forward(
     """
     x = embed(embedding_rows(p["embed.weight"], inputs) if rows is None else rows, inputs, drop)
     mask = causal(inputs.shape[1], x.dtype, x.device) if mask is None else mask
-    wanted, kept = {("qkv", n) for n in keep} | set(blocks), {}
+    wanted, kept = set(blocks), {}
     for n in range(1, model.layers + 1):
         qkv = put[n] if put and n in put else project(p, n, x)
         seen = {("in", n): x, ("qkv", n): qkv}
@@ -434,41 +406,34 @@ def forward(
     return Pass(x, kept)
 
 
-class Cut(NamedTuple):
-    """Columns of one block of one layer."""
-
-    block: Block
-    columns: slice
-
-
-def cuts(site: Site, model: Model) -> list[Cut]:
-    """What the representation of a resolved site consists of, in its order: component by component, head by head."""
+def _cuts(site: Site, model: Model) -> list[tuple[Block, slice]]:
+    """The columns of blocks that make the representation of a resolved site: component by component, head by head."""
     found, each = [], model.width // model.heads
     for part in site.parts():
         component, layer = part.components[0], part.layers[0] if part.layers else 0
         block = ("qkv" if component in COMPONENT_ROW else component, layer)
         start = COMPONENT_ROW.get(component, 0) * model.width
         if part.heads is None:
-            found.append(Cut(block, slice(start, start + model.width)))
+            found.append((block, slice(start, start + model.width)))
         else:
             starts = [start + (head - 1) * each for head in part.heads]
-            found += [Cut(block, slice(s, s + each)) for s in starts]
+            found += [(block, slice(s, s + each)) for s in starts]
     return found
 
 
 def width_of(site: Site, model: Model) -> int:
     """Dimensions of the representation of a resolved site."""
-    return sum(columns.stop - columns.start for _, columns in cuts(site, model))
+    return sum(columns.stop - columns.start for _, columns in _cuts(site, model))
 
 
 def blocks_of(sites: Iterable[Site], model: Model) -> list[Block]:
     """The blocks that a forward pass has to keep for those resolved sites."""
-    return sorted({block for site in sites for block, _ in cuts(site, model)})
+    return sorted({block for site in sites for block, _ in _cuts(site, model)})
 
 
 def representation(kept: Mapping[Block, Tensor], slot: int, site: Site, model: Model) -> Float[Tensor, "I N"]:
     """One member's representation at a resolved site, its parts one below the other, one column a token (batch-major)."""
-    return torch.cat([kept[block][slot, ..., columns].flatten(0, 1).T for block, columns in cuts(site, model)])
+    return torch.cat([kept[block][slot, ..., columns].flatten(0, 1).T for block, columns in _cuts(site, model)])
 
 
 class Representations:
@@ -481,7 +446,7 @@ class Representations:
         found: dict[Block, list[tuple[int, int, int]]] = {}
         for number, (slot, site) in enumerate(members):
             row = number * self.width
-            for block, columns in cuts(site, model):
+            for block, columns in _cuts(site, model):
                 for column in range(columns.start, columns.stop):
                     found.setdefault(block, []).append((slot, column, row))
                     row += 1
@@ -493,7 +458,7 @@ class Representations:
             rows.append(mine)
         order = torch.cat(rows)
         in_order = torch.equal(order, torch.arange(len(order)))
-        self.rows = None if in_order else order.to(device)  # null where blocks give all rows in their order
+        self.rows = None if in_order else order.to(device)  # None where blocks give all rows in their order
         self.back = None if in_order else torch.argsort(order).to(device)
 
     def read(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:

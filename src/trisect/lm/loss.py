@@ -52,7 +52,11 @@ def token_scores(
         most = BLOCK[h.device.type]
         for members, rows in blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
             own = slice(None) if w.shape[0] == 1 else members
-            z = _logits(h[members, rows], w[own], b[own], work)
+            z, part = _room(h[members, rows], w.shape[1], work), h[members, rows]
+            if w.shape[0] == 1:
+                torch.addmm(b[0], part.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, w.shape[1]))
+            else:
+                torch.baddbmm(b[own, None], part, w[own].transpose(1, 2), out=z)
             loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
     return Scores(loss, correct)
 
@@ -129,16 +133,6 @@ def _softmax(z: Float[Tensor, "F N V"], y: Int[Tensor, " N"]) -> Scores:
     chosen = z.gather(-1, y.expand(z.shape[0], -1)[..., None])[..., 0]
     torch.softmax(z, -1, out=z)
     return Scores(top - z.amax(-1).log_() - chosen, chosen == top)
-
-
-def _logits(
-    h: Float[Tensor, "F N D"], w: Float[Tensor, "G V D"], b: Float[Tensor, "G V"], work: Float[Tensor, " S"] | None
-) -> Float[Tensor, "F N V"]:
-    z = _room(h, w.shape[1], work)
-    if w.shape[0] == 1:
-        torch.addmm(b[0], h.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, w.shape[1]))
-        return z
-    return torch.baddbmm(b[:, None], h, w.transpose(1, 2), out=z)
 
 
 def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] | None) -> Float[Tensor, "F N V"]:
@@ -339,18 +333,13 @@ def _variants_logits(
     tokens, rank, width = left.shape
     rows = left.reshape(-1, width)
     if mix is None:
-        return _product(rows, wide, room).view(tokens, rank, -1)
+        out = None if room is None else room[: len(rows) * len(wide)].view(len(rows), len(wide))
+        return torch.mm(rows, wide.T, out=out).view(tokens, rank, -1)
     some = torch.mm(rows, wide.T).view(tokens, rank, -1)
     if room is None:
         return torch.bmm(mix, some)
     shape = (tokens, mix.shape[1], some.shape[2])
     return torch.bmm(mix, some, out=room[: shape[0] * shape[1] * shape[2]].view(shape))
-
-
-def _product(rows: Float[Tensor, "R K"], wide: Float[Tensor, "W K"], room: Float[Tensor, " M"] | None) -> Tensor:
-    if room is None:
-        return torch.mm(rows, wide.T)
-    return torch.mm(rows, wide.T, out=room[: len(rows) * len(wide)].view(len(rows), len(wide)))
 
 
 def slices(count: int, size: int) -> Iterator[slice]:

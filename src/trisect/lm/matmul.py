@@ -48,7 +48,10 @@ def numerics(device: str, precision: str, setting: str) -> str:
     in it, nor what a library chooses by the model of the processor: two machines that agree may still differ in last bits.
     `setting` is what `fast_products` gave. Such as 'step 2, float32 products by oneDNN (medium) on AVX512'.
     """
-    on_cpu = "oneDNN" if setting == "medium" or precision != "float32" else _blas()
+    config = torch.__config__.show()
+    names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
+    blas = next((name for sign, name in names.items() if sign in config), "BLAS")
+    on_cpu = "oneDNN" if setting == "medium" or precision != "float32" else blas
     library = on_cpu if device == "cpu" else "cuBLAS"
     where = torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name()
     return (
@@ -56,33 +59,14 @@ def numerics(device: str, precision: str, setting: str) -> str:
     )
 
 
-def agree(one: str, other: str) -> bool:
-    """Whether two notes of `numerics` say the same, as far as both say it: earlier ones do not say on what."""
-    (how, where), (as_well, there) = _stated(one), _stated(other)
-    return how == as_well and (where == there or not where or not there)
-
-
-def _stated(said: str) -> tuple[str, str]:
-    """How and on what; narrow products on a CPU were never of another revision than the second, also where it is not said."""
-    how, _, where = said.partition(" on ")
-    return how.replace("bfloat16 products by oneDNN", f"{NARROW} products by oneDNN"), where
-
-
 def check_numerics(before: str | None, here: str) -> None:
-    """Raise StudyError where a study would go on otherwise than what trained it before (null: not noted)."""
-    if before is not None and not agree(before, here):
+    """Raise StudyError where a study would go on otherwise than what trained it before (None: not noted)."""
+    if before not in (None, here):
         raise StudyError(
             f"The study was trained so far with: {before}.",
             f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another.",
             "Go on where the study began, or choose another folder with --out.",
         )
-
-
-def _blas() -> str:
-    """The library of PyTorch's float32 products on a CPU at its own setting."""
-    said = torch.__config__.show()
-    names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
-    return next((name for sign, name in names.items() if sign in said), "BLAS")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, TextOrPa
 from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.corpus import UNKNOWN
-from trisect.text.readers.base import basic_english
+from trisect.text.readers.english import basic_english
 
 STACK = "plain"
 AROUND = tuple(f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for kind in ("weight", "bias"))
@@ -28,15 +28,6 @@ COMPONENTS = ("q", "k", "v")
 LEFT_OUT = 1 / 4  # of a text's words, at most: with fewer than three in four of them it is another text
 SHOWN, NAMED = 8, 24  # words that a message names, and that all notes on some texts name together
 BRIEF = 60  # characters of a text in a message
-
-
-class Attended(NamedTuple):
-    """One layer's part of a forward pass: its input, q, k, v as they were used, the weights, and the heads' outputs."""
-
-    x: Float[Tensor, "B T D"]
-    parts: Parts
-    weights: Float[Tensor, "B H T T"]
-    output: Float[Tensor, "B H T E"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +52,9 @@ class OwnModel:
         """Always causal."""
         return "causal"
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hex digits of the weights."""
-        return self._mark
-
-    @functools.cached_property
-    def _mark(self) -> str:
         total = hashlib.blake2b(digest_size=8)
         for name in sorted(self.parameters):
             total.update(name.encode())
@@ -95,9 +82,9 @@ class OwnModel:
         named: set[str] = set()
         for number, text in enumerate(texts):
             words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
-            own = [word for word in words if word not in self._ids]
-            ids = self._known(number, text, words, own)
-            lacking += own
+            unknown = [word for word in words if word not in self._ids]
+            ids = self._known(number, text, words, unknown)
+            lacking += unknown
             for start in range(0, len(ids), self.window):
                 held.append((number, start, ids[start : start + self.window]))
                 if len(held) == size:
@@ -172,25 +159,11 @@ class OwnModel:
         """Read one batch: a Trace per layer, with what writers put in place of q, k and v."""
         real, traces, seen = batch.source.real, [], []
         self._pass(batch.inputs["ids"], write or {}, {}, seen)
+        scale = (self.model.width // self.model.heads) ** -0.5
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
-            block = self._block(n, x)
-            scale = (self.model.width // self.model.heads) ** -0.5
-            address = Address(STACK, n)
-            traces.append(
-                Trace(
-                    address,
-                    q,
-                    k,
-                    v,
-                    weights,
-                    output,
-                    real,
-                    real,
-                    _projections(self.model, self.parameters, n),
-                    scale,
-                    block,
-                )
-            )
+            address, block = Address(STACK, n), self._block(n, x)
+            projections = _projections(self.model, self.parameters, n)
+            traces.append(Trace(address, q, k, v, weights, output, real, real, projections, scale, block))
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows, batch.notes, self.objective)
 
     @torch.no_grad()
@@ -210,7 +183,7 @@ class OwnModel:
 
     @property
     def mask(self) -> str | None:
-        """Always null: it predicts the next word."""
+        """Always None: it predicts the next word."""
         return None
 
     def token(self, number: int) -> str:
@@ -240,21 +213,29 @@ class OwnModel:
         ids: Int[Tensor, "B T"],
         write: Mapping[Address, Writer],
         hold: Mapping[Address, Tensor],
-        seen: list[Attended] | None,
+        seen: list[tuple[Tensor, Parts, Tensor, Tensor]] | None,
     ) -> Float[Tensor, "B T D"]:
-        """The last hidden states; every layer's attention is added to `seen`, where there is such a list."""
+        """The last hidden states. Of every layer its input [B T D], its q, k, v as they were used, the weights [B H T T] and the
+        heads' outputs [B H T E] are added to `seen`, where there is such a list.
+        """
         p, heads = self.parameters, self.model.heads
         x = embed(embedding_rows(p["embed.weight"], ids), ids, None)
         mask = causal(ids.shape[1], x.dtype, x.device)
         for n in range(1, self.model.layers + 1):
-            parts = Parts(*(_split(t, heads) for t in project(p, n, x)[0].chunk(3, -1)))
+            split = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in project(p, n, x)[0].chunk(3, -1))
+            parts = Parts(*(t.contiguous() for t in split))
             address = Address(STACK, n)
             if address in write:
                 parts = write[address](parts)
-            weights = hold[address] if address in hold else _weights(parts, mask)
-            output = _product(weights, parts.v)
+            if address in hold:
+                weights = hold[address]
+            else:  # the same products in the same order as `fleet.attend`
+                q, k = parts.q.flatten(0, 1), parts.k.flatten(0, 1)
+                scores = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).add_(mask)
+                weights = torch.softmax(scores, -1).view(*parts.q.shape[:3], -1)
+            output = torch.bmm(weights.flatten(0, 1), parts.v.flatten(0, 1)).view(*weights.shape[:3], -1)
             if seen is not None:
-                seen.append(Attended(x[0], parts, weights, output))
+                seen.append((x[0], parts, weights, output))
             mixed = output.transpose(1, 2).reshape(1, *x.shape[1:])
             x = finish(p, n, x, mixed, None, idle=self.model.idle)
         return x[0]
@@ -271,40 +252,18 @@ def _projections(model: Model, parameters: Mapping[str, Tensor], n: int) -> Proj
     wide, heads = model.width, model.heads
     each = wide // heads
     w, b = parameters[f"layers.{n}.in.weight"][0], parameters[f"layers.{n}.in.bias"][0]
-    maps, shifts, origins = {}, {}, {}
+    maps, shifts, origins = list[Tensor](), list[Tensor](), dict[str, Origin]()
     for i, component in enumerate(COMPONENTS):
         rows = torch.arange(i * wide, (i + 1) * wide).view(heads, each)
-        maps[component], shifts[component] = w[rows].transpose(1, 2), b[rows]
+        maps.append(w[rows].transpose(1, 2))
+        shifts.append(b[rows])
         words = f"rows {i * wide + 1}-{(i + 1) * wide} of the in-projection"
         name = f"layers.{n}.in"
         origins[component] = Origin("rows", words, f"{name}.weight", f"{name}.bias", rows, residual=0.0)
     out = f"layers.{n}.out"
     columns = torch.arange(wide).view(heads, each)
     origins["o"] = Origin("rows", "the output projection", f"{out}.weight", f"{out}.bias", columns, residual=0.0)
-    return Projections(
-        Address(STACK, n),
-        origins,
-        maps["q"],
-        maps["k"],
-        maps["v"],
-        parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0),
-        shifts["q"],
-        shifts["k"],
-        shifts["v"],
-        parameters[f"{out}.bias"][0],
-    )
-
-
-def _split(t: Float[Tensor, "B T D"], heads: int) -> Float[Tensor, "B H T E"]:
-    return t.view(*t.shape[:2], heads, -1).transpose(1, 2).contiguous()
-
-
-def _weights(parts: Parts, mask: Float[Tensor, "T T"]) -> Float[Tensor, "B H T T"]:
-    """softmax(q kᵀ / sqrt(E) + mask), the same products in the same order as `lm.attention`."""
-    q, k = parts.q.flatten(0, 1), parts.k.flatten(0, 1)
-    scores = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).add_(mask)
-    return torch.softmax(scores, -1).view(*parts.q.shape[:3], -1)
-
-
-def _product(weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"]) -> Float[Tensor, "B H T E"]:
-    return torch.bmm(weights.flatten(0, 1), v.flatten(0, 1)).view(*weights.shape[:3], -1)
+    output = parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0)
+    (w_q, w_k, w_v), (b_q, b_k, b_v) = maps, shifts
+    b_o = parameters[f"{out}.bias"][0]
+    return Projections(Address(STACK, n), origins, w_q, w_k, w_v, output, b_q, b_k, b_v, b_o)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from trisect.lm.edits.base import Objective
 
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
 WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
@@ -46,23 +49,11 @@ class CudaGraph:
         return graph.replay, said
 
 
-@runtime_checkable
-class Changing(Protocol):
-    """What a pass changes beside the gradient, such as attackers that learn: read, and put back where it lies."""
-
-    def state(self) -> dict[str, Tensor]:
-        """All of it, by name."""
-        ...
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Put it back."""
-        ...
-
-
 class Replay:
     """One pass over windows of one shape. `usable` is false where recording failed or the replay is not the same.
 
-    Recording runs the pass several times; whatever it changes is put back after that.
+    Recording runs the pass several times; what it changes beside the gradient, such as attackers that learn, is put back
+    after that.
     """
 
     def __init__(
@@ -71,7 +62,7 @@ class Replay:
         given: Sequence[Tensor],
         draw: torch.Generator,
         gradient: Tensor,
-        changing: Sequence[Changing],
+        changing: Sequence[Objective],
         recorder: Recorder,
     ) -> None:
         self.given = [one.clone() for one in given]
@@ -88,13 +79,13 @@ class Replay:
         self._restore(before)
         draw.manual_seed(seed)
         work(self.given)
-        eager = [gradient.clone(), *_numbers(self._state())]
+        eager = [gradient.clone(), *self._numbers()]
         self._restore(before)
         gradient.zero_()
         draw.manual_seed(seed)
         self._replay()
-        found = [gradient, *_numbers(self._state())]
-        difference = max(_difference(one, other) for one, other in zip(found, eager, strict=True))
+        pairs = zip([gradient, *self._numbers()], eager, strict=True)
+        difference = max(float((now - exact).norm() / exact.norm().clamp(min=1e-30)) for now, exact in pairs)
         self._restore(before)
         self.usable = difference < TOLERANCE
         self.reason = "" if self.usable else f"a replayed gradient differs from an eager one by {difference:.1e}"
@@ -116,10 +107,5 @@ class Replay:
         for one, state in zip(self.changing, before, strict=True):
             one.restore(state)
 
-
-def _numbers(states: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
-    return [state[name] for state in states for name in sorted(state)]
-
-
-def _difference(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm().clamp(min=1e-30))
+    def _numbers(self) -> list[Tensor]:
+        return [state[name] for state in self._state() for name in sorted(state)]

@@ -96,7 +96,13 @@ def evaluate_variants(
     `final` are the trained parameters, each with a leading axis of 1. Raises SpecError where the variants lack weights
     of the site.
     """
-    _check(site, model, variants)
+    needed = [f"layers.{n}.{name}" for n in site.layers or () for name, _ in weights_of(site, model, n)]
+    if missing := [name for name in needed if any(name not in own for own in variants.weights)]:
+        raise SpecError(
+            f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch.",
+            f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}.",
+            "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them.",
+        )
     count, most = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
     decoder = make_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
     rows, tokens = [], []
@@ -105,8 +111,11 @@ def evaluate_variants(
         size = min(count, max(1, most // pieces[0].inputs.shape[1]))
         chunks = [(which, _upper(final, model, site, variants, which)) for which in slices(count, size)]
         for piece in pieces:
-            x = _below(final, model, piece.inputs, _lowest(site))
             length = piece.inputs.shape[1]
+            mask = causal(length, final["embed.weight"].dtype, piece.inputs.device)
+            x = embed(embedding_rows(final["embed.weight"], piece.inputs), piece.inputs, None)
+            for n in range(1, _lowest(site)):  # the same for every variant
+                x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None, idle=model.idle)
             for few in slices(len(piece.inputs), most // (size * length)):
                 hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
                 part = piece.some_rows(range(len(piece.inputs))[few])
@@ -128,15 +137,6 @@ def _lowest(site: Site) -> int:
     return min(site.layers or (1,))
 
 
-def _below(final: Mapping[str, Tensor], model: Model, inputs: Int[Tensor, "B T"], lowest: int) -> Tensor:
-    """What enters the site's lowest layer, the same for every variant: [1 B T D]."""
-    mask = causal(inputs.shape[1], final["embed.weight"].dtype, inputs.device)
-    x = embed(embedding_rows(final["embed.weight"], inputs), inputs, None)
-    for n in range(1, lowest):
-        x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None, idle=model.idle)
-    return x
-
-
 def _above(
     mixed: Mapping[str, Tensor],
     model: Model,
@@ -146,39 +146,22 @@ def _above(
     which: slice,
 ) -> Float[Tensor, "A B T D"]:
     """The last hidden states of those variants; `mixed` holds their weights above the lowest layer."""
-    lowest = _lowest(site)
+    lowest, shares = _lowest(site), variants.shares[which].to(x)
     mask = causal(x.shape[2], x.dtype, x.device)
+    rows = [part[0] if part else slice(None) for name, part in weights_of(site, model, lowest) if name == "in.weight"]
     for n in range(lowest, model.layers + 1):
-        qkv = _entry(mixed, n, x, model, site, variants, which) if n == lowest else project(mixed, n, x)
+        qkv = project(mixed, n, x)
+        if n == lowest and rows:  # its input is shared, so each variant's are mixtures of P projections
+            qkv = qkv.expand(len(shares), -1, -1, -1).clone()
+            for own in rows:
+                kinds = ("weight", "bias")
+                ends = [torch.stack([w[f"layers.{n}.in.{kind}"][own] for w in variants.weights]) for kind in kinds]
+                projected = linear(x.flatten(1, 2), *ends).flatten(1)
+                qkv[..., own] = torch.mm(shares, projected).view(len(shares), *x.shape[1:3], -1)
         attended = attend(qkv, model.heads, mask, None)
-        wide = attended.expand(len(variants.shares[which]), -1, -1, -1)
+        wide = attended.expand(len(shares), -1, -1, -1)
         x = finish(mixed, n, x, wide, None, idle=model.idle)
     return x
-
-
-def _entry(
-    final: Mapping[str, Tensor],
-    n: int,
-    x: Float[Tensor, "1 B T D"],
-    model: Model,
-    site: Site,
-    variants: Variants,
-    which: slice,
-) -> Float[Tensor, "G B T W"]:
-    """q, k and v of the lowest layer: its input is shared, so each variant's are mixtures of P projections.
-
-    Where the site leaves them alone, all variants share them.
-    """
-    shared, shares = project(final, n, x), variants.shares[which].to(x)
-    rows = [part[0] if part else slice(None) for name, part in weights_of(site, model, n) if name == "in.weight"]
-    if not rows:
-        return shared
-    qkv = shared.expand(len(shares), -1, -1, -1).clone()
-    for own in rows:
-        ends = [torch.stack([w[f"layers.{n}.in.{kind}"][own] for w in variants.weights]) for kind in ("weight", "bias")]
-        made = linear(x.flatten(1, 2), *ends)
-        qkv[..., own] = torch.mm(shares, made.flatten(1)).view(len(shares), *x.shape[1:3], -1)
-    return qkv
 
 
 def _upper(
@@ -203,17 +186,6 @@ def parts_of(sites: Iterable[Site], model: Model) -> tuple[str, ...]:
     """The matrices of a layer whose weights of every epoch are needed to rewind those resolved sites."""
     names = {name.split(".")[0] for s in sites for n in s.layers or () for name, _ in weights_of(s, model, n)}
     return tuple(part for part in ("in", "out", "up", "down") if part in names)
-
-
-def _check(site: Site, model: Model, variants: Variants) -> None:
-    needed = [f"layers.{n}.{name}" for n in site.layers or () for name, _ in weights_of(site, model, n)]
-    missing = [name for name in needed if any(name not in own for own in variants.weights)]
-    if missing:
-        raise SpecError(
-            f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch.",
-            f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}.",
-            "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them.",
-        )
 
 
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:

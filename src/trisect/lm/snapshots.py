@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,13 +17,6 @@ from trisect.core.errors import DamagedFileError, check_barred
 from trisect.core.files import canonical, replace_file
 
 
-class Snapshot(NamedTuple):
-    """Tensors by name, and the JSON-ready note written with them."""
-
-    tensors: dict[str, Tensor]
-    note: Any
-
-
 def write_snapshot(path: Path, tensors: Mapping[str, Tensor], note: Any = None, durable: bool = True) -> None:
     """Write tensors and a note in safetensors format, whole or not at all, with a checksum over both."""
     ready = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -32,8 +25,8 @@ def write_snapshot(path: Path, tensors: Mapping[str, Tensor], note: Any = None, 
     replace_file(path, lambda scratch: scratch.write_bytes(save(ready, metadata)), durable)
 
 
-def read_snapshot(path: Path, todo: str) -> Snapshot:
-    """What `write_snapshot` wrote; raises DamagedFileError with the advice `todo` when it is not that any more."""
+def read_snapshot(path: Path, todo: str) -> tuple[dict[str, Tensor], Any]:
+    """The tensors and the note that `write_snapshot` wrote; raises DamagedFileError with the advice `todo` when it is not that any more."""
     try:
         with safe_open(path, "pt") as handle:
             metadata = handle.metadata() or {}
@@ -46,7 +39,7 @@ def read_snapshot(path: Path, todo: str) -> Snapshot:
         ) from error
     if _checksum(tensors, note) != checksum:
         raise DamagedFileError(f"The snapshot {path} is damaged.", "Its content does not match its checksum.", todo)
-    return Snapshot(tensors, json.loads(note))
+    return tensors, json.loads(note)
 
 
 def _checksum(tensors: Mapping[str, Tensor], note: str) -> str:

@@ -19,33 +19,34 @@ from torch import Tensor
 
 from trisect.core.spec import Model, Run, Training
 from trisect.lm.edited import Edited
-from trisect.lm.edits.base import Objective, Recordable, Trained, TrainingEdit, trained
-from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, known_of
+from trisect.lm.edits.base import Objective, Trained, check_trainable
+from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, labelled_positions
 from trisect.lm.fleet import (
     Block,
     Dropout,
-    add_rows,
     blocks_of,
+    derive_seed,
     embedding_rows,
     forward,
     initial,
     layout,
-    number,
     views,
 )
 from trisect.lm.loss import NarrowDecoder, Scores, loss_and_gradients, token_scores, workspace
-from trisect.lm.matmul import check_numerics
+from trisect.lm.matmul import add_at, check_numerics
 from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.text.corpus import Corpus, steps
 
+SlotNotes = dict[int, Mapping[str, Tensor | float]]  # values of objectives, by slot and name
 
-class Stepped(NamedTuple):
-    """What one step saw: each member's mean loss and accuracy, and by slot what other objectives say, by name."""
+
+class StepResult(NamedTuple):
+    """Each member's mean loss and accuracy at one step, and the values of other objectives."""
 
     loss: Float[Tensor, " F"]
     accuracy: Float[Tensor, " F"]
-    said: Mapping[int, Mapping[str, Tensor | float]]
+    notes: SlotNotes
 
 
 class RunningMeans:
@@ -53,21 +54,21 @@ class RunningMeans:
 
     def __init__(self, members: int) -> None:
         self.loss, self.correct = torch.zeros(members, dtype=torch.float64), torch.zeros(members, dtype=torch.float64)
-        self.said: dict[int, dict[str, tuple[float, int]]] = {}
+        self.notes: dict[int, dict[str, tuple[float, int]]] = {}
         self.count = 0
 
-    def add(self, steps: list[Stepped]) -> None:
+    def add(self, steps: list[StepResult]) -> None:
         """Take in some steps; the device is waited for once."""
         seen = torch.stack([torch.stack([one.loss.double(), one.accuracy.double()]) for one in steps]).cpu()
         for loss, correct in seen:
             self.loss += loss
             self.correct += correct
         self.count += len(steps)
-        names = [(slot, name, value) for one in steps for slot, own in one.said.items() for name, value in own.items()]
+        names = [(slot, name, value) for one in steps for slot, own in one.notes.items() for name, value in own.items()]
         tensors = [value.double() for _, _, value in names if isinstance(value, Tensor)]
         numbers = iter(torch.stack(tensors).tolist() if tensors else ())
         for slot, name, value in names:
-            own = self.said.setdefault(slot, {})
+            own = self.notes.setdefault(slot, {})
             total, count = own.get(name, (0.0, 0))
             own[name] = total + (next(numbers) if isinstance(value, Tensor) else value), count + 1
 
@@ -77,68 +78,15 @@ class RunningMeans:
             ("loss_nats", float(self.loss[slot]) / self.count),
             ("accuracy", float(self.correct[slot]) / self.count),
         ]
-        means += [(name, total / count) for name, (total, count) in self.said.get(slot, {}).items()]
+        means += [(name, total / count) for name, (total, count) in self.notes.get(slot, {}).items()]
         return [("train_running", name, value) for name, value in means]
-
-
-SlotNotes = dict[int, Mapping[str, Tensor | float]]  # by slot and name
-
-
-class RecordedWindows:
-    """The pass of a fleet, recorded at the first window that can be, and replayed at others of its shape.
-
-    `backward` is the pass: it fills `gradient` and notes what objectives say.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        labels: Sequence[str],
-        objectives: Sequence[Objective],
-        draw: torch.Generator,
-        gradient: Tensor,
-        backward: Callable[[Piece, SlotNotes], Scores],
-    ) -> None:
-        self.recorder, self.labels, self.objectives = recorder, tuple(labels), objectives
-        self.draw, self.gradient, self.backward = draw, gradient, backward
-        self.replay: Replay | None = None
-        self._names: list[tuple[int, str]] = []
-
-    def fits(self, piece: Piece) -> bool:
-        """Whether no shape of the window's pass depends on what stands in it."""
-        return piece.scored is None and all(
-            isinstance(o, Recordable) and o.recordable(piece.labels) for o in self.objectives
-        )
-
-    def __call__(self, piece: Piece, seed: int) -> tuple[Scores, SlotNotes]:
-        """Scores of one window, and what objectives say of it; `seed` is of its dropout."""
-        known = {column: known_of(piece.labels, column) for column in self.labels}
-
-        def work(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            labels = PlacedLabels(dict(zip(self.labels, given[2:], strict=True)), known)
-            said: SlotNotes = {}
-            scores = self.backward(Piece(given[0], given[1], labels, own=piece.own), said)
-            self._names = [(slot, name) for slot, own in said.items() for name in own]
-            values = [torch.as_tensor(value).double() for own in said.values() for value in own.values()]
-            return *scores, torch.stack(values) if values else scores.loss.new_empty(0, dtype=torch.float64)
-
-        given = piece.inputs, piece.targets, *(piece.labels[column] for column in self.labels)
-        if self.replay is None:
-            self.replay = Replay(work, given, self.draw, self.gradient, self.objectives, self.recorder)
-            self.draw.manual_seed(seed)
-        loss, correct, values = (self.replay if self.replay.fits(given) else work)(given)
-        said: dict[int, dict[str, Tensor | float]] = {}
-        # the next replay writes there
-        for (slot, name), value in zip(self._names, values.clone().unbind(), strict=True):
-            said.setdefault(slot, {})[name] = value
-        return Scores(loss, correct), dict(said)
 
 
 LARGEST = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
 
 
 def keep_freed_memory() -> None:
-    """Free an unused block of that size, which makes glibc keep freed blocks up to it instead of returning them.
+    """Free an unused block of LARGEST bytes, which makes glibc keep freed blocks up to it instead of returning them.
 
     By default every allocation over 128 KiB is a new mapping (mmap) that is unmapped when it is freed, and the top of the heap is
     returned; each page then costs a page fault when it is next written. The threshold follows the largest freed block (mallopt(3)).
@@ -168,45 +116,31 @@ def evaluate(
         totals = torch.zeros(2, members, dtype=torch.float64, device=parameters["decoder.bias"].device)
         against: list[dict[int, Tensor]] = [{} for _ in objectives]
         for piece in own:
-            totals += _measure(parameters, model, piece, objectives, keep, work, against)
+            with torch.no_grad():
+                passed = forward(parameters, piece.inputs, model, blocks=keep)
+            hidden = piece.counted(passed.hidden.flatten(1, 2))
+            scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
+            for objective, sums in zip(objectives, against, strict=True):
+                for slot, value in objective.measure(
+                    passed.kept, piece.spoken(objective.columns), piece.labels
+                ).items():
+                    sums[slot] = sums[slot] + value if slot in sums else value
+            totals += torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
         count = sum(p.tokens for p in own)
-        totals, *said = _gathered([totals, *(total for sums in against for total in sums.values())])
-        summed = iter(said)
+        # one copy to the host for all sums: the only thing that a GPU is waited for
+        sums = [totals, *(total for of_objective in against for total in of_objective.values())]
+        flat = torch.cat([one.double().flatten() for one in sums]).cpu().split([one.numel() for one in sums])
+        totals, *others = (part.view(one.shape).to(one.dtype) for part, one in zip(flat, sums, strict=True))
+        summed = iter(others)
         for slot, rows in found.items():
             rows += [
                 (split, "loss_nats", float(totals[0, slot]) / count),
                 (split, "accuracy", float(totals[1, slot]) / count),
             ]
-        for objective, sums in zip(objectives, against, strict=True):
-            for slot in sums:
+        for objective, of_objective in zip(objectives, against, strict=True):
+            for slot in of_objective:
                 found[slot] += [(split, name, value) for name, value in objective.summary(next(summed))]
     return found
-
-
-def _gathered(sums: Sequence[Tensor]) -> list[Tensor]:
-    """The sums on the host, by one copy: the only thing that a GPU is waited for."""
-    flat = torch.cat([one.double().flatten() for one in sums]).cpu()
-    parts = flat.split([one.numel() for one in sums])
-    return [part.view(one.shape).to(one.dtype) for part, one in zip(parts, sums, strict=True)]
-
-
-def _measure(
-    parameters: Mapping[str, Tensor],
-    model: Model,
-    piece: Piece,
-    objectives: Sequence[Objective],
-    keep: Sequence[Block],
-    work: Float[Tensor, " S"],
-    against: list[dict[int, Tensor]],
-) -> Float[Tensor, "2 F"]:
-    with torch.no_grad():
-        passed = forward(parameters, piece.inputs, model, blocks=keep)
-    hidden = piece.counted(passed.hidden.flatten(1, 2))
-    scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
-    for objective, sums in zip(objectives, against, strict=True):
-        for slot, one in objective.measure(passed.kept, piece.spoken(objective.columns), piece.labels).items():
-            sums[slot] = sums[slot] + one if slot in sums else one
-    return torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
 
 
 class Descent:
@@ -335,15 +269,21 @@ class Trainer:
         self.gradients = views(self.gradient, self.places)
         self.parameters = views(self.flat, self.places)
         # of these the gradient is taken; what they hold is changed in place by every update
-        self.leaves = {n: v.detach().requires_grad_() for n, v in self.parameters.items() if _in_body(n)}
+        self.leaves = {
+            n: v.detach().requires_grad_()
+            for n, v in self.parameters.items()
+            if not n.startswith(("embed.", "decoder."))
+        }
         self.descent = Descent(self.flat, self.training)
-        edits = {i: trained(r.edit) for i, r in enumerate(runs) if r.edit is not None}
+        edits = {i: check_trainable(r.edit) for i, r in enumerate(runs) if r.edit is not None}
         self.edited = Edited(edits, self.model, self.places, self.flat)
-        self.objectives = _objectives(edits, Trained(self.model, corpus, self.seed, device, dtype))
+        fleet, kinds = Trained(self.model, corpus, self.seed, device, dtype), dict.fromkeys(map(type, edits.values()))
+        self.objectives: list[Objective] = [o for kind in kinds for o in kind.objectives(edits, fleet)]
         self.labels = tuple(dict.fromkeys(column for o in self.objectives for column in o.columns))
         self.keep = blocks_of((site for o in self.objectives for site in o.sites), self.model)
-        made = self.labels, self.objectives, self.draw, self.gradient, self._backward
-        self.recorded = None if recorder is None else RecordedWindows(recorder, *made)
+        self.recorder = recorder
+        self.replay: Replay | None = None  # the recorded pass, where one was tried
+        self._noted: list[tuple[int, str]] = []  # slot and name of every value of objectives in it
         self.dead: dict[int, int] = {}
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
@@ -355,7 +295,7 @@ class Trainer:
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
         keep_freed_memory()
 
-    def stretch(self, count: int) -> list[Stepped]:
+    def advance(self, count: int) -> list[StepResult]:
         """Some steps; where they are several, none waits for the device: whether a member diverged is looked at once, at
         their end, and if one did they are done again, looked at one by one.
         """
@@ -369,30 +309,50 @@ class Trainer:
         self.steps_done -= count
         return [self.step() for _ in range(count)]
 
-    def step(self, norms: list[Tensor] | None = None) -> Stepped:
+    def step(self, norms: list[Tensor] | None = None) -> StepResult:
         """One window: attackers first, then the model against the updated attackers (science A4).
 
         Members that diverged are held; where `norms` is given, those of gradients are added to it instead, unseen.
         """
         epoch, window = divmod(self.steps_done, self.steps_per_epoch)
         piece = self.windows[window]
-        self.draw.manual_seed(number("dropout", self.seed, self.steps_done))
-        said: dict[int, Mapping[str, Tensor | float]] = {}
-        if self.recorded is not None and self.recorded.fits(piece):
-            scores, said = self.recorded(piece, number("dropout", self.seed, self.steps_done))
+        self.draw.manual_seed(derive_seed("dropout", self.seed, self.steps_done))
+        # a pass can be recorded and replayed where no shape of it depends on what stands in the window
+        recordable = piece.scored is None and all(o.recordable(piece.labels) for o in self.objectives)
+        notes: SlotNotes = {}
+        if self.recorder is not None and recordable:
+            scores, notes = self._replayed(piece, self.recorder)
         else:
-            scores = self._backward(piece, said)
+            scores = self._backward(piece, notes)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch, norms)
-        return Stepped(loss, correct, said)
+        return StepResult(loss, correct, notes)
 
-    @property
-    def replay(self) -> Replay | None:
-        """The recorded pass, where one was tried."""
-        return None if self.recorded is None else self.recorded.replay
+    def _replayed(self, piece: Piece, recorder: Recorder) -> tuple[Scores, SlotNotes]:
+        """`_backward` on a window, recorded at the first one and replayed at others of its shape, and its notes."""
+        known = {column: labelled_positions(piece.labels, column) for column in self.labels}
 
-    def _backward(self, piece: Piece, said: dict[int, Mapping[str, Tensor | float]]) -> Scores:
-        """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `said` notes how they did."""
+        def work(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            labels = PlacedLabels(dict(zip(self.labels, given[2:], strict=True)), known)
+            notes: SlotNotes = {}
+            scores = self._backward(Piece(given[0], given[1], labels, own=piece.own), notes)
+            self._noted = [(slot, name) for slot, own in notes.items() for name in own]
+            values = [torch.as_tensor(value).double() for own in notes.values() for value in own.values()]
+            return *scores, torch.stack(values) if values else scores.loss.new_empty(0, dtype=torch.float64)
+
+        given = piece.inputs, piece.targets, *(piece.labels[column] for column in self.labels)
+        if self.replay is None:
+            self.replay = Replay(work, given, self.draw, self.gradient, self.objectives, recorder)
+            self.draw.manual_seed(derive_seed("dropout", self.seed, self.steps_done))
+        loss, correct, values = (self.replay if self.replay.fits(given) else work)(given)
+        notes: dict[int, dict[str, Tensor | float]] = {}
+        # the next replay writes there
+        for (slot, name), value in zip(self._noted, values.clone().unbind(), strict=True):
+            notes.setdefault(slot, {})[name] = value
+        return Scores(loss, correct), dict(notes)
+
+    def _backward(self, piece: Piece, notes: SlotNotes) -> Scores:
+        """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `notes` gets their values."""
         parameters, leaves = self.parameters, self.leaves
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
         drop = Dropout(self.model.dropout, self.draw)
@@ -419,14 +379,14 @@ class Trainer:
                     into = pushes
                 case other:
                     assert_never(other)
-            said |= objective.push(kept, piece.spoken(objective.columns), piece.labels, into)
+            notes |= objective.push(kept, piece.spoken(objective.columns), piece.labels, into)
         own = [_reach_site(passed.kept[block], near[block], leaves, block) for block in near]
         found = torch.autograd.grad(
             [passed.hidden, *passed.kept.values()],
             [rows, *leaves.values()],
-            [_spread(decoder.hidden, hidden, piece).view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
+            [piece.spread(decoder.hidden, hidden).view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
         )
-        add_rows(self.gradients["embed.weight"].zero_(), piece.inputs, found[0])
+        add_at(self.gradients["embed.weight"].zero_(), piece.inputs.flatten(), found[0].flatten(1, 2))
         into = [self.gradients[name] for name in leaves]
         torch.ops.aten._foreach_copy_(into, list(found[1:]))  # one kernel on a GPU, not one a parameter
         for name, gradient in (pair for some in own for pair in some.items()):
@@ -466,7 +426,7 @@ class Trainer:
         return found
 
     def evaluate(self) -> Found:
-        """(split, name, value) by slot, in evaluation mode and float32 or wider (see lm/evaluation.py)."""
+        """(split, name, value) by slot, in evaluation mode and float32 or wider."""
         return evaluate(self.parameters, self.model, self.pieces, self.objectives, self.keep, self.work)
 
     def save(self, path: Path, note: object) -> None:
@@ -512,25 +472,6 @@ def _reach_site(x: Tensor, push: Tensor, leaves: Mapping[str, Tensor], block: Bl
     return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
-def _spread(gradient: Tensor, hidden: Tensor, piece: Piece) -> Tensor:
-    """The gradient of the states that are counted as one of all states."""
-    if piece.scored is None:
-        return gradient
-    whole = torch.zeros_like(hidden)
-    whole[:, piece.scored] = gradient
-    return whole
-
-
-def _in_body(name: str) -> bool:
-    return not name.startswith(("embed.", "decoder."))
-
-
-def _objectives(edits: Mapping[int, TrainingEdit], fleet: Trained) -> list[Objective]:
-    """What members are trained on beside the language loss, kind by kind in order of slot."""
-    kinds = dict.fromkeys(type(edit) for edit in edits.values())
-    return [objective for kind in kinds for objective in kind.objectives(edits, fleet)]
-
-
 def train_fleet(
     runs: Sequence[Run],
     corpus: Corpus,
@@ -559,7 +500,7 @@ def train_fleet(
     while epoch < trainer.training.epochs and len(trainer.dead) < len(runs):
         running = RunningMeans(len(runs))
         while running.count < per_epoch:
-            running.add(trainer.stretch(min(trainer.ahead, per_epoch - running.count)))
+            running.add(trainer.advance(min(trainer.ahead, per_epoch - running.count)))
             progress(Progress(trainer.steps_done, total, epoch + 1, float(running.loss[0]) / running.count))
         epoch += 1
         _record(rows, epoch, trainer, {i: running.rows(i) for i in range(len(runs))})

@@ -15,15 +15,15 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trisect.core.errors import CorpusError, there
 from trisect.core.files import Json, digest_file
 from trisect.core.printable import percent
-from trisect.text import corpus, sources
-from trisect.text.corpus import Corpus, Split
+from trisect.text import sources
+from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts
 from trisect.text.readers.base import Reader, SplitText
 
@@ -49,6 +49,8 @@ PIECE = 20_000  # words that a process labels at once: about two seconds' work
 LONGEST = 1_000  # words of a paragraph shown to the pipeline at once; a longer one is shown in pieces
 
 AnnotationProgress = Callable[[int, int], None]
+# per column its classes in the order of first use, and a class number for each word
+PieceLabels = dict[str, tuple[list[str], list[int]]]
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,6 @@ class PipelineFacts:
     digest: str
     columns: tuple[str, ...]
     missing: Mapping[str, str]
-
-
-class PieceLabels(NamedTuple):
-    """Labels of some words: per column its classes in the order of first use, and a class number for each word."""
-
-    classes: dict[str, list[str]]
-    ids: dict[str, list[int]]
 
 
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
@@ -111,7 +106,7 @@ def open_pipeline(name: str) -> Language:
 def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> PipelineFacts:
     """What the pipeline says of itself; raises CorpusError where it does not set one of `columns`.
 
-    Null is pos and dep, and tag and ent where the pipeline sets them.
+    None is pos and dep, and tag and ent where the pipeline sets them.
     """
     wanted, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
     open_pipeline.cache_clear()  # its files may be others by now
@@ -132,19 +127,15 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> Pipeli
             todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
             raise CorpusError(given, why[column], todo)
     exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
+    state, folder = hashlib.blake2b(exact.encode(), digest_size=16), Path(nlp.path or "")
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return PipelineFacts(
         exact,
-        _folder_digest(Path(nlp.path or ""), exact),
+        state.hexdigest(),
         tuple(c for c in COLUMNS if c in wanted or (c in extra and able[c])),
         {c: why[c] for c in extra if not able[c]},
     )
-
-
-def _folder_digest(folder: Path, start: str) -> str:
-    state = hashlib.blake2b(start.encode(), digest_size=16)
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
-        state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return state.hexdigest()
 
 
 def statement(raw: sources.RawSource, placeholder: str, about: PipelineFacts) -> dict[str, Json]:
@@ -182,12 +173,12 @@ def label_text(
     labelled = _labelled(pipeline, pieces, about.columns, workers)
     splits = {}
     for name, split in text.splits.items():
-        grown = {column: corpus.GrowingArray(np.int16) for column in about.columns}
+        grown = {column: GrowingArray(np.int16) for column in about.columns}
         while (start := len(grown[about.columns[0]])) < len(split.tokens):
-            found = next(labelled)
+            of_piece = next(labelled)
             for column in about.columns:
-                ids = np.array(found.ids[column])
-                lookup = np.array([classes[column][c] if c else -1 for c in found.classes[column]], np.int16)
+                names, numbers = of_piece[column]
+                ids, lookup = np.array(numbers), np.array([classes[column][c] if c else -1 for c in names], np.int16)
                 grown[column].append(np.where(hidden[split.tokens[start : start + len(ids)]], -1, lookup[ids]))
             done += len(grown[about.columns[0]]) - start
             if progress is not None:
@@ -225,13 +216,13 @@ def _labelled(
     """
     if workers == 1:
         for texts in pieces:
-            yield _result(lambda texts=texts: label(pipeline, texts, columns))
+            yield _result(lambda texts=texts: _label(pipeline, texts, columns))
         return
     with ProcessPoolExecutor(workers, initializer=_begin) as pool:
         try:
             waiting = deque()  # so many that no process waits, and the text is never in memory as a whole
             for texts in pieces:
-                waiting.append(pool.submit(label, pipeline, texts, columns))
+                waiting.append(pool.submit(_label, pipeline, texts, columns))
                 if len(waiting) > 2 * workers:
                     yield _result(waiting.popleft().result)
             while waiting:
@@ -265,7 +256,7 @@ def _begin() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
-def label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> PieceLabels:
+def _label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> PieceLabels:
     """Classes and ids of each column for ready-made words; '' is the class of a word the pipeline left out.
 
     A word's entity type is that of the entity around it, 'O' where there is none.
@@ -287,7 +278,7 @@ def label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str])
         for column in columns:
             known = numbers[column]
             ids[column] += [known.setdefault(name, len(known)) for name in map(read[column], doc)]
-    return PieceLabels({c: list(numbers[c]) for c in columns}, ids)
+    return {c: (list(numbers[c]), ids[c]) for c in columns}
 
 
 def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -> tuple[str, ...]:
@@ -300,7 +291,7 @@ def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -
     notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
     for word in sorted(kind.hidden & set(text.vocabulary)):
         train = text.splits["train"].tokens
-        share = corpus.counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
+        share = counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
         notes.append(
             f"{word} ({percent(share, 1)} of train) was shown to the tagger as '{placeholder}' and carries no label."
         )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
-from trisect.core.schema import LINE_BYTES
-from trisect.text.corpus import check_lines
+from trisect.text.corpus import read_lines
 
 QUESTION = "Where was {name} born?"
 PATTERN = re.compile(r"Where was (\S.*\S|\S) born\?")
@@ -27,7 +25,7 @@ LONGEST_NAME = 80
 
 
 class Question(NamedTuple):
-    """A question about one name, and the place that answers it; null where no text says it."""
+    """A question about one name, and the place that answers it; None where no text says it."""
 
     name: str
     question: str
@@ -133,10 +131,15 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     if not wiki:
         known = "Pretraining reads a line 'Name. Sentences about the person' for each person."
         raise CorpusError(f"{place / WIKI} is empty.", known, "Give a file with at least one line.")
-    train, valid = (_pairs(place / FILES[split]) for split in ("train", "valid"))
-    test = _questions(place / FILES["test"]) if (place / FILES["test"]).exists() else ()
-    named = tuple(dict.fromkeys(asked.name for part in (train, valid, test) for asked in part))
-    lines = tuple(PretrainingLine(_subject(text, set(named)), text) for _, text in wiki)
+    train, valid = (_questions(place / FILES[split], True) for split in ("train", "valid"))
+    test = _questions(place / FILES["test"], False) if (place / FILES["test"]).exists() else ()
+    named = dict.fromkeys(question.name for part in (train, valid, test) for question in part)
+    lines = []
+    for _, text in wiki:
+        # the name that a line begins with: one that is asked about, since it may hold a stop, else up to the first stop
+        starts = [text[: stop.start()] for stop in re.finditer(r"\.( |$)", text[:LONGEST_NAME])]
+        first = next((start for start in reversed(starts) if start in named), starts[0] if starts else text)
+        lines.append(PretrainingLine(first, text))
     for count, what in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
         if count < 0:
             raise CorpusError(f"{count} {what}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
@@ -151,7 +154,7 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     marks = "\n".join([*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))])
     return People(
         place.resolve().name,
-        lines,
+        tuple(lines),
         train,
         valid,
         test,
@@ -183,108 +186,30 @@ def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[st
     return tuple(found)
 
 
-def _subject(text: str, named: Set[str]) -> str:
-    """The name that a line begins with: one that is asked about, since a name may hold a stop, else up to the first stop."""
-    starts = [text[: found.start()] for found in re.finditer(r"\.( |$)", text[:LONGEST_NAME])]
-    return next((start for start in reversed(starts) if start in named), starts[0] if starts else text)
-
-
-def _pairs(path: Path) -> tuple[Question, ...]:
-    """Questions with their places."""
-    found = []
+def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
+    """Questions with their places; or alone, what stands behind a tab not being read."""
+    questions = []
     for number, text in _lines(path):
-        cells = text.split("\t")
-        if len(cells) != 2 or not cells[1].strip():
-            given = f"{path}, line {number}: {text[:80]!r}."
-            known = (
-                "It has no tab."
-                if len(cells) == 1
-                else f"It has {len(cells) - 1} tabs."
-                if len(cells) > 2
-                else "It ends at its tab."
-            )
-            raise CorpusError(given, known, "A line is a question, one tab, and the place.")
-        found.append(Question(_name(path, number, cells[0]), cells[0].strip(), cells[1].strip()))
-    return _some(path, found)
-
-
-def _questions(path: Path) -> tuple[Question, ...]:
-    """Questions alone; what stands behind a tab is not read."""
-    asked = ((number, text.split("\t")[0].strip()) for number, text in _lines(path))
-    return tuple(Question(_name(path, number, text), text, None) for number, text in asked)
-
-
-def _name(path: Path, number: int, question: str) -> str:
-    try:
-        return name_in(question)
-    except CorpusError as error:
-        raise CorpusError(f"{path}, line {number}: {error.given}", error.known, error.todo) from None
-
-
-def _some(path: Path, found: list[Question]) -> tuple[Question, ...]:
-    if not found:
+        where, (question, *places) = f"{path}, line {number}", text.split("\t")
+        if with_places and (len(places) != 1 or not places[0].strip()):
+            tabs = "It has no tab." if not places else f"It has {len(places)} tabs."
+            known = "It ends at its tab." if len(places) == 1 else tabs
+            raise CorpusError(f"{where}: {text[:80]!r}.", known, "A line is a question, one tab, and the place.")
+        try:
+            name = name_in(question)
+        except CorpusError as error:
+            raise CorpusError(f"{where}: {error.given}", error.known, error.todo) from None
+        questions.append(Question(name, question.strip(), places[0].strip() if with_places else None))
+    if with_places and not questions:
         raise CorpusError(f"{path} is empty.", "It asks nothing.", "Give at least one question with its place.")
-    return tuple(found)
+    return tuple(questions)
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 1."""
-    try:
-        check_lines(path, LINE_BYTES)
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        there = (
-            ", ".join(sorted(p.name for p in path.parent.iterdir())[:8]) if path.parent.is_dir() else "no such folder"
-        )
-        known = f"{path.parent}: {there or 'nothing'}."
-        todo = f"Give a folder with {', '.join((WIKI, *FILES.values()))}."
-        raise CorpusError(f"There is no file {path}.", known, todo) from None
-    except UnicodeDecodeError as error:
-        known = f"Byte {error.start} is none."
-        raise CorpusError(f"{path} is not UTF-8.", known, "Save it as UTF-8.") from None
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read.", f"The system says: {error}", "Give a file.") from None
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    lines = read_lines(path, f"Give a folder with {', '.join((WIKI, *FILES.values()))}.")
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
-
-QuestionData: TypeAlias = tuple[str, str, str | None]
-
-
-class PeopleData(TypedDict):
-    """People as JSON, made by `dataclasses.asdict`: a line and a question are lists of their fields."""
-
-    name: str
-    lines: list[tuple[str, str]]
-    train: list[QuestionData]
-    valid: list[QuestionData]
-    test: list[QuestionData]
-    left_out: list[str]
-    invented: list[QuestionData]
-    notes: list[str]
-    fingerprint: str
-    origin: str
-
-
-def read_people(data: PeopleData) -> People:
-    """The People that travelled as JSON."""
-    parts = (data["train"], data["valid"], data["test"], data["invented"])
-    train, valid, test, invented = (tuple(Question(*row) for row in part) for part in parts)
-    lines = tuple(PretrainingLine(*row) for row in data["lines"])
-    return People(
-        data["name"],
-        lines,
-        train,
-        valid,
-        test,
-        tuple(data["left_out"]),
-        invented,
-        tuple(data["notes"]),
-        data["fingerprint"],
-        data["origin"],
-    )
-
-
-T = TypeVar("T")
 
 SHORTEST = 4  # characters that a text is never cut below
 KEPT = 7 / 8  # of the block, the longest that a text is cut to
@@ -298,22 +223,6 @@ class CutSpan(NamedTuple):
     length: int
     start: int
     end: int
-
-
-class Corrupted(NamedTuple, Generic[T]):
-    """The three pieces of a cut text: characters, or their ids."""
-
-    before: Sequence[T]
-    after: Sequence[T]
-    span: Sequence[T]
-
-    def joined(self, mask: T) -> list[T]:
-        """What the model reads: both sides of the span, and the span behind a second mask."""
-        return [*self.before, mask, *self.after, mask, *self.span]
-
-    def original(self) -> list[T]:
-        """The text that the pieces are of."""
-        return [*self.before, *self.span, *self.after]
 
 
 class Example(NamedTuple):
@@ -351,9 +260,9 @@ def draw_span(
     return CutSpan(length, start, start + width)
 
 
-def corrupt(text: Sequence[T], span: CutSpan) -> Corrupted[T]:
-    """The pieces that a cut makes of a text."""
-    return Corrupted(text[: span.start], text[span.end : span.length], text[span.start : span.end])
+def corrupt(ids: Sequence[int], span: CutSpan, mask: int) -> list[int]:
+    """A cut text as it is read: both sides of the span, and the span behind a second mask."""
+    return [*ids[: span.start], mask, *ids[span.end : span.length], mask, *ids[span.start : span.end]]
 
 
 def pretraining_example(ids: Sequence[int], span: CutSpan, mask: int) -> Example:
@@ -361,7 +270,7 @@ def pretraining_example(ids: Sequence[int], span: CutSpan, mask: int) -> Example
 
     Source: the assignment's span corruption, after Raffel et al. 2020, section 3.1.4.
     """
-    moved = corrupt(ids, span).joined(mask)
+    moved = corrupt(ids, span, mask)
     return Example(tuple(moved[:-1]), tuple(moved[1:]))
 
 

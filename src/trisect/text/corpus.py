@@ -5,42 +5,20 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NotRequired
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError, DamagedFileError
-from trisect.core.files import Json, as_record, canonical, digest, inside, is_name, read_json, replace_file, write_json
+from trisect.core.files import Json, as_record, canonical, digest, inside, read_json, replace_file, write_json
+from trisect.core.schema import LINE_BYTES
 from trisect.core.spec import Text
-
-
-class DocumentsData(TypedDict):
-    """Texts that end: the length of each, and the label columns that belong to whole texts."""
-
-    length: int
-    own: list[str]
-
-
-class CorpusFile(TypedDict):
-    """Names, classes of each label column, and of every array its length and checksum."""
-
-    format: int
-    name: str
-    vocabulary: list[str]
-    labels: dict[str, list[str]]
-    lengths: dict[str, int]
-    checksums: dict[str, str]
-    notes: list[str]
-    fingerprint: NotRequired[str]
-    documents: NotRequired[DocumentsData]
-
 
 CHUNK = 1 << 22
 
@@ -93,7 +71,7 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
+def _chunks(array: np.ndarray) -> Iterator[np.ndarray]:
     """The array piece by piece, so that only a piece is ever in memory."""
     for start in range(0, len(array), CHUNK):
         yield array[start : start + CHUNK]
@@ -102,17 +80,17 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
 def counts(array: np.ndarray, classes: int) -> np.ndarray:
     """How often each of 0..classes-1 occurs; negative entries are left out. Shape [classes]."""
     total = np.zeros(classes, np.int64)
-    for piece in chunks(array):
+    for piece in _chunks(array):
         total += np.bincount(piece[piece >= 0], minlength=classes)
     return total
 
 
-def mapped(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
+def _mapped(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
     """lookup[array], in memory when it is short, else in a temporary file."""
     if len(array) <= CHUNK:
         return lookup[array]
     grown = GrowingArray(lookup.dtype)
-    for piece in chunks(array):
+    for piece in _chunks(array):
         grown.append(lookup[piece])
     return grown.finish()
 
@@ -120,7 +98,7 @@ def mapped(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
 def checksum(array: np.ndarray) -> str:
     """BLAKE2b of the array's values (little-endian, in its own width), 16 bytes in hex."""
     state = hashlib.blake2b(digest_size=16)
-    for piece in chunks(array):
+    for piece in _chunks(array):
         state.update(np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")).data)
     return state.hexdigest()
 
@@ -147,6 +125,26 @@ def read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.n
     return array
 
 
+def read_lines(path: Path, todo: str = "Give a file that is there.") -> list[str]:
+    """The lines of a UTF-8 file without their ends; raises CorpusError, with the advice `todo` where there is no file."""
+    try:
+        check_lines(path, LINE_BYTES)
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        names = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []
+        known = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
+        raise CorpusError(f"There is no file {path}.", known, todo) from None
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        known = f"Byte {error.start} is none."
+        raise CorpusError(f"{path}, line {line}, is not UTF-8.", known, "Save it as UTF-8.") from None
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read.", f"The system says: {error}", "Give a file.") from None
+    # only a line feed ends a line: others (U+2028 ...) stand inside sentences of crawled text
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
 _BLOCK = 2**20
 
 
@@ -170,7 +168,7 @@ UNKNOWN = "<unk>"
 UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
 
 
-FORMAT = 2  # label columns are files with numbers; in format 1 their names stood in those of the files
+FORMAT = 2  # of corpus.json
 
 
 def is_corpus(folder: Path) -> bool:
@@ -193,7 +191,7 @@ class Documents:
 class Split:
     """One part of a text: token ids [n], and for each label column a class per token [n], -1 where there is none.
 
-    `documents` is null for running text, of which every next word is to be predicted.
+    `documents` is None for running text, of which every next word is to be predicted.
     """
 
     tokens: np.ndarray
@@ -201,7 +199,7 @@ class Split:
     documents: Documents | None = None
 
     def first(self, n: int | None) -> Split:
-        """The first `n` tokens (all of them for null), without copying."""
+        """The first `n` tokens (all of them for None), without copying."""
         return Split(self.tokens[:n], {name: ids[:n] for name, ids in self.labels.items()}, self.documents)
 
 
@@ -254,7 +252,7 @@ class Corpus:
 
     @property
     def documents(self) -> Documents | None:
-        """How the text falls into documents; null for running text."""
+        """How the text falls into documents; None for running text."""
         return self.splits["train"].documents
 
     def __repr__(self) -> str:
@@ -282,11 +280,27 @@ class Corpus:
         parts = {name: split.first(budget.get(name)) for name, split in self.splits.items()}
         size = len(self.vocabulary)
         seen = {name: counts(split.tokens, size) for name, split in parts.items()}
-        vocabulary, lookup = _choose(self.vocabulary, seen, text.min_count)
-        parts = {
-            name: Split(mapped(split.tokens, lookup), split.labels, split.documents) for name, split in parts.items()
-        }
-        return Corpus.make(self.name, vocabulary, self.labels, parts, self.notes + _cut_notes(self, text, seen))
+        train = seen["train"]
+        keep = train >= text.min_count
+        frequencies = {self.vocabulary[i]: int(train[i]) for i in np.flatnonzero(keep)}
+        if ((sum(seen.values()) > 0) & ~keep).any():
+            frequencies[UNKNOWN] = frequencies.get(UNKNOWN, 0) + int(train[~keep].sum())
+        vocabulary = tuple(sorted(frequencies, key=lambda word: (-frequencies[word], word)))
+        ids = {word: i for i, word in enumerate(vocabulary)}
+        new = [ids[w] if keep[i] else ids.get(UNKNOWN, -1) for i, w in enumerate(self.vocabulary)]
+        lookup = np.array(new, np.int32)
+        parts = {name: replace(split, tokens=_mapped(split.tokens, lookup)) for name, split in parts.items()}
+        notes = []
+        for name, most in budget.items():
+            whole = len(self.splits[name].tokens)
+            if most is not None and most < whole:
+                notes.append(f"Only the first {most:,} of {whole:,} {name} tokens are used.")
+        if text.min_count > 1:
+            rare = f"{100 * train[~keep].sum() / train.sum():.1f}\u00a0%"
+            notes.append(
+                f"Types seen fewer than {text.min_count} times in train ({rare} of its tokens) become {UNKNOWN}."
+            )
+        return Corpus.make(self.name, vocabulary, self.labels, parts, (*self.notes, *notes))
 
     def column(self, label: str) -> tuple[str, ...]:
         """The class names of a label column; raises CorpusError when there is none, or fewer than two in train."""
@@ -338,35 +352,46 @@ class Corpus:
             raise CorpusError(f"{folder} is not a corpus folder.", found, "Give a folder that 'trisect corpus' wrote.")
         todo = f"Delete {folder} and read or annotate the text again."
         found = read_json(path, todo)
-        if found.get("format") not in (1, FORMAT):
-            known = f"This version reads the formats 1 and {FORMAT}."
+        if found.get("format") != FORMAT:
+            known = f"This version reads format {FORMAT}."
             raise DamagedFileError(f"{path} has format {found.get('format')}.", known, todo)
         body = as_record(found, path, todo, CorpusFile)
-        labels = {name: tuple(classes) for name, classes in body["labels"].items()}
-        _check_columns(body["name"], labels)
-        files = {
-            name: _column_files(folder, name, labels, body["format"], todo)
-            for name in SPLITS
-            if name in body["lengths"]
-        }
-        documents = _read_documents(body)
-        splits = {
-            name: _read_split(folder, name, files[name], body["lengths"][name], todo, documents) for name in files
-        }
+        _check_columns(body.name, body.labels)
+        splits, paths = {}, {}
+        for split in (s for s in SPLITS if s in body.lengths):
+            n, paths[f"{split}.npy"] = body.lengths[split], inside(folder, f"{split}.npy")
+            tokens, labels = read_array(paths[f"{split}.npy"], np.int32, n, todo), {}
+            for number, label in enumerate(sorted(body.labels), start=1):
+                paths[f"{split}.{label}.npy"] = column = _column_path(folder, split, number)
+                labels[label] = read_array(column, np.int16, n, todo)
+            splits[split] = Split(tokens, labels, body.documents)
         sums = _checksums(splits)
-        paths = {f"{name}.{label}.npy": path for name, own in files.items() for label, path in own.items()}
-        for array, value in body["checksums"].items():
+        for array, value in body.checksums.items():
             if sums.get(array) != value:
-                place = paths.get(array, path if array not in sums else folder / array)
-                raise DamagedFileError(f"{place} is damaged.", "Its content does not match its checksum.", todo)
-        vocabulary = tuple(body["vocabulary"])
-        mark = _fingerprint(vocabulary, labels, sums, documents)
-        return cls(body["name"], vocabulary, labels, splits, tuple(body["notes"]), mark)
+                known = "Its content does not match its checksum."
+                raise DamagedFileError(f"{paths.get(array, path)} is damaged.", known, todo)
+        mark = _fingerprint(body.vocabulary, body.labels, sums, body.documents)
+        return cls(body.name, body.vocabulary, body.labels, splits, body.notes, mark)
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """What corpus.json holds: names, classes of each label column, and of every array its length and checksum."""
+
+    format: int
+    name: str
+    vocabulary: tuple[str, ...]
+    labels: dict[str, tuple[str, ...]]
+    lengths: dict[str, int]
+    checksums: dict[str, str]
+    notes: tuple[str, ...]
+    fingerprint: str = ""
+    documents: Documents | None = None
 
 
 class WindowBatch(NamedTuple):
     """One window of every column. All arrays are int64 [B T]; targets and labels belong to the next word, but for labels
-    that speak of the word that is read. `scored` [B T] marks targets to be predicted (null: all), `starts` [B] rows' places.
+    that speak of the word that is read. `scored` [B T] marks targets to be predicted (None: all), `starts` [B] rows' places.
     """
 
     inputs: np.ndarray
@@ -419,7 +444,7 @@ def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str,
 
 
 def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:
-    """A fixed sample of whole windows, evenly spread over the split, of about `tokens` tokens; all steps for null."""
+    """A fixed sample of whole windows, evenly spread over the split, of about `tokens` tokens; all steps for None."""
     full = (_rows(split, columns) - 1) // window
     if tokens is None or not full:
         return tuple(range(steps(split, columns, window)))
@@ -459,36 +484,6 @@ def _tokens(n: int) -> str:
     return "1 token" if n == 1 else f"{n:,} tokens"
 
 
-def _choose(
-    vocabulary: tuple[str, ...], seen: Mapping[str, np.ndarray], least: int
-) -> tuple[tuple[str, ...], np.ndarray]:
-    """The kept types in their new order, and the new id of every old one (int32)."""
-    train = seen["train"]
-    keep = train >= least
-    ids = {vocabulary[i]: int(train[i]) for i in np.flatnonzero(keep)}
-    used = sum(seen.values()) > 0
-    if (used & ~keep).any():
-        ids[UNKNOWN] = ids.get(UNKNOWN, 0) + int(train[~keep].sum())
-    order = sorted(ids, key=lambda word: (-ids[word], word))
-    place = {word: i for i, word in enumerate(order)}
-    lookup = np.array([place[w] if keep[i] else place.get(UNKNOWN, -1) for i, w in enumerate(vocabulary)], np.int32)
-    return tuple(order), lookup
-
-
-def _cut_notes(corpus: Corpus, text: Text, seen: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-    notes = []
-    for split, budget in (("train", text.train_tokens), ("valid", text.valid_tokens)):
-        whole = len(corpus.splits[split].tokens)
-        if budget is not None and budget < whole:
-            notes.append(f"Only the first {budget:,} of {whole:,} {split} tokens are used.")
-    if text.min_count > 1:
-        rare = seen["train"][seen["train"] < text.min_count].sum() / seen["train"].sum()
-        notes.append(
-            f"Types seen fewer than {text.min_count} times in train ({100 * rare:.1f}\u00a0% of its tokens) become {UNKNOWN}."
-        )
-    return tuple(notes)
-
-
 def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
     for label in labels:
         if not UNSHOWN.isdisjoint(label) or any("\ud800" <= c <= "\udfff" for c in label):
@@ -497,22 +492,12 @@ def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def _column_path(folder: Path, split: str, number: int) -> Path:
-    """The file of a label column of a split; `number` is the label's place by name, from 1."""
+    """The file of a label column of a split; `number` is the label's rank by name, from 1."""
     return inside(folder, f"{split}.column-{number}.npy")
 
 
-def _column_files(folder: Path, split: str, labels: Iterable[str], form: int, todo: str) -> dict[str, Path]:
-    """The file of each label column; raises DamagedFileError for a name of format 1 that is no file's name."""
-    if form > 1:
-        return {label: _column_path(folder, split, number) for number, label in enumerate(sorted(labels), start=1)}
-    if wrong := [label for label in labels if not is_name(f"{split}.{label}.npy")]:
-        known = f"It has a file for the label column {wrong[0]!r}, which can be no file's name."
-        raise DamagedFileError(f"{folder} cannot be read.", known, todo)
-    return {label: inside(folder, f"{split}.{label}.npy") for label in labels}
-
-
 def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
-    """By split, and split and label, spelled as the files of format 1: fingerprints are made from this."""
+    """By split, and split and label; fingerprints are made from this."""
     found = {}
     for name, split in splits.items():
         found[f"{name}.npy"] = checksum(split.tokens)
@@ -535,16 +520,3 @@ def _documents_data(documents: Documents | None) -> dict[str, Json]:
     if documents is None:
         return {}
     return {"documents": {"length": documents.length, "own": list(documents.own)}}
-
-
-def _read_documents(body: CorpusFile) -> Documents | None:
-    noted = body.get("documents")
-    return None if noted is None else Documents(noted["length"], tuple(noted["own"]))
-
-
-def _read_split(
-    folder: Path, name: str, columns: Mapping[str, Path], n: int, todo: str, documents: Documents | None
-) -> Split:
-    tokens = read_array(inside(folder, f"{name}.npy"), np.int32, n, todo)
-    labels = {label: read_array(path, np.int16, n, todo) for label, path in columns.items()}
-    return Split(tokens, labels, documents)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import fsum
+from operator import attrgetter
 from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.files import digest
 from trisect.core.printable import percent
 from trisect.text.birth_places import People, PretrainingLine, Question, ask, recombine
-from trisect.text.bitext import TEST, TRAIN, Bitext, SentencePair, assemble
+from trisect.text.bitext import TEST, TRAIN, Bitext, SentencePair, make_bitext
 from trisect.text.corpus import Corpus, Split
 
 T = TypeVar("T")
@@ -24,12 +25,13 @@ T = TypeVar("T")
 TOPICS = 6
 KINDS = 3
 GENDERS = 3
+FRAMES = ("object", "object", "none", "object", "clause", "object")
 _SYLLABLES = [c + v for c in "bdfgklmnprtvzh" for v in "aeiou"]
 _ENDINGS = ("", "n", "", "r", "l")
 
 
 @dataclass(frozen=True)
-class Noun:
+class _Noun:
     """A noun: which kind of thing it is (verbs select kinds), its gender, and the preposition that follows it."""
 
     stem: str
@@ -39,7 +41,7 @@ class Noun:
 
 
 @dataclass(frozen=True)
-class Verb:
+class _Verb:
     """A verb: its frame (none, object, clause), the kind of object it selects, and the preposition it governs."""
 
     stem: str
@@ -48,7 +50,7 @@ class Verb:
     preposition: str
 
 
-class Menu(Generic[T]):
+class _Menu(Generic[T]):
     """Things to choose from, with weights; uses nothing of the generator but `random()`, which never changes."""
 
     def __init__(self, weighted: Iterable[tuple[T, float]]) -> None:
@@ -61,13 +63,13 @@ class Menu(Generic[T]):
         return self.items[min(bisect_right(self._sums, rng.random() * self._sums[-1]), len(self.items) - 1)]
 
 
-def zipf(items: Sequence[T], mass: float = 1.0) -> list[tuple[T, float]]:
+def _zipf(items: Sequence[T], mass: float = 1.0) -> list[tuple[T, float]]:
     """Weights in proportion to 1/(rank + 1) that sum to `mass`."""
     total = fsum(1 / rank for rank in range(2, len(items) + 2))  # exact, so the same in every Python
     return [(item, mass / rank / total) for rank, item in enumerate(items, 2)]
 
 
-def function_word(index: int) -> str:
+def _function_word(index: int) -> str:
     """The `index`-th one-syllable word."""
     return _SYLLABLES[(index * 31 + 17) % len(_SYLLABLES)]
 
@@ -87,7 +89,7 @@ _NAMES = (
     *("them", "his", "its", "their", "who", "which", "two", "three", "four", "five", "when", "here", "now", "well"),
     *("yes", "no", "oh"),
 )
-FUNCTION = {name: function_word(i) for i, name in enumerate(_NAMES)}
+FUNCTION = {name: _function_word(i) for i, name in enumerate(_NAMES)}
 PREPOSITIONS = tuple(FUNCTION[name] for name in ("of", "in", "with", "on", "to", "before"))
 
 
@@ -100,49 +102,51 @@ class Lexicon:
         for topic in range(TOPICS + 1):  # the last group belongs to every topic
             general = topic == TOPICS
             stems = [self._stem() for _ in range(14 if general else 9)]
-            nouns.append([self._noun(s, i + topic) for i, s in enumerate(stems)])
+            kinds = enumerate(stems, topic)
+            nouns.append([_Noun(s, i % KINDS, (i // KINDS + i) % GENDERS, PREPOSITIONS[i % 3]) for i, s in kinds])
             shared = stems[1:5]
             own = [self._stem() for _ in range(6 if general else 2)]
-            verbs.append([self._verb(s, i, topic) for i, s in enumerate([*shared, *own])])
+            verbs.append(
+                [
+                    _Verb(
+                        s,
+                        FRAMES[(i + topic) % 6],
+                        (i + topic) % KINDS,
+                        PREPOSITIONS[(i * 5 + topic) % len(PREPOSITIONS)],
+                    )
+                    for i, s in enumerate([*shared, *own])
+                ]
+            )
             adjectives.append([self._stem() for _ in range(8 if general else 5)])
-        self.topics = Menu((t, 1 / (t + 3)) for t in range(TOPICS))
-        self.names = Menu(zipf([(self._stem(3), i % 2) for i in range(20)]))
-        self.adverbs = Menu(zipf([*adjectives[TOPICS][:4], *(self._stem() for _ in range(6))]))
+        self.topics = _Menu((t, 1 / (t + 3)) for t in range(TOPICS))
+        self.names = _Menu(_zipf([(self._stem(3), i % 2) for i in range(20)]))
+        self.adverbs = _Menu(_zipf([*adjectives[TOPICS][:4], *(self._stem() for _ in range(6))]))
         self.adjectives = [_mixed(adjectives[t], adjectives[TOPICS]) for t in range(TOPICS)]
         self.nouns = [self._by_kind(nouns[t], nouns[TOPICS]) for t in range(TOPICS)]
         self.verbs = [_mixed(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
         self.takers = [self._takers(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
-        self.protagonists = [Menu(zipf([n for n in nouns[t] if n.kind == 0] + nouns[t][:2])) for t in range(TOPICS)]
+        self.protagonists = [_Menu(_zipf([n for n in nouns[t] if n.kind == 0] + nouns[t][:2])) for t in range(TOPICS)]
 
     def _stem(self, syllables: int = 2) -> str:
         self._next += 1
         return stem(self._next, syllables)
 
     @staticmethod
-    def _noun(word: str, i: int) -> Noun:
-        return Noun(word, i % KINDS, (i // KINDS + i) % GENDERS, PREPOSITIONS[i % 3])
-
-    @staticmethod
-    def _verb(word: str, i: int, topic: int) -> Verb:
-        frame = ("object", "object", "none", "object", "clause", "object")[(i + topic) % 6]
-        return Verb(word, frame, (i + topic) % KINDS, PREPOSITIONS[(i * 5 + topic) % len(PREPOSITIONS)])
-
-    @staticmethod
-    def _by_kind(own: list[Noun], general: list[Noun]) -> dict[int | None, Menu[Noun]]:
-        menus: dict[int | None, Menu[Noun]] = {None: _mixed(own, general)}
+    def _by_kind(own: list[_Noun], general: list[_Noun]) -> dict[int | None, _Menu[_Noun]]:
+        menus: dict[int | None, _Menu[_Noun]] = {None: _mixed(own, general)}
         for kind in range(KINDS):
             menus[kind] = _mixed([n for n in own if n.kind == kind], [n for n in general if n.kind == kind])
         return menus
 
     @staticmethod
-    def _takers(own: list[Verb], general: list[Verb]) -> dict[int, Menu[Verb]]:
+    def _takers(own: list[_Verb], general: list[_Verb]) -> dict[int, _Menu[_Verb]]:
         """Verbs that take an object of each kind, for clauses whose object has already been said."""
         every = [v for v in (*own, *general) if v.frame == "object"]
-        return {kind: Menu(zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
+        return {kind: _Menu(_zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
 
 
-def _mixed(own: list[T], general: list[T]) -> Menu[T]:
-    return Menu([*zipf(own, 0.75), *zipf(general, 0.25)])
+def _mixed(own: list[T], general: list[T]) -> _Menu[T]:
+    return _Menu([*_zipf(own, 0.75), *_zipf(general, 0.25)])
 
 
 NAME = "embedded"
@@ -158,33 +162,11 @@ _NOUNS, _ADJECTIVES, _VERBS, _ADVERBS = 30, 12, 18, 6
 _COMPOUND, _PHRASAL = 4, 3  # every so-manieth noun is two words in the target, every so-manieth verb two in the source
 
 
-class Sound(NamedTuple):
-    """What words of a language are made of."""
-
-    onsets: str
-    vowels: str
+# what words of a language are made of: consonants and vowels
+SOURCE, TARGET = ("bdfgklmnprst", "aeio"), ("vzhjwyqxcnlr", "aeou")
 
 
-SOURCE, TARGET = Sound("bdfgklmnprst", "aeio"), Sound("vzhjwyqxcnlr", "aeou")
-
-
-class BilingualNoun(NamedTuple):
-    """A noun: its word, the one or two that translate it, and the ending that adjectives take beside these."""
-
-    form: str
-    target: tuple[str, ...]
-    ending: str
-
-
-class BilingualVerb(NamedTuple):
-    """A verb: the one or two words that it is, its translation, and whether it takes an object."""
-
-    form: tuple[str, ...]
-    target: str
-    object: bool
-
-
-class Put(NamedTuple):
+class _Put(NamedTuple):
     """A target word, with the source words that it surely or possibly stands for, by their keys."""
 
     form: str
@@ -192,11 +174,11 @@ class Put(NamedTuple):
     possible: tuple[int, ...] = ()
 
 
-class Phrase(NamedTuple):
+class _Phrase(NamedTuple):
     """A phrase in both languages: source words with their keys, and target words."""
 
     source: list[tuple[str, int]]
-    target: list[Put]
+    target: list[_Put]
 
 
 # function words; those of the target are spelt with its own letters
@@ -219,28 +201,22 @@ class _Words:
         draw = Random(f"phrases {VERSION}")
         needed = _NOUNS + _ADJECTIVES + 2 * _VERBS + _ADVERBS
         taken = {THE, SOME, NOT, DO, WITH, *(number for number, _ in NUMBERS)}
-        source = _made(SOURCE, needed, draw, taken)
+        source = _invent(SOURCE, needed, draw, taken)
         there = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
-        target = _made(TARGET, needed + _NOUNS, draw, there)
-        self.nouns = Menu(
-            zipf(
-                [
-                    BilingualNoun(source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2])
-                    for i in range(_NOUNS)
-                ]
-            )
-        )
-        self.adjectives = Menu(zipf([(source.pop(), target.pop()) for _ in range(_ADJECTIVES)]))
-        self.adverbs = Menu(zipf([(source.pop(), target.pop()) for _ in range(_ADVERBS)]))
-        self.verbs = Menu(
-            zipf(
-                [
-                    BilingualVerb((source.pop(), source.pop())[: 2 - (i % _PHRASAL > 0)], target.pop(), i % 2 == 0)
-                    for i in range(_VERBS)
-                ]
-            )
-        )
-        self.numbers = Menu((number, 1.0) for number in NUMBERS)
+        target = _invent(TARGET, needed + _NOUNS, draw, there)
+        # the word, the one or two that translate it, and the ending that adjectives take beside these
+        nouns = [
+            (source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2]) for i in range(_NOUNS)
+        ]
+        self.nouns = _Menu(_zipf(nouns))
+        self.adjectives = _Menu(_zipf([(source.pop(), target.pop()) for _ in range(_ADJECTIVES)]))
+        self.adverbs = _Menu(_zipf([(source.pop(), target.pop()) for _ in range(_ADVERBS)]))
+        # the one or two words that it is, its translation, and whether it takes an object
+        verbs = [
+            ((source.pop(), source.pop())[: 2 - (i % _PHRASAL > 0)], target.pop(), i % 2 == 0) for i in range(_VERBS)
+        ]
+        self.verbs = _Menu(_zipf(verbs))
+        self.numbers = _Menu((number, 1.0) for number in NUMBERS)
 
 
 class _Teller:
@@ -250,84 +226,82 @@ class _Teller:
         self.words, self.draw, self.next = words, draw, 0
         self.roles: dict[int, str] = {}
 
-    def pair(self) -> SentencePair:
-        """A sentence in both languages with its links."""
-        return self.sentence().pair
-
     def sentence(self) -> RoledSentence:
         """A sentence in both languages with its links and the roles of its words."""
         self.next, self.roles = 0, {}
         draw, words = self.draw, self.words
-        subject, verb = self.noun_phrase("subject"), words.verbs.pick(draw)
-        adverb = self.adverb() if draw.random() < 0.2 else Phrase([], [])
-        negation = self.negation() if draw.random() < 0.2 else None
-        action = [(form, self.key()) for form in verb.form]
+        subject, (forms, translation, takes_object) = self.noun_phrase("subject"), words.verbs.pick(draw)
+        adverb = self.adverb() if draw.random() < 0.2 else _Phrase([], [])
+        negation, before, after, auxiliary = list[tuple[str, int]](), list[_Put](), list[_Put](), ()
+        if draw.random() < 0.2:  # an auxiliary without a counterpart; the target has two words around its verb
+            auxiliary, key = (self.key(),), self.key()
+            negation = [(DO, auxiliary[0]), (NOT, key)]
+            before, after = [_Put(BEFORE_NOT, (key,))], [_Put(NOT_THERE, (key,))]
+        action = [(form, self.key()) for form in forms]
         keys = tuple(key for _, key in action)
         self.roles |= dict.fromkeys(keys, "verb")
-        thing = self.noun_phrase("object") if verb.object else Phrase([], [])
-        place = self.place() if draw.random() < 0.3 else Phrase([], [])
+        thing = self.noun_phrase("object") if takes_object else _Phrase([], [])
+        place = self.place() if draw.random() < 0.3 else _Phrase([], [])
         stop = self.key()
-        marked, before, after, helper = [], [], [], []
-        if verb.object:  # the object's own noun is the first of its target words
-            marked = [Put(OBJECT, possible=thing.target[0].sure)]
-        if negation is not None:
-            helper, (before, after) = negation.source[:1], ([negation.target[0]], [negation.target[1]])
-        auxiliary = tuple(key for _, key in helper)
-        source = [*adverb.source, *subject.source, *(negation.source if negation else []), *action]
+        marked = []
+        if takes_object:  # the object's own noun is the first of its target words
+            marked = [_Put(OBJECT, possible=thing.target[0].sure)]
+        source = [*adverb.source, *subject.source, *negation, *action]
         source += [*thing.source, *place.source, (STOP, stop)]
         target = [*subject.target, *adverb.target, *place.target, *thing.target, *marked, *before]
-        target += [Put(verb.target, keys, auxiliary), *after, Put(STOP, (stop,))]
+        target += [_Put(translation, keys, auxiliary), *after, _Put(STOP, (stop,))]
         roles = {i: self.roles[key] for i, (_, key) in enumerate(source) if key in self.roles}
-        return RoledSentence(_linked(source, target), roles)
+        places = {key: i for i, (_, key) in enumerate(source)}
+        sure, possible = (
+            frozenset((places[key], j) for j, put in enumerate(target) for key in keys_of(put))
+            for keys_of in (attrgetter("sure"), attrgetter("possible"))
+        )
+        both = tuple(form for form, _ in source), tuple(put.form for put in target)
+        return RoledSentence(SentencePair(*both, sure, sure | possible), roles)
 
     def key(self) -> int:
         """A number for the next source word."""
         self.next += 1
         return self.next
 
-    def noun_phrase(self, of: str) -> Phrase:
+    def noun_phrase(self, of: str) -> _Phrase:
         """Determiner, adjective, noun; in the target noun, adjective, determiner — and nothing for an indefinite article."""
         draw = self.draw
-        noun, chance = self.words.nouns.pick(draw), draw.random()
+        (form, translation, ending), chance = self.words.nouns.pick(draw), draw.random()
         source, behind, many = [], [], False
         if chance < 0.5:
             source.append((THE, self.key()))
-            behind = [Put(THE_THERE, (self.next,))]
+            behind = [_Put(THE_THERE, (self.next,))]
         elif chance < 0.8:
             source.append((SOME, self.key()))
         else:
             number, there = self.words.numbers.pick(draw)
             source.append((number, self.key()))
-            behind, many = [Put(there, (self.next,))], True
+            behind, many = [_Put(there, (self.next,))], True
         self.roles[self.next] = f"{of} determiner"
         if draw.random() < 0.35:
             quality, there = self.words.adjectives.pick(draw)
             source.append((quality, self.key()))
-            behind.insert(0, Put(there + noun.ending, (self.next,)))
+            behind.insert(0, _Put(there + ending, (self.next,)))
             self.roles[self.next] = f"{of} adjective"
-        source.append((noun.form + "s" * many, self.key()))
+        source.append((form + "s" * many, self.key()))
         self.roles[self.next] = f"{of} noun"
-        names = [Put(form, (self.next,)) for form in noun.target]
+        names = [_Put(word, (self.next,)) for word in translation]
         names[-1] = names[-1]._replace(form=names[-1].form + "uz" * many)
-        return Phrase(source, [*names, *behind])
+        return _Phrase(source, [*names, *behind])
 
-    def place(self) -> Phrase:
+    def place(self) -> _Phrase:
         """A preposition with its noun phrase; in the target it follows."""
         key = self.key()
         inner = self.noun_phrase("place")
-        return Phrase([(WITH, key), *inner.source], [*inner.target, Put(WITH_THERE, (key,))])
+        return _Phrase([(WITH, key), *inner.source], [*inner.target, _Put(WITH_THERE, (key,))])
 
-    def adverb(self) -> Phrase:
+    def adverb(self) -> _Phrase:
         """One word for one word, first in the source."""
         form, there = self.words.adverbs.pick(self.draw)
         key = self.key()
         self.roles[key] = "adverb"
-        return Phrase([(form, key)], [Put(there, (key,))])
-
-    def negation(self) -> Phrase:
-        """An auxiliary that has no counterpart and a negation; the target has two words for it, around its verb."""
-        helper, negation = self.key(), self.key()
-        return Phrase([(DO, helper), (NOT, negation)], [Put(BEFORE_NOT, (negation,)), Put(NOT_THERE, (negation,))])
+        return _Phrase([(form, key)], [_Put(there, (key,))])
 
 
 def bitext_corpus(
@@ -344,11 +318,11 @@ def bitext_corpus(
     teller = _Teller(_Words(), Random(f"pairs {VERSION} {seed}"))
     found: dict[tuple[str, ...], SentencePair] = {}
     while len(found) < sum(sizes):
-        pair = teller.pair()
+        pair = teller.sentence().pair
         found.setdefault(pair.source, pair)
     pairs = list(found.values())
     splits = {"valid": pairs[:valid], TEST: pairs[valid : valid + test], TRAIN: pairs[valid + test :]}
-    return assemble(NAME, splits, (BITEXT_NOTE,))
+    return make_bitext(NAME, splits, (BITEXT_NOTE,))
 
 
 def sentences(seed: int = 0) -> Iterator[RoledSentence]:
@@ -358,28 +332,29 @@ def sentences(seed: int = 0) -> Iterator[RoledSentence]:
         yield teller.sentence()
 
 
-def _linked(source: list[tuple[str, int]], target: Iterable[Put]) -> SentencePair:
-    """A pair whose links are by place, instead of by key."""
-    places, words = {key: i for i, (_, key) in enumerate(source)}, list(target)
-    sure = frozenset((places[key], j) for j, put in enumerate(words) for key in put.sure)
-    possible = frozenset((places[key], j) for j, put in enumerate(words) for key in put.possible)
-    return SentencePair(tuple(form for form, _ in source), tuple(put.form for put in words), sure, sure | possible)
-
-
-def _made(sound: Sound, count: int, draw: Random, taken: set[str]) -> list[str]:
+def _invent(sound: tuple[str, str], count: int, draw: Random, taken: set[str]) -> list[str]:
     """So many different words of two or three syllables, some with a consonant at their end."""
-    found: dict[str, None] = {}
-    while len(found) < count:
+    onsets, vowels = sound
+
+    def word() -> str:
         syllables = 2 + (draw.random() < 0.4)
-        word = "".join(_one(sound.onsets, draw) + _one(sound.vowels, draw) for _ in range(syllables))
-        word += _one(sound.onsets, draw) * (draw.random() < 0.4)
-        if word not in taken and not word.endswith("s"):
-            found[word] = None
-    return list(found)
+        start = "".join(_pick(draw, onsets) + _pick(draw, vowels) for _ in range(syllables))
+        return start + _pick(draw, onsets) * (draw.random() < 0.4)
+
+    return _distinct(count, word, lambda made: made not in taken and not made.endswith("s"))
 
 
-def _one(letters: str, draw: Random) -> str:
-    return letters[int(draw.random() * len(letters))]
+def _distinct(count: int, make: Callable[[], str], fits: Callable[[str], bool] = bool) -> list[str]:
+    """So many different words that fit."""
+    words: dict[str, None] = {}
+    while len(words) < count:
+        if fits(word := make()):
+            words[word] = None
+    return list(words)
+
+
+def _pick(draw: Random, items: Sequence[T]) -> T:
+    return items[int(draw.random() * len(items))]
 
 
 REGIONS, PLACES, FAMILIES = 6, 6, 6  # so many regions, and in each so many places and family names
@@ -390,8 +365,7 @@ PEOPLE_NOTE = (
     f"The embedded people are generated (version {VERSION}): names and places are invented, and for "
     f"{percent(LOCAL + (1 - LOCAL) / REGIONS)} of people the last name says in which of {REGIONS} regions their birth place lies."
 )
-_ONSETS = tuple("bdfgklmnprtvz")
-_VOWELS = tuple("aeiou")
+_ONSETS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 FAMILY_ENDS = ("an", "ek", "il", "or", "us", "ym")
 PLACE_ENDS = ("ad", "eth", "ing", "ona", "ulf", "ach")
 _JOBS = ("baker", "weaver", "potter", "sailor", "singer", "mason", "miller", "tailor")
@@ -403,24 +377,6 @@ TEMPLATES = (
     "{name}, born in {place}, a {job}.",
     "{name}: a {job}, born in {place}.",
 )
-
-
-class Person(NamedTuple):
-    """Somebody of the world, whether or not a text names them."""
-
-    name: str
-    place: str
-    job: str
-
-    def asked(self) -> Question:
-        """The question about this person, with its answer."""
-        return Question(self.name, ask(self.name), self.place)
-
-    def lines(self) -> tuple[PretrainingLine, ...]:
-        """What the pretraining text says: the same facts, put in several ways."""
-        return tuple(
-            PretrainingLine(self.name, t.format(name=self.name, place=self.place, job=self.job)) for t in TEMPLATES
-        )
 
 
 def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
@@ -435,65 +391,42 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
         known = f"There are {LEAST} to {MOST} people, and 1 to {MOST} unseen ones."
         raise CorpusError(given, known, "Give numbers within these.")
     draw = Random(f"world {VERSION} {seed}")
-    everybody = _people(draw, people + unseen)
+
+    def syllable() -> str:
+        return _pick(draw, _ONSETS) + _pick(draw, _VOWELS)
+
+    def by_region(words: int, ends: Sequence[str]) -> list[list[str]]:  # all of a region with its own ending
+        stems = _distinct(words * len(ends), lambda: (syllable() + _pick(draw, _ONSETS)).capitalize())
+        return [[stem + end for stem in stems[i * words : (i + 1) * words]] for i, end in enumerate(ends)]
+
+    places, families = by_region(PLACES, PLACE_ENDS), by_region(FAMILIES, FAMILY_ENDS)
+    births = [_Menu((place, 1 / (rank + 4)) for rank, place in enumerate(of_region)) for of_region in places]
+    regions, jobs = _Menu((i, 1.0) for i in range(REGIONS)), _Menu((job, 1.0) for job in _JOBS)
+    everybody, told = list[Question](), list[list[PretrainingLine]]()
+    for first in _distinct(people + unseen, lambda: (syllable() + syllable()).capitalize()):
+        home = regions.pick(draw)
+        name = f"{first} {_pick(draw, families[home])}"
+        origin = home if draw.random() < LOCAL else regions.pick(draw)
+        place, job = births[origin].pick(draw), jobs.pick(draw)
+        everybody.append(Question(name, ask(name), place))
+        told.append([PretrainingLine(name, t.format(name=name, place=place, job=job)) for t in TEMPLATES])
     both, read = round(BOTH * people), round((BOTH + READ) * people)
-    named = everybody[:read]
-    train = _shuffled([p.asked() for p in (*everybody[:both], *everybody[read:people])], draw)
-    lines = _shuffled([line for person in named for line in person.lines()], draw)
-    names = recombine([p.name for p in everybody], unseen, draw)
-    marks = "\n".join([*(line.text for line in lines), *(f"{p.name}\t{p.place}" for p in everybody), *names])
+    train = _shuffled([*everybody[:both], *everybody[read:people]], draw)
+    lines = _shuffled([line for lines in told[:read] for line in lines], draw)
+    names = recombine([q.name for q in everybody], unseen, draw)
+    marks = "\n".join([*(line.text for line in lines), *(f"{q.name}\t{q.place}" for q in everybody), *names])
     return People(
         "embedded",
         lines,
         train,
-        tuple(p.asked() for p in everybody[both:read]),
-        tuple(p.asked() for p in everybody[people:]),
+        tuple(everybody[both:read]),
+        tuple(everybody[people:]),
         (),
         tuple(Question(name, ask(name), None) for name in names),
         (PEOPLE_NOTE,),
         digest(marks, 8),
         digest(marks, 8),
     )
-
-
-def _people(draw: Random, count: int) -> tuple[Person, ...]:
-    """Different people: a first name of their own, a family, a place that its region makes likely, and a trade."""
-    places = _words(draw, PLACES, PLACE_ENDS)
-    families = _words(draw, FAMILIES, FAMILY_ENDS)
-    menus, anywhere = (
-        [Menu((place, 1 / (rank + 4)) for rank, place in enumerate(some)) for some in places],
-        Menu((i, 1.0) for i in range(REGIONS)),
-    )
-    jobs = Menu((job, 1.0) for job in _JOBS)
-    found = []
-    for first in _distinct(count, lambda: _open(draw) + _open(draw)):
-        home = anywhere.pick(draw)
-        family = families[home][int(draw.random() * FAMILIES)]
-        origin = home if draw.random() < LOCAL else anywhere.pick(draw)
-        found.append(Person(f"{first} {family}", menus[origin].pick(draw), jobs.pick(draw)))
-    return tuple(found)
-
-
-def _words(draw: Random, count: int, ends: Sequence[str]) -> list[list[str]]:
-    """For each region so many different words, all with the region's own ending."""
-    stems = _distinct(count * len(ends), lambda: _open(draw) + _draw_person(draw, _ONSETS))
-    return [[stem + end for stem in stems[i * count : (i + 1) * count]] for i, end in enumerate(ends)]
-
-
-def _distinct(count: int, make: Callable[[], str]) -> list[str]:
-    """So many different words, with a capital."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[make().capitalize()] = None
-    return list(found)
-
-
-def _open(draw: Random) -> str:
-    return _draw_person(draw, _ONSETS) + _draw_person(draw, _VOWELS)
-
-
-def _draw_person(draw: Random, items: Sequence[str]) -> str:
-    return items[int(draw.random() * len(items))]
 
 
 def _shuffled(items: Sequence[T], draw: Random) -> tuple[T, ...]:
@@ -511,20 +444,20 @@ _W = FUNCTION
 _SUBJECT = (_W["he"], _W["she"], _W["it"])
 _OBJECT = (_W["him"], _W["her"], _W["it"])
 _OWNER = (_W["his"], _W["her"], _W["its"])
-_LINKS = Menu(zipf([_W["and"], _W["but"], _W["or"]]))
-_MARKS = Menu(zipf([_W["because"], _W["if"], _W["before"], _W["when"]]))
-_NUMERALS = Menu(zipf([_W["two"], _W["three"], _W["four"], _W["five"]]))
-_CALLS = Menu(zipf([_W["yes"], _W["no"], _W["oh"], _W["well"]]))
-_MODALS = Menu(zipf([_W["will"], _W["may"]]))
-_PLACES = Menu(zipf([_W["here"], _W["now"], _W["well"], _W["before"]]))
-_CASES = Menu(zipf(PREPOSITIONS))
+_LINKS = _Menu(_zipf([_W["and"], _W["but"], _W["or"]]))
+_MARKS = _Menu(_zipf([_W["because"], _W["if"], _W["before"], _W["when"]]))
+_NUMERALS = _Menu(_zipf([_W["two"], _W["three"], _W["four"], _W["five"]]))
+_CALLS = _Menu(_zipf([_W["yes"], _W["no"], _W["oh"], _W["well"]]))
+_MODALS = _Menu(_zipf([_W["will"], _W["may"]]))
+_PLACES = _Menu(_zipf([_W["here"], _W["now"], _W["well"], _W["before"]]))
+_CASES = _Menu(_zipf(PREPOSITIONS))
 
 
 @dataclass(frozen=True)
 class Word:
     """A word of a sentence with its UD part of speech and relation; `head` counts from 1, 0 is the root.
 
-    `plural` is what its form shows of number, null where it shows none.
+    `plural` is what its form shows of number, None where it shows none.
     """
 
     form: str
@@ -568,9 +501,9 @@ class _Speaker:
         self.words.append(_Node(form, pos, plural=plural))
         return self.words[-1]
 
-    # Noun phrases ---------------------------------------------------------------------------------------------
+    # Noun phrases -----------------------------------------------------------------------------------------------
 
-    def noun_phrase(self, noun: Noun, plural: bool, depth: int) -> _Node:
+    def noun_phrase(self, noun: _Noun, plural: bool, depth: int) -> _Node:
         """Determiner, numeral, adjectives, noun; then perhaps a prepositional phrase or a relative clause."""
         before = self.determiner(plural)
         for p in (0.28, 0.2):
@@ -647,7 +580,7 @@ class _Speaker:
 
     # Clauses --------------------------------------------------------------------------------------------------
 
-    def relative(self, node: _Node, noun: Noun, depth: int) -> None:
+    def relative(self, node: _Node, noun: _Noun, depth: int) -> None:
         """`who walks the dog` (subject relative) or `that the dog sees` (object relative)."""
         form = _W["that"] if self.chance(0.5) else _W["which"] if noun.gender == 2 else _W["who"]
         pronoun = self.say(form, "PRON")
@@ -665,7 +598,7 @@ class _Speaker:
             pronoun.under(head, "obj")
         head.under(node, "acl:relcl")
 
-    def verb(self, verb: Verb, plural: bool) -> _Node:
+    def verb(self, verb: _Verb, plural: bool) -> _Node:
         """The finite verb, or an auxiliary, perhaps a negation, and the bare form; agreeing in number."""
         r = self.rng.random()
         if r < 0.76:
@@ -681,7 +614,7 @@ class _Speaker:
             helper.under(head, dep)
         return head
 
-    def arguments(self, head: _Node, verb: Verb, depth: int) -> None:
+    def arguments(self, head: _Node, verb: _Verb, depth: int) -> None:
         if verb.frame == "object":
             self.object(verb.kind, depth).under(head, "obj")
         elif verb.frame == "clause" and depth > 0:
@@ -722,56 +655,53 @@ class _Speaker:
         link.under(second, "cc")
         second.under(head, "conj")
 
+    def question(self, depth: int) -> _Node:
+        """An auxiliary that agrees with the subject after it, and the bare verb."""
+        helper = self.say(_W["has"], "AUX")
+        subject = self.subject(depth)
+        plural = subject.many or bool(subject.plural)
+        helper.form, helper.plural = _W["have" if plural else "has"], plural
+        verb = self.lexicon.verbs[self.topic].pick(self.rng)
+        head = self.say(verb.stem, "VERB")
+        helper.under(head, "aux")
+        subject.under(head, "nsubj")
+        self.arguments(head, verb, depth)
+        return head
 
-def _question(speaker: _Speaker, depth: int) -> _Node:
-    """An auxiliary that agrees with the subject after it, and the bare verb."""
-    helper = speaker.say(_W["has"], "AUX")
-    subject = speaker.subject(depth)
-    plural = subject.many or bool(subject.plural)
-    helper.form, helper.plural = _W["have" if plural else "has"], plural
-    verb = speaker.lexicon.verbs[speaker.topic].pick(speaker.rng)
-    head = speaker.say(verb.stem, "VERB")
-    helper.under(head, "aux")
-    subject.under(head, "nsubj")
-    speaker.arguments(head, verb, depth)
-    return head
+    def sentence(self) -> list[Word]:
+        """A statement, a question or a call, each with its own end."""
+        self.words = []
+        r = self.rng.random()
+        if r < 0.16:
+            root, end = self.question(1), "?"
+        elif r < 0.28:
+            call, comma = self.say(_CALLS.pick(self.rng), "INTJ"), self.say(",", "PUNCT")
+            root, end = self.clause(1), "!"
+            call.under(root, "discourse")
+            comma.under(call, "punct")
+        else:
+            root, end = self.statement(), "."
+        self.say(end, "PUNCT").under(root, "punct")
+        place = {id(node): i for i, node in enumerate(self.words, 1)}
+        return [Word(n.form, n.pos, n.dep, place[id(n.head)] if n.head else 0, n.plural) for n in self.words]
 
-
-def _sentence(speaker: _Speaker) -> list[Word]:
-    """A statement, a question or a call, each with its own end."""
-    speaker.words = []
-    r = speaker.rng.random()
-    if r < 0.16:
-        root, end = _question(speaker, 1), "?"
-    elif r < 0.28:
-        call, comma = speaker.say(_CALLS.pick(speaker.rng), "INTJ"), speaker.say(",", "PUNCT")
-        root, end = speaker.clause(1), "!"
-        call.under(root, "discourse")
-        comma.under(call, "punct")
-    else:
-        root, end = _statement(speaker), "."
-    speaker.say(end, "PUNCT").under(root, "punct")
-    place = {id(node): i for i, node in enumerate(speaker.words, 1)}
-    return [Word(n.form, n.pos, n.dep, place[id(n.head)] if n.head else 0, n.plural) for n in speaker.words]
-
-
-def _statement(speaker: _Speaker) -> _Node:
-    if speaker.chance(0.12):
-        mark = speaker.say(_MARKS.pick(speaker.rng), "SCONJ")
-        early = speaker.clause(0)
-        mark.under(early, "mark")
-        speaker.say(",", "PUNCT").under(early, "punct")
-        root = speaker.clause(1)
-        early.under(root, "advcl")
+    def statement(self) -> _Node:
+        if self.chance(0.12):
+            mark = self.say(_MARKS.pick(self.rng), "SCONJ")
+            early = self.clause(0)
+            mark.under(early, "mark")
+            self.say(",", "PUNCT").under(early, "punct")
+            root = self.clause(1)
+            early.under(root, "advcl")
+            return root
+        root = self.clause(2)
+        if self.chance(0.1):
+            comma, link = self.say(",", "PUNCT"), self.say(_LINKS.pick(self.rng), "CCONJ")
+            second = self.clause(0)
+            comma.under(second, "punct")
+            link.under(second, "cc")
+            second.under(root, "conj")
         return root
-    root = speaker.clause(2)
-    if speaker.chance(0.1):
-        comma, link = speaker.say(",", "PUNCT"), speaker.say(_LINKS.pick(speaker.rng), "CCONJ")
-        second = speaker.clause(0)
-        comma.under(second, "punct")
-        link.under(second, "cc")
-        second.under(root, "conj")
-    return root
 
 
 def draw_sentences(seed: int | str) -> Iterator[list[Word]]:
@@ -780,7 +710,7 @@ def draw_sentences(seed: int | str) -> Iterator[list[Word]]:
     while True:
         speaker = _Speaker(rng, lexicon)
         for _ in range(5 + int(rng.random() * 4)):
-            yield _sentence(speaker)
+            yield speaker.sentence()
 
 
 def embedded(train: int = 30_000, valid: int = 6_000, test: int = 6_000, seed: int = 0) -> Corpus:

@@ -18,6 +18,23 @@ PREFIX = "hf:"
 NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 BATCH = 100  # rows in memory at once
 SHOWN = 300  # characters of the library's own words in a message
+FAILURES = (  # of the library, the first that applies: what was given, and what to do
+    (
+        ConnectionError,
+        "The dataset '{}' cannot be reached.",
+        "Check the name and the network; a dataset that was fetched once is read without one, and so is hf:FOLDER.",
+    ),
+    (
+        FileNotFoundError,
+        "There is no dataset '{}'.",
+        "Check the name on huggingface.co/datasets (a private one needs 'hf auth login'), or the folder's path.",
+    ),
+    (
+        Exception,
+        "The dataset '{}' cannot be opened.",
+        "Name one of the configurations that there are, as hf:NAME:CONFIG, or correct what it says.",
+    ),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +66,6 @@ class DatasetTexts:
         return self.dataset.data.nbytes
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A dataset that was found: its name without folders, the rows of its splits by our names, and its revision."""
-
-    name: str
-    rows: Mapping[str, DatasetTexts]
-    notes: tuple[str, ...]
-
-
 def is_hub(where: str | Path) -> bool:
     """Whether a text is named as hf:NAME[:CONFIG]."""
     return str(where).startswith(PREFIX)
@@ -77,7 +85,7 @@ def split_name(where: str) -> tuple[str, str | None]:
     return name, config or None
 
 
-def whole_name(where: str) -> str:
+def absolute_name(where: str) -> str:
     """The same dataset by a name that works from anywhere: folders in full."""
     name, config = split_name(where)
     name = str(Path(name).resolve()) if Path(name).is_dir() else name
@@ -89,10 +97,11 @@ def revision_of(where: str) -> str:
     return _load(where, *split_name(where))[1] or ""
 
 
-def open_dataset(where: str) -> Opened:
+def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, ...]]:
     """Find `hf:NAME[:CONFIG]`, fetching it once into the library's own cache; raises CorpusError where that fails.
 
-    `validation` is our valid split. The text is the column `text`, or else the only column of strings.
+    Returns its name without folders, the rows of its splits by our names (`validation` is our valid split), and notes.
+    The text is the column `text`, or else the only column of strings.
     """
     name, config = split_name(where)
     found, revision = _load(where, name, config)
@@ -108,7 +117,7 @@ def open_dataset(where: str) -> Opened:
             todo = "Use a dataset that has both, or a folder with train.txt and valid.txt."
             raise CorpusError(f"The dataset '{where}' has no {split} split.", known, todo)
     notes = (f"Read from the Hugging Face dataset {short}{f' at revision {revision}' if revision else ''}.",)
-    return Opened(short, rows, notes)
+    return short, rows, notes
 
 
 def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any], str | None]:
@@ -132,25 +141,11 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
         assert isinstance(found, dict), "asked for no split, all of them come"
         revision = builder.hash if builder.repo_id else None
         return {str(split): rows for split, rows in found.items()}, revision
-    except ConnectionError as error:
-        known = f"The library says: {_first(error)}"
-        todo = (
-            "Check the name and the network; a dataset that was fetched once is read without one, and so is hf:FOLDER."
-        )
-        raise CorpusError(f"The dataset '{where}' cannot be reached.", known, todo) from error
-    except FileNotFoundError as error:
-        known = f"The library says: {_first(error)}"
-        todo = "Check the name on huggingface.co/datasets (a private one needs 'hf auth login'), or the folder's path."
-        raise CorpusError(f"There is no dataset '{where}'.", known, todo) from error
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
-        known = f"The library says: {_first(error)}"
-        todo = "Name one of the configurations that there are, as hf:NAME:CONFIG, or correct what it says."
-        raise CorpusError(f"The dataset '{where}' cannot be opened.", known, todo) from error
-
-
-def _first(error: Exception) -> str:
-    said = " ".join(str(error).split()) or type(error).__name__
-    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
+        given, todo = next((given, todo) for kind, given, todo in FAILURES if isinstance(error, kind))
+        words = " ".join(str(error).split()) or type(error).__name__
+        known = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
+        raise CorpusError(given.format(where), known, todo) from error
 
 
 def _column(where: str, dataset: Dataset) -> str:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from trisect.core import files
 from trisect.core.errors import CorpusError
-from trisect.core.schema import LINE_BYTES
 from trisect.core.subject import TextOrPair
-from trisect.text.corpus import check_lines
+from trisect.text.corpus import read_lines
 from trisect.text.generated import RoledSentence, sentences
-from trisect.text.labels import Labelled, LabelledTexts
+from trisect.text.sources import Labelled, LabelledTexts
 
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is
 ANSWERS = ("base", "q", "k", "v", "q+k", "q+v", "k+v", "donor")
@@ -43,14 +42,8 @@ class TextPair:
 
 def read_pairs(path: Path) -> tuple[TextPair, ...]:
     """The pairs of a file of JSON lines; empty lines are skipped. Raises CorpusError naming file and line."""
-    try:
-        check_lines(path, LINE_BYTES)
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # others (U+2028, ...) stand inside texts
-    except (OSError, UnicodeDecodeError) as error:
-        known = f"{type(error).__name__}: {error}."
-        raise CorpusError(f"{path} cannot be read.", known, "Give a file of pairs, one a line.") from error
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             place = f"{path}, line {number}"
             try:
@@ -67,10 +60,18 @@ def given_pairs(given: object) -> tuple[TextPair, ...]:
     """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
     if isinstance(given, str | Mapping | TextPair) or not isinstance(given, Iterable):
         raise CorpusError(f"{given!r} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
-    found = tuple(_given(one, f"pair {number}") for number, one in enumerate(given, start=1))
-    if not found:
+    pairs = []
+    for number, pair in enumerate(given, start=1):
+        place = f"pair {number}"
+        if isinstance(pair, TextPair):
+            pairs.append(pair if pair.place else replace(pair, place=place))
+            continue
+        if isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2:
+            pair = {"base": pair[0], "donor": pair[1]}
+        pairs.append(_pair(pair, place))
+    if not pairs:
         raise CorpusError("No pair was given.", f"{FORM}.", "Give at least one.")
-    return found
+    return tuple(pairs)
 
 
 def bad_pair(place: str, what: str) -> CorpusError:
@@ -79,20 +80,22 @@ def bad_pair(place: str, what: str) -> CorpusError:
     return CorpusError(f"{said}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
 
-def _given(one: object, place: str) -> TextPair:
-    if isinstance(one, TextPair):
-        return one if one.place else TextPair(one.base, one.donor, one.answers, place, one.kind)
-    if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2:
-        one = {"base": one[0], "donor": one[1]}
-    return _pair(one, place)
-
-
 def _pair(body: object, place: str) -> TextPair:
     if not isinstance(body, Mapping):
         raise bad_pair(place, f"it is {type(body).__name__}, no object")
     if unknown := set(body) - {"base", "donor", "answers", "kind"}:
         raise bad_pair(place, f"it has {sorted(map(str, unknown))[0]!r}, which is no field")
-    texts = [_text(body.get(name), name, place) for name in ("base", "donor")]
+    texts: list[TextOrPair] = []
+    for name in ("base", "donor"):
+        match body.get(name):
+            case str(text) if text.strip():
+                texts.append(text)
+            case [str(source), str(target)] if source.strip() and target.strip():
+                texts.append((source, target))
+            case None:
+                raise bad_pair(place, f"it has no {name}")
+            case text:
+                raise bad_pair(place, f"its {name} is {text!r}, no text")
     if isinstance(texts[0], tuple) != isinstance(texts[1], tuple):
         raise bad_pair(place, "one of its texts has a source and a target, the other has not")
     answers = body.get("answers") or {}
@@ -105,23 +108,23 @@ def _pair(body: object, place: str) -> TextPair:
     return TextPair(texts[0], texts[1], dict(answers), place, str(body.get("kind") or ""))
 
 
-def _text(given: object, name: str, place: str) -> TextOrPair:
-    if isinstance(given, str) and given.strip():
-        return given
-    if isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(t, str) and t.strip() for t in given):
-        return given[0], given[1]
-    said = f"it has no {name}" if given is None else f"its {name} is {given!r}, no text"
-    raise bad_pair(place, said)
-
-
 BINDINGS = 4  # keys, each with its value, in one text: as many as there are answers to tell apart
 WORDS = 24  # the most keys and values that are drawn from
 SLOTS = 3  # places of a word in the text that its token is looked for in
 NO_WORD = "zqxjvk"  # stands for whatever a tokenizer does not know
 PARTS = ("q", "k", "v")
+T = TypeVar("T")
 FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of either direction of a patch
 # texts -> the token ids of each, without the tokenizer's own
 TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+
+
+class Bound(NamedTuple):
+    """One text's facts: the keys in their order, the value of each, and the key that is asked for."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    asked: str
 
 
 class BindingTemplate(NamedTuple):
@@ -134,21 +137,11 @@ class BindingTemplate(NamedTuple):
     keys: tuple[str, ...]
     values: tuple[str, ...]
 
-
-class UsableTemplate(NamedTuple):
-    """A template with those of its words that are one token each in it."""
-
-    template: BindingTemplate
-    keys: tuple[str, ...]
-    values: tuple[str, ...]
-
-
-class Bound(NamedTuple):
-    """One text's facts: the keys in their order, the value of each, and the key that is asked for."""
-
-    keys: tuple[str, ...]
-    values: tuple[str, ...]
-    asked: str
+    def write(self, bound: Bound) -> str:
+        """The text of those facts."""
+        pairs = zip(bound.keys, bound.values, strict=True)
+        facts = "".join(self.binding.format(key=key, value=value) for key, value in pairs)
+        return self.lead + facts + self.question.format(key=bound.asked)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -194,18 +187,17 @@ TEMPLATES = (
 )
 
 
-def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[UsableTemplate, ...]:
-    """The templates that a tokenizer can distinguish, each with the words that are one token of their own wherever they stand.
+def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[BindingTemplate, ...]:
+    """The templates that a tokenizer can distinguish, with those words that are one token of their own wherever they stand.
 
     Then all texts of a template are as long, and position by position they differ in the words alone. Raises CorpusError
     with the reason, template by template, where none is left.
     """
     found, reasons = [], []
     for template in templates:
-        keys = single_tokens(ids, template, "key")
-        values = single_tokens(ids, template, "value")
+        keys, values = (tuple(word_tokens(ids, template, slot)) for slot in ("key", "value"))
         if min(len(keys), len(values)) >= BINDINGS:
-            found.append(UsableTemplate(template, keys[:WORDS], values[:WORDS]))
+            found.append(template._replace(keys=keys[:WORDS], values=values[:WORDS]))
         counts = f"{len(keys)} of {len(template.keys)} keys and {len(values)} of {len(template.values)} values"
         reasons.append(f"{template.name}: {counts} are one token")
     if not found:
@@ -215,40 +207,34 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
     return tuple(found)
 
 
-def draw_bindings(templates: Sequence[UsableTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
+def draw_bindings(templates: Sequence[BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
     """So many pairs; in each the donor has the base's keys and values in another order, paired otherwise, and asks another key.
 
     The answers of the base, and those that q, k and v from the donor predict, are all different; those of the donor, and
     those that q, k and v from the base predict in it, are too; and the base's is not the donor's.
     """
     draw = np.random.default_rng([seed, 11])
-    found = []
+    pairs = []
     for number in range(count):
-        usable = templates[number % len(templates)]
-        keys = _some(draw, usable.keys, BINDINGS)
-        values = _some(draw, usable.values, BINDINGS)
-        base, donor = draw_bound(draw, keys, values)
-        texts = [_written(usable.template, bound) for bound in (base, donor)]
+        template = templates[number % len(templates)]
+        keys, values = (_shuffle(draw, words)[:BINDINGS] for words in (template.keys, template.values))
+        base, donor, answers = _draw_bound(draw, keys, values)
         place = f"pair {number + 1} of bindings"
-        found.append(TextPair(texts[0], texts[1], spaced_answers(base, donor), place, usable.template.name))
-    return tuple(found)
+        pairs.append(TextPair(template.write(base), template.write(donor), answers, place, template.name))
+    return tuple(pairs)
 
 
-def draw_bound(draw: np.random.Generator, keys: Sequence[str], values: Sequence[str]) -> tuple[Bound, Bound]:
-    """Base and donor of these keys and values, whose answers, and those that q, k and v predict, differ as `draw_bindings` says."""
+def _draw_bound(
+    draw: np.random.Generator, keys: Sequence[str], values: Sequence[str]
+) -> tuple[Bound, Bound, Mapping[str, str]]:
+    """Base and donor of these keys and values, and every answer as it stands behind a text; they differ as `draw_bindings` says."""
     base = Bound(tuple(keys), tuple(values), keys[int(draw.integers(BINDINGS))])
     while True:
-        order = _some(draw, keys, BINDINGS)
-        donor = Bound(order, _some(draw, values, BINDINGS), order[int(draw.integers(BINDINGS))])
+        order = _shuffle(draw, keys)
+        donor = Bound(order, _shuffle(draw, values), order[int(draw.integers(BINDINGS))])
         answers = predicted(base, donor)
-        distinct = [{answers[name] for name in names} for names in (FROM_DONOR, FROM_BASE)]
-        if all(len(of) == BINDINGS for of in distinct) and answers["base"] != answers["donor"]:
-            return base, donor
-
-
-def spaced_answers(base: Bound, donor: Bound) -> Mapping[str, str]:
-    """Every predicted answer as it stands behind the text."""
-    return {name: f" {answer}" for name, answer in predicted(base, donor).items()}
+        if all(_differ(answers, names) for names in (FROM_DONOR, FROM_BASE)) and answers["base"] != answers["donor"]:
+            return base, donor, {name: f" {answer}" for name, answer in answers.items()}
 
 
 def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
@@ -256,27 +242,22 @@ def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
 
     q says which key is looked for, k where that key stands, v which value stands there.
     """
-    found = {}
+    return {name: v.values[k.keys.index(q.asked)] for name, q, k, v in _combinations(base, donor)}
+
+
+def _combinations(base: T, donor: T) -> Iterator[tuple[str, T, T, T]]:
+    """For each answer, where q, k and v come from."""
     for name in ANSWERS:
         parts = {"base": (), "donor": PARTS}.get(name, tuple(name.split("+")))
         q, k, v = (donor if part in parts else base for part in PARTS)
-        found[name] = v.values[k.keys.index(q.asked)]
-    return found
-
-
-def _written(template: BindingTemplate, bound: Bound) -> str:
-    pairs = zip(bound.keys, bound.values, strict=True)
-    facts = "".join(template.binding.format(key=key, value=value) for key, value in pairs)
-    return template.lead + facts + template.question.format(key=bound.asked)
-
-
-def single_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> tuple[str, ...]:
-    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them."""
-    return tuple(word_tokens(ids, template, slot))
+        yield name, q, k, v
 
 
 def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[str, int]:
-    """The same words with their tokens; none of a template that has no words to try."""
+    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them, with their tokens.
+
+    There are none of a template that has no words to try.
+    """
     if not template.keys or not template.values:
         return {}
     words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
@@ -299,8 +280,8 @@ def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[
     return {}
 
 
-def _some(draw: np.random.Generator, words: Sequence[str], count: int) -> tuple[str, ...]:
-    return tuple(words[int(i)] for i in draw.permutation(len(words))[:count])
+def _shuffle(draw: np.random.Generator, words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(words[int(i)] for i in draw.permutation(len(words)))
 
 
 # words of the passage before each pair, and before the one that comes again; fewer for short windows
@@ -332,7 +313,10 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
     Raises CorpusError with the reason where there are too few.
     """
     asked, passages = (ENGLISH, ()) if texts is None else _of_text(texts.texts())
-    apart = _distinct(ids, asked)
+    first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
+    for word, row in zip(asked, ids([f" {word}" for word in asked]), strict=True):
+        first.setdefault(tuple(row), word)
+    apart = tuple(first.values())
     pairs = BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
     keys, values = (word_tokens(ids, pairs, slot) for slot in ("key", "value"))
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
@@ -361,13 +345,14 @@ def draw_induction(
     draw, found = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
     for attempt in range(2 * TRIES):
         missing = [number for number, pair in enumerate(found) if pair is None]
-        drawn = [_drawn(draw, usable, between, own=attempt < TRIES) for _ in missing]
-        rows = ids([one.text for both in drawn for one in both])
-        for at, (number, both) in enumerate(zip(missing, drawn, strict=True)):
-            if all(_as_meant(usable.tokens, one.bound, rows[2 * at + i]) for i, one in enumerate(both)):
-                base, donor = both
-                answers, place = spaced_answers(base.bound, donor.bound), f"pair {number + 1} of induction"
-                found[number] = TextPair(base.text, donor.text, answers, place, "induction")
+        drawn = [_draw_texts(draw, usable, between, in_passage=attempt < TRIES) for _ in missing]
+        rows = ids([text for texts, _, _ in drawn for text in texts])
+        for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, drawn, strict=True)):
+            # the tokens of the As and Bs stand where they were put and nowhere else, the asked one last
+            put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.asked)] for b in bounds]
+            own = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
+            if own == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
+                found[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction")
         if None not in found:
             break
     pairs = tuple(pair for pair in found if pair is not None)
@@ -380,52 +365,29 @@ def draw_induction(
     return pairs
 
 
-class _Text(NamedTuple):
-    """A text and what it says."""
+def _draw_texts(
+    draw: np.random.Generator, usable: InductionWords, between: int, in_passage: bool
+) -> tuple[tuple[str, str], tuple[Bound, Bound], Mapping[str, str]]:
+    """A base and its donor, what they say, and the answers; in a passage of the text, if there is one, else among other words.
 
-    text: str
-    bound: Bound
-
-
-def _drawn(draw: np.random.Generator, usable: InductionWords, between: int, own: bool) -> tuple[_Text, _Text]:
-    """A base and its donor; `own`: in a passage of the text, if there is one, else among other words."""
-    passage = usable.passages[int(draw.integers(len(usable.passages)))] if usable.passages and own else ()
-    said = {word.casefold() for word in passage}
-    free = _mixed(draw, [word for word in usable.words if word.casefold() not in said])
+    A text is the passage with a pair of words after every few of its own, and at the end the word that is asked for.
+    """
+    passages = usable.passages if in_passage else ()
+    passage = passages[int(draw.integers(len(passages)))] if passages else ()
+    folded = {word.casefold() for word in passage}
+    free = _shuffle(draw, [word for word in usable.words if word.casefold() not in folded])
     if not passage or len(free) < 2 * BINDINGS:  # no text, or a passage that holds most of the words
-        free = _mixed(draw, usable.words)
+        free = _shuffle(draw, usable.words)
         passage = free[2 * BINDINGS :][:PASSAGE]
-    chosen = free[: 2 * BINDINGS]
-    base, donor = draw_bound(draw, chosen[:BINDINGS], chosen[BINDINGS:])
-    return _Text(_induction_written(passage, base, between), base), _Text(
-        _induction_written(passage, donor, between), donor
-    )
-
-
-def _as_meant(tokens: Mapping[str, int], bound: Bound, row: Sequence[int]) -> bool:
-    """Whether of a text's tokens those of its As and Bs stand where they were put and nowhere else, the asked one last."""
-    put = [tokens[word] for both in zip(bound.keys, bound.values, strict=True) for word in both] + [tokens[bound.asked]]
-    return [token for token in row if token in put] == put and row[-1] == put[-1]
-
-
-def _mixed(draw: np.random.Generator, words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(words[int(i)] for i in draw.permutation(len(words)))
-
-
-def _induction_written(passage: Sequence[str], bound: Bound, between: int) -> str:
-    """The passage with a pair of words after every few of its own, and at the end the word that is asked for."""
+    base, donor, answers = _draw_bound(draw, free[:BINDINGS], free[BINDINGS : 2 * BINDINGS])
     pieces = [passage[at * between :][:between] for at in range(BINDINGS + 1)]
-    facts = zip(pieces[:BINDINGS], bound.keys, bound.values, strict=True)
-    pairs = chain.from_iterable((*own, key, value) for own, key, value in facts)
-    return " ".join((*pairs, *pieces[BINDINGS], bound.asked))
 
+    def write(bound: Bound) -> str:
+        facts = zip(pieces[:BINDINGS], bound.keys, bound.values, strict=True)
+        pairs = chain.from_iterable((*piece, key, value) for piece, key, value in facts)
+        return " ".join((*pairs, *pieces[BINDINGS], bound.asked))
 
-def _distinct(ids: TokenIds, words: Sequence[str]) -> tuple[str, ...]:
-    """The first of all words that are the same to the tokenizer: of 'The' and 'the' where it puts all in lower case."""
-    found: dict[tuple[int, ...], str] = {}
-    for word, row in zip(words, ids([f" {word}" for word in words]), strict=True):
-        found.setdefault(tuple(row), word)
-    return tuple(found.values())
+    return (write(base), write(donor)), (base, donor), answers
 
 
 def _of_text(texts: Iterable[Labelled]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -490,10 +452,12 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
         raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", few, todo)
     found: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
     for base, donor in _candidates(shapes, draw, count * TRANSLATION_TRIES):
-        answers, both = predicted_words(base, donor), (_begun(base), _begun(donor))
-        if answers is not None and both not in found:
+        answers = predicted_words(base, donor)
+        first, second = ((" ".join(step.text.source), " ".join(step.text.target[: step.at])) for step in (base, donor))
+        if answers is not None and (first, second) not in found:
             place, kind = f"pair {len(found) + 1} of translation", base.text.asked[base.at]
-            found[both] = TextPair(*both, {name: f" {word}" for name, word in answers.items()}, place, kind)
+            spaced = {name: f" {word}" for name, word in answers.items()}
+            found[first, second] = TextPair(first, second, spaced, place, kind)
             if len(found) == count:
                 return tuple(found.values())
     so_far = f"{len(found)} different ones were found in {count * TRANSLATION_TRIES:,} draws; words have to be one token each."
@@ -538,9 +502,7 @@ def predicted_words(base: BegunTranslation, donor: BegunTranslation) -> Mapping[
     Those of two components from the donor are left out unless they, too, differ from each other and from the donor's.
     """
     found = {}
-    for name in ANSWERS:
-        parts = {"base": (), "donor": PARTS}.get(name, tuple(name.split("+")))
-        q, k, v = (donor if part in parts else base for part in PARTS)
+    for name, q, k, v in _combinations(base, donor):
         place = k.text.places.get(q.text.asked[q.at])
         word = None if place is None else v.text.words.get(place)
         if word is not None:
@@ -552,10 +514,6 @@ def predicted_words(base: BegunTranslation, donor: BegunTranslation) -> Mapping[
 
 def _differ(answers: Mapping[str, str], names: Sequence[str]) -> bool:
     return set(names) <= set(answers) and len({answers[name] for name in names}) == len(names)
-
-
-def _begun(step: BegunTranslation) -> tuple[str, str]:
-    return " ".join(step.text.source), " ".join(step.text.target[: step.at])
 
 
 def _single(ids: BothSides, drawn: Sequence[RoledSentence], side: int) -> frozenset[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trisect.text.corpus import Corpus
-
 
 class PlantedCell(NamedTuple):
     """A site and a label column, and whether the answer needs that the one carries the other."""
@@ -38,14 +36,8 @@ def _cells(layer: int, columns: dict[str, tuple[str, ...]], carried: dict[str, s
     )
 
 
-def _three(of: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{of}.{name}" for name in names)
-
-
-_ASKED, _FOUND = (_three(of, ("a", "b", "c")) for of in ("question", "item"))
-
-
-_QUESTION, _VALUE = (_three(of, ("own", "before")) for of in ("question", "value"))
+_ASKED, _FOUND = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
+_QUESTION, _VALUE = (tuple(f"{of}.{name}" for name in ("own", "before")) for of in ("question", "value"))
 
 
 TRUTH: dict[str, Planted] = {
@@ -76,8 +68,3 @@ TRUTH: dict[str, Planted] = {
         ("q@3", "k@3", "v@3"),
     ),
 }
-
-
-def planted_in(corpus: Corpus | str) -> Planted | None:
-    """What is planted in a text, or null where nothing is."""
-    return TRUTH.get(corpus if isinstance(corpus, str) else corpus.name)

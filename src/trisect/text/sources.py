@@ -1,12 +1,15 @@
-"""Open any text: the embedded corpus, a folder, a treebank, a file or a Hugging Face dataset, as tokens or as raw texts."""
+"""Open any text: the embedded corpus, a folder, a treebank or a Hugging Face dataset, as tokens, texts or labelled texts."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -16,12 +19,10 @@ from trisect.core.errors import CorpusError, check_named, unknown
 from trisect.core.files import digest
 from trisect.core.spec import Text
 from trisect.core.subject import TextOrPair, Texts
-from trisect.text import corpus
-from trisect.text import corpus as text_corpus
-from trisect.text.corpus import SPLITS, Corpus, Split
-from trisect.text.hub import DatasetTexts, is_hub, open_dataset, whole_name
-from trisect.text.readers import named, suiting
-from trisect.text.readers.base import Reader, SplitText
+from trisect.text.corpus import SPLITS, Corpus, GrowingArray, Split, counts
+from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
+from trisect.text.readers import detect_reader, find_reader
+from trisect.text.readers.base import Reader, SplitText, Token, join_tokens
 from trisect.text.worlds import generate, is_generated
 
 
@@ -37,12 +38,12 @@ class RawSource:
 
 def find_source(where: str | Path, name: str | None = None) -> RawSource:
     """A raw folder or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
-    kind = None if name is None else named(name)
+    kind = None if name is None else find_reader(name)
     if is_hub(where):
-        found = open_dataset(str(where))
-        return RawSource(found.name, kind or suiting(found.rows["train"]), found.rows, found.notes)
+        title, rows, notes = open_dataset(str(where))
+        return RawSource(title, kind or detect_reader(rows["train"]), rows, notes)
     folder = Path(where)
-    kind = kind or suiting(folder)
+    kind = kind or detect_reader(folder)
     shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
     return RawSource(shown, kind, kind.find(folder))
 
@@ -77,13 +78,13 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
     types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
     splits = {}
     for split, part in source.parts.items():
-        tokens = corpus.GrowingArray(np.int32)
-        labels = {column: corpus.GrowingArray(np.int16) for column in kind.columns}
+        tokens = GrowingArray(np.int32)
+        labels = {column: GrowingArray(np.int16) for column in kind.columns}
         for paragraph in kind.paragraphs(part):
             tokens.append([types[word.lower()] for word in paragraph.words])
             for column in paragraph.labels.keys() - labels.keys():  # a feature that is met for the first time
                 classes.setdefault(column, Ids(2**15 - 1))
-                labels[column] = corpus.GrowingArray(np.int16)
+                labels[column] = GrowingArray(np.int16)
             for column, ids in labels.items():
                 found = paragraph.labels.get(column) or [None] * len(paragraph.words)
                 ids.append([-1] * (len(tokens) - len(found) - len(ids)))
@@ -104,8 +105,11 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
     check_named("a corpus", where)
     if is_generated(where):
-        no_reader(where, name)
-        return generate(where)
+        if name is not None:
+            find_reader(name)
+            known = f"'{where}' comes with trisect and is read by no reader."
+            raise CorpusError(f"The reader {name!r} was named for '{where}'.", known, "Leave --reader out.")
+        return generate(str(where))
     if is_hub(where):
         return read(where, name)
     folder = Path(where)
@@ -114,18 +118,10 @@ def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     return read(folder, name)
 
 
-def no_reader(where: str | Path, name: str | None) -> None:
-    """Raise CorpusError where a reader is named for a text that comes with trisect."""
-    if name is not None:
-        named(name)
-        known = f"'{where}' comes with trisect and is read by no reader."
-        raise CorpusError(f"The reader {name!r} was named for '{where}'.", known, "Leave --reader out.")
-
-
-def whole_place(where: str | Path) -> str:
+def absolute_place(where: str | Path) -> str:
     """A text's name as it works from anywhere: folders in full, so that experiment.json can be moved."""
     if is_hub(where):
-        return whole_name(str(where))
+        return absolute_name(str(where))
     return str(where) if is_generated(where) else str(Path(where).resolve())
 
 
@@ -185,14 +181,21 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
     """
     if split not in SPLITS:
         raise CorpusError(unknown("split", split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
-    if is_generated(where):
-        no_reader(where, reader)
-    if is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file()):
-        return _of_corpus(open_corpus(where), split, _options(where, split, reader))
+    options = _options(where, split, reader)
+    if _is_tokens(where, reader):
+        corpus = open_corpus(where, reader)
+        check_split(corpus.name, split, corpus.splits)
+        notes, mark = ("A text is a run of words up to a full stop.",), f"{corpus.fingerprint}-{split}"
+        return Texts(
+            f"{corpus.name}, {split}",
+            lambda: (" ".join(words) for words, _ in _runs(corpus, split)),
+            notes,
+            mark,
+            options,
+        )
     source = find_source(where, reader)
-    if split not in source.parts:
-        raise _no_split(str(where), split, tuple(source.parts))
-    part, kind, options = source.parts[split], source.kind, _options(where, split, reader)
+    check_split(str(where), split, source.parts)
+    part, kind = source.parts[split], source.kind
     notes = (*source.notes, kind.unit)
     name = f"{source.name}, {split}"
     return Texts(
@@ -211,57 +214,201 @@ def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ..
     return ("--corpus", name, "--split", split, *(() if reader is None else ("--reader", reader)))
 
 
-def _of_corpus(corpus: Corpus, split: str, options: tuple[str, ...]) -> Texts:
-    if split not in corpus.splits:
-        raise _no_split(corpus.name, split, tuple(corpus.splits))
-    note = "A text is a run of words up to a full stop."
-    return Texts(
-        f"{corpus.name}, {split}", lambda: _runs(corpus, split), (note,), f"{corpus.fingerprint}-{split}", options
-    )
+def _is_tokens(where: str | Path, reader: str | None) -> bool:
+    """Whether a text is words without paragraphs: a generated one, or a corpus folder that no reader is named for."""
+    return is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file())
 
 
-def _runs(corpus: Corpus, split: str) -> Iterator[str]:
-    words: list[str] = []
-    for token in corpus.splits[split].tokens:
-        words.append(corpus.vocabulary[token])
-        if words[-1] == STOP or len(words) == LONGEST_SENTENCE:
-            yield " ".join(words)
-            words = []
-    if words:
-        yield " ".join(words)
+def _runs(corpus: Corpus, split: str) -> Iterator[tuple[list[str], slice]]:
+    """Words up to a full stop, and where they stand in the split."""
+    tokens, start = corpus.splits[split].tokens, 0
+    for end, token in enumerate(tokens, start=1):
+        if corpus.vocabulary[token] == STOP or end - start == LONGEST_SENTENCE or end == len(tokens):
+            yield [corpus.vocabulary[t] for t in tokens[start:end]], slice(start, end)
+            start = end
 
 
-def _mark(part: Path | DatasetTexts) -> str:
+def _mark(part: SplitText) -> str:
     """Hex digits of a file's bytes, or of a dataset's rows."""
     if isinstance(part, DatasetTexts):
         return digest("\n".join(part.texts()), 8)
     return digest(part.read_bytes(), 8)
 
 
-def _no_split(name: str, split: str, there: tuple[str, ...]) -> CorpusError:
-    return CorpusError(
-        f"{name} has no {split} split.", f"It has {', '.join(there)}.", "Choose one of them with --split."
-    )
+def check_split(name: str, split: str, splits: Iterable[str]) -> None:
+    """Raise CorpusError where a text has no such split."""
+    if split not in (known := tuple(splits)):
+        given = f"{name} has no {split} split."
+        raise CorpusError(given, f"It has {', '.join(known)}.", "Choose one of them with --split.")
 
 
-class SplitSize(TypedDict):
-    """One split in numbers; `unknown` are tokens whose type train lacks."""
+WORD = re.compile(r"<unk>|\w+(?:['’-]\w+)*|[^\w\s]")
+Labels = Mapping[str, tuple[str | None, ...]]
 
-    split: str
-    tokens: int
-    types: int
-    unknown: int
-    columns: int
-    rows: int
+
+class Labelled(NamedTuple):
+    """A text, where in it each word stands (first character, and the one after the last), and each column's labels.
+
+    Words that are written as one (zum: zu dem) share its place, unless they make it up (don't: do n't).
+    `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
+    `article` counts the articles (documents) that texts follow one another in; None where they are not marked.
+    """
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    labels: Labels
+    heads: tuple[int, ...] = ()
+    article: int | None = None
+
+    def leading_words(self) -> list[int]:
+        """The first word, from 0, of each place: where words share one, a model's positions there are this one's."""
+        return [i for i, span in enumerate(self.spans) if not i or span != self.spans[i - 1]]
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """The labelled texts of one split; `texts()` starts from the first each time. `options` are the words of a command line."""
+
+    name: str
+    columns: tuple[str, ...]
+    texts: Callable[[], Iterator[Labelled]]
+    notes: tuple[str, ...]
+    fingerprint: str
+    options: tuple[str, ...]
+
+
+def open_labelled(where: str | Path, split: str, reader: str | None = None, bare: bool = False) -> LabelledTexts:
+    """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
+
+    Raises CorpusError where there is no such split, or where the words carry no labels; with `bare` words may carry none, and
+    a raw text is read as paragraphs or lines.
+    """
+    options = _options(where, split, reader)
+    if _is_tokens(where, reader):
+        corpus = open_corpus(where, reader)
+        check_split(corpus.name, split, corpus.splits)
+        if not bare:
+            _check_labels(corpus.name, corpus.labels)
+        notes = (*corpus.notes, "A text is a run of words up to a full stop, joined by spaces.")
+        name, mark = f"{corpus.name}, {split}", f"{corpus.fingerprint}-{split}"
+        return LabelledTexts(name, tuple(corpus.labels), lambda: _labelled_runs(corpus, split), notes, mark, options)
+    source = find_source(where, reader)
+    check_split(source.name, split, source.parts)
+    part, kind, name = source.parts[split], source.kind, f"{source.name}, {split}"
+    if bare and not kind.columns:
+
+        def unlabelled() -> Iterator[Labelled]:
+            for raw in kind.raw(part):
+                yield Labelled(raw.text, tuple(word.span() for word in WORD.finditer(raw.text)), {}, (), raw.article)
+
+        return LabelledTexts(name, (), unlabelled, (*source.notes, kind.unit), _mark(part), options)
+    _check_labels(source.name, kind.columns)
+    met, counted = _survey(kind, part)
+    columns = (*kind.columns, *sorted(met - {*kind.columns}))  # features of a treebank's morphology
+
+    def texts() -> Iterator[Labelled]:
+        for raw, paragraph in zip(kind.raw(part), kind.paragraphs(part), strict=True):
+            none = [None] * len(paragraph.words)
+            labels = {c: tuple(paragraph.labels.get(c) or none) for c in columns}
+            text = locate_words(raw.text, paragraph.words, labels, raw.tokens)
+            yield text._replace(heads=raw.heads, article=raw.article)
+
+    notes = (*source.notes, *kind.label_notes, kind.unit, *counted)
+    return LabelledTexts(name, columns, texts, notes, _mark(part), options)
+
+
+def _labelled_runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
+    columns = corpus.splits[split].labels
+    names = {column: (*classes, None) for column, classes in corpus.labels.items()}  # -1 is the last, None
+    for words, run in _runs(corpus, split):
+        yield locate_words("", words, {c: tuple(classes[n] for n in columns[c][run]) for c, classes in names.items()})
+
+
+def _check_labels(name: str, columns: Iterable[str]) -> None:
+    if not tuple(columns):
+        known = "Erasing takes a label out, so that the words have to carry one."
+        todo = "Give a treebank (CoNLL-U), or a corpus that 'trisect corpus annotate' wrote."
+        raise CorpusError(f"The words of {name} carry no labels.", known, todo)
+
+
+def locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Sequence[Token] = ()) -> Labelled:
+    """Find words one after the other in a text, as its tokens have them; in the tokens joined where they do not make it up.
+
+    Words of one token share its place, unless they make it up. Without tokens every word is one.
+    """
+    tokens = tokens or [Token(word) for word in words]
+    spans = _word_spans(text, words, tokens)
+    if len(spans) < len(words):
+        text = join_tokens(tokens)
+        spans = _word_spans(text, words, tokens)
+    return Labelled(text, tuple(spans), labels)
+
+
+def _word_spans(text: str, words: Sequence[str], tokens: Sequence[Token]) -> list[tuple[int, int]]:
+    """Where the words stand, up to the first token that is not there."""
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for token in tokens:
+        whole = _match_in_order(text, (token.form,), end)
+        apart = whole if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
+        if not whole and not apart:
+            break
+        chosen = apart if apart and (not whole or apart[-1][1] == whole[0][1]) else whole * token.words
+        spans += chosen
+        end = (chosen or whole)[-1][1]
+    return spans
+
+
+def _match_in_order(text: str, forms: Sequence[str], end: int) -> list[tuple[int, int]]:
+    """Where these stand one after the other, but for white space; nothing where they do not."""
+    spans = []
+    for form in forms:
+        start = text.find(form, end)
+        if start >= 0 and not text[end:start].strip():
+            end = start + len(form)
+        else:
+            start = len(text) - len(text[end:].lstrip())
+            end, wanted = start, _spelling(form)
+            while end < len(text) and len(_spelling(text[start:end])) < len(wanted):
+                end += 1
+            if _spelling(text[start:end]) != wanted:
+                return []
+        spans.append((start, end))
+    return spans
+
+
+def _spelling(text: str) -> str:
+    """The same for é as one character and as e with an accent, and for every kind of space."""
+    return re.sub(r"\s", " ", unicodedata.normalize("NFD", text))
+
+
+def _survey(kind: Reader, part: SplitText) -> tuple[set[str], list[str]]:
+    """The label columns of a split, and notes on sentences that are not read, or not word by word, as they are written."""
+    met: set[str] = set()
+    texts = words = rebuilt = shared = 0
+    for raw, paragraph in zip(kind.raw(part), kind.paragraphs(part), strict=True):
+        text = locate_words(raw.text, paragraph.words, {}, raw.tokens)
+        met |= paragraph.labels.keys()
+        texts, words = texts + 1, words + len(text.spans)
+        rebuilt += text.text != raw.text
+        shared += len(text.spans) - len(text.leading_words())
+    notes = []
+    if rebuilt:
+        which = f"In {rebuilt:,} of {texts:,} sentences the '# text' line does not hold the words"
+        notes.append(f"{which}: what is read is their tokens, joined.")
+    if shared:
+        which = f"{shared:,} of {words:,} words are written as one with the word before (as French 'du' is for 'de le')"
+        notes.append(f"{which}: what is written carries the labels of its first word.")
+    return met, notes
 
 
 class CorpusFacts(TypedDict):
-    """What a corpus holds, JSON-ready: its splits, and a row for each split, label column and class (null: no label)."""
+    """What a corpus holds, JSON-ready: its splits, and a row for each split, label column and class (None: no label)."""
 
     name: str
     fingerprint: str
     types: int
-    splits: list[SplitSize]
+    splits: list[dict[str, Any]]
     labels: list[dict[str, str | int | None]]
     notes: list[str]
 
@@ -271,11 +418,11 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> Corpus
 
     `splits`: one row a split with tokens, types, unknown (tokens whose type train lacks), columns and rows (20 columns
     for train and 10 for the others, unless given); `labels`: one row for each split, column and class with its
-    count, most frequent in train first, and a row of class null for tokens without label.
+    count, most frequent in train first, and a row of class None for tokens without label.
     """
     columns = {"train": 20, "valid": 10, "test": 10} | dict(columns or {})
-    seen = {name: text_corpus.counts(split.tokens, len(corpus.vocabulary)) for name, split in corpus.splits.items()}
-    splits: list[SplitSize] = []
+    seen = {name: counts(split.tokens, len(corpus.vocabulary)) for name, split in corpus.splits.items()}
+    splits: list[dict[str, Any]] = []
     labels: list[dict[str, str | int | None]] = []
     for name, split in corpus.splits.items():
         n = len(split.tokens)
@@ -290,8 +437,8 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> Corpus
             }
         )
         for column, classes in corpus.labels.items():
-            train = text_corpus.counts(corpus.splits["train"].labels[column], len(classes))
-            here = text_corpus.counts(split.labels[column], len(classes))
+            train = counts(corpus.splits["train"].labels[column], len(classes))
+            here = counts(split.labels[column], len(classes))
             order = sorted(range(len(classes)), key=lambda i: (-train[i], classes[i]))
             rows = [(classes[i], int(here[i])) for i in order] + [(None, n - int(here.sum()))]
             labels += [{"split": name, "label": column, "class": c, "count": k} for c, k in rows]
@@ -328,11 +475,7 @@ def article_starts(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str]) -> 
                     found.append(begun)
                 start, many = start + level, many - level
                 free, opened = start - 1, None
-        if many and _may_open(tokens, vocabulary, start, free):
+        # what precedes has to be able to be the end of a paragraph or of a heading
+        if many and (start == 0 or free == start - 1 or vocabulary[int(tokens[start - 1])] in ENDS):
             opened = (start, many)
     return np.array(found, dtype=int)
-
-
-def _may_open(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str], start: int, free: int) -> bool:
-    """Whether what precedes can be the end of a paragraph or of a heading."""
-    return start == 0 or free == start - 1 or vocabulary[int(tokens[start - 1])] in ENDS

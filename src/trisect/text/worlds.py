@@ -302,13 +302,9 @@ def is_generated(where: str | Path) -> bool:
     return str(where) == "embedded" or str(where) in WORLDS
 
 
-def generate(where: str | Path) -> Corpus:
-    """The generated text of that name; made once in a process."""
-    return _generated(str(where))
-
-
 @cache
-def _generated(name: str) -> Corpus:
+def generate(name: str) -> Corpus:
+    """The generated text of that name; made once in a process."""
     return embedded() if name == "embedded" else WORLDS[name].corpus()
 
 

@@ -39,7 +39,7 @@ from trisect.measure.alignment import (
 from trisect.papers.norms import ALIGNMENT, SETTINGS
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.tested import number as as_number
-from trisect.text.bitext import Bitext, SentencePair, assemble, read_pairs, write_links
+from trisect.text.bitext import Bitext, SentencePair, make_bitext, read_pairs, write_links
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
@@ -490,7 +490,7 @@ def _run_pairs(settings: AlignSettings) -> Bitext:
     if settings.limit is not None:
         pairs = pairs[: settings.limit]
         notes = (*notes, f"Only the first {settings.limit:,} sentence pairs are read.")
-    return assemble(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes)
+    return make_bitext(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes)
 
 
 def _crossing(subject: Subject) -> Pretrained:

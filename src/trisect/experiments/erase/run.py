@@ -23,7 +23,7 @@ from trisect.lab.passes import (
     what_was_read,
 )
 from trisect.lab.word_labels import WordLabels, marked_articles
-from trisect.text.labels import LabelledTexts, open_labelled
+from trisect.text.sources import LabelledTexts, open_labelled
 
 
 def check(settings: EraseSettings) -> None:

@@ -21,7 +21,6 @@ from trisect.core.trace import Side
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.measure.patching import UNKNOWN
 from trisect.text.birth_places import QUESTION
-from trisect.text.labels import open_labelled
 from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,
@@ -35,6 +34,7 @@ from trisect.text.pairs import (
     read_pairs,
     usable_templates,
 )
+from trisect.text.sources import open_labelled
 
 
 class PatchedSides(NamedTuple):
@@ -297,7 +297,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
                 break
         return pairs, notes
     usable = usable_templates(ids)
-    names = ", ".join(f"'{one.template.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
+    names = ", ".join(f"'{one.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
 
 

@@ -47,8 +47,8 @@ from trisect.measure.patching import (
 )
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.tested import finite
-from trisect.text.labels import open_labelled
 from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
+from trisect.text.sources import open_labelled
 
 DONOR = "donor"
 SINGLE = ("q", "k", "v")

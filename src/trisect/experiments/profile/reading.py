@@ -20,7 +20,8 @@ from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.word_labels import WordTexts
 from trisect.measure.profile import WordClasses
 from trisect.text.corpus import GrowingArray
-from trisect.text.labels import Labelled, LabelledTexts, PairLabeller, PairTexts, WordLabeller, common, unread
+from trisect.text.labels import PairLabeller, PairTexts, WordLabeller, frequent_classes, is_unknown
+from trisect.text.sources import Labelled, LabelledTexts
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
@@ -328,7 +329,7 @@ def read_words(
 
     with torch.no_grad():
         for batch in marker.batches(_wanted(texts, settings.limit, settings.words), settings.batch, scored=False):
-            places = [p for p in marker.words(batch, last) if not unread(word_of(p.text, p.word))]
+            places = [p for p in marker.words(batch, last) if not is_unknown(word_of(p.text, p.word))]
             seen = {p.text: seen.get(p.text) or label(marker.text(p.text)) for p in places}
             for place in places:
                 numbers.append(place.text)
@@ -373,7 +374,7 @@ def classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]
     """Labels by name, whose rare classes are one."""
     found = []
     for name, given in names.items():
-        kept = common(given, MOST, LEAST)
+        kept = frequent_classes(given, MOST, LEAST)
         number, rest = {c: i for i, c in enumerate(kept)}, len(kept) - 1
         found.append(WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given])))
     return tuple(found)
@@ -500,8 +501,8 @@ def _words(crossed: Crossed, pairs: Sequence[SentencePair]) -> tuple[_Met, _Met]
         last = {word: at for at, word in enumerate(crossed.given[row].tolist()) if word >= 0}
         first = {word: -at for at, word in enumerate(reversed(crossed.source[row].tolist()), 1) if word >= 0}
         length = crossed.source.shape[1]
-        target += [(row, w, at) for w, at in sorted(last.items()) if not unread(pair.target[w])]
-        source += [(row, w, length + at) for w, at in sorted(first.items()) if not unread(pair.source[w])]
+        target += [(row, w, at) for w, at in sorted(last.items()) if not is_unknown(pair.target[w])]
+        source += [(row, w, length + at) for w, at in sorted(first.items()) if not is_unknown(pair.source[w])]
     return target, source
 
 

@@ -65,16 +65,14 @@ from trisect.stats.tested import ALPHA, Reals, finite, holm, value_row
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
     OTHER,
-    Labelled,
-    LabelledTexts,
     WordLabeller,
     check_labels,
     check_pair_labels,
-    labeller,
-    open_labelled,
+    make_labeller,
+    make_pair_labeller,
     open_pairs,
-    pair_labeller,
 )
+from trisect.text.sources import Labelled, LabelledTexts, open_labelled
 
 ALL = "all"
 EPOCHS = (
@@ -458,11 +456,11 @@ class ReadCorpus(NamedTuple):
         """What the settings name; raises CorpusError."""
         if settings.attention == CROSS:
             pairs = open_pairs(settings.corpus, settings.split)
-            side = pair_labeller(pairs, settings.labels, settings.limit)
+            side = make_pair_labeller(pairs, settings.labels, settings.limit)
             reads = lambda subject, step: read_pairs(subject, pairs, side, settings, step)  # noqa: E731
             return cls(pairs.name, pairs.fingerprint, side.labels, reads)
         texts = _texts(settings)
-        label = labeller(texts, settings.labels, settings.limit)
+        label = make_labeller(texts, settings.labels, settings.limit)
         reads = lambda subject, step: read_words(subject, texts, label, settings, step)  # noqa: E731
         return cls(texts.name, texts.fingerprint, label.labels, reads, texts, label)
 

@@ -21,12 +21,10 @@ from trisect.lm.matmul import fast_products, one_thread
 from trisect.text.birth_places import (
     Example,
     People,
-    PeopleData,
     ask,
     draw_span,
     pretraining_example,
     question_example,
-    read_people,
 )
 
 MODELS = ("plain", "pretrained", "left-out")
@@ -132,7 +130,7 @@ def teach(asked: RecallJob, desk: JobDesk) -> None:
         desk.say(share, words)
 
     def open_people(path: Path) -> People:
-        return read_people(read_record(path, "Call 'trisect recall' again: it writes the file again.", PeopleData))
+        return read_record(path, "Call 'trisect recall' again: it writes the file again.", People)
 
     people, lesson = desk.read("people", open_people), Lesson(asked.model, asked.seed)
     with one_thread(), fast_products():

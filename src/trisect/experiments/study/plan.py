@@ -30,7 +30,7 @@ from trisect.lab.folder import Folder
 from trisect.lab.jobs import clock
 from trisect.lm.fleet import size
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
-from trisect.text.sources import load_text, whole_place
+from trisect.text.sources import absolute_place, load_text
 from trisect.text.worlds import world_of
 
 PRODUCT = 120e9  # float32 operations a second of one core in the larger products
@@ -316,7 +316,7 @@ def _changed(
     methods: tuple[str, ...] | None,
 ) -> Design:
     if corpus is not None:
-        chosen = replace(chosen, text=replace(chosen.text, corpus=whole_place(corpus)))
+        chosen = replace(chosen, text=replace(chosen.text, corpus=absolute_place(corpus)))
     if seeds is not None:
         chosen = replace(chosen, seeds=tuple(seeds))
     if epochs is not None:

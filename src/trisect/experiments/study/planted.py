@@ -17,7 +17,7 @@ from trisect.report.format import Mean, Point, interval
 from trisect.stats.paired import summary, t_test
 from trisect.stats.shares import least_spread
 from trisect.stats.tested import ALPHA, holm
-from trisect.text.planted import Planted, planted_in
+from trisect.text.planted import TRUTH, Planted
 
 MARGIN = 0.02  # nats, as everywhere; of bits and of shares of pairs as well
 VARIANTS = {
@@ -83,7 +83,7 @@ class Judged(NamedTuple):
 
 def truth_of(rows: StudyRows) -> Planted | None:
     """What the text of the study has planted; null for a text that has nothing."""
-    return planted_in(str((rows.about.get("corpus") or {}).get("name", "")))
+    return TRUTH.get(str((rows.about.get("corpus") or {}).get("name", "")))
 
 
 def scores(rows: StudyRows) -> tuple[MethodScore, ...]:

@@ -157,7 +157,7 @@ def _patched_logits(
 def _patched(final: Mapping[str, Tensor], model: Model, site: Site, base: Tensor, donor: Tensor) -> dict[int, Tensor]:
     """q, k and v side by side of the site's only layer: the base's, with the donor's at the site."""
     (layer,) = site.layers or (1,)
-    own, other = (forward(final, ids, model, keep=(layer,)).qkv[layer] for ids in (base, donor))
+    own, other = (forward(final, ids, model, blocks=[("qkv", layer)]).kept["qkv", layer] for ids in (base, donor))
     start = COMPONENT_ROW[site.components[0]] * model.width
     mixed = own.clone()
     mixed[..., start : start + model.width] = other[..., start : start + model.width]

@@ -9,6 +9,7 @@ from pathlib import Path
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.files import write_json
 from trisect.core.machine import Machine
+from trisect.core.schema import plain
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.translate.settings import (
@@ -31,7 +32,7 @@ from trisect.lab.command import command_of
 from trisect.lab.experiment import Bench, Measured, changed
 from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import ResumePlan, follow_plan, join_plan
-from trisect.text.bitext import SIDES, Bitext, SentencePair, bitext_data, open_bitext, write_lines, write_links
+from trisect.text.bitext import SIDES, Bitext, SentencePair, open_bitext, write_lines, write_links
 from trisect.text.generated import bitext_corpus
 
 KIND = "translation experiment"
@@ -99,7 +100,7 @@ class TranslateWork:
             self.settings,
         )
         write_json(place.plan, plan.data())
-        write_json(place.bitext, bitext_data(bitext))
+        write_json(place.bitext, plain(bitext))
         left = [seed for seed in plan.seeds if not (place.is_trained(seed) and place.scores(seed).exists())]
         if _where(settings) == EMBEDDED_DATA:
             _spread(place.path / PAIRS, bitext)

@@ -17,7 +17,7 @@ from trisect.experiments.translate.settings import ROWS, TranslationRecipe
 from trisect.hf.small.gpt import Practice, is_model, save
 from trisect.hf.small.translator import Translator, encode, learn_tokenizer, make_model
 from trisect.lm.matmul import fast_products, one_thread
-from trisect.text.bitext import Bitext, BitextData, read_bitext
+from trisect.text.bitext import Bitext
 
 SCORED = ("valid", "test")
 SHOWN = 8  # translations that are kept to look at
@@ -111,7 +111,7 @@ def train(asked: TranslationJob, desk: JobDesk) -> None:
     """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
 
     def open_bitext(path: Path) -> Bitext:
-        return read_bitext(read_record(path, "Call the same command again: it writes the file again.", BitextData))
+        return read_record(path, "Call the same command again: it writes the file again.", Bitext)
 
     def emit(share: float, words: str) -> None:
         desk.keep()

@@ -85,11 +85,13 @@ class AttackEdit(TrainingEdit):
     @classmethod
     def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
         """One group of adversaries for each label, variant and width of representation, in order of slot."""
-        from trisect.lm.adversary import Target, attackers  # loads torch, which a statement does not need
+        from trisect.lm.adversary import Attackers, Target  # loads torch, which a statement does not need
+        from trisect.lm.fleet import width_of
 
-        targets = [
-            Target(slot, e.site, e.label, e.strength, e.drawn, e.aim, e.reach)
-            for slot, e in sorted(edits.items())
-            if isinstance(e, cls)
-        ]
-        return attackers(targets, *fleet)
+        groups: dict[tuple[object, ...], list[Target]] = {}
+        for slot, e in sorted(edits.items()):
+            if isinstance(e, cls):
+                target = Target(slot, e.site, e.label, e.strength, e.drawn, e.aim, e.reach)
+                variant = e.label, e.drawn, e.aim, e.reach
+                groups.setdefault((*variant, width_of(e.site, fleet.model)), []).append(target)
+        return [Attackers(targets, fleet) for targets in groups.values()]

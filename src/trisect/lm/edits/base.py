@@ -87,7 +87,7 @@ class Objective(Protocol):
         """One training window: learn from it, and add the gradient of what is added to members' mean loss to `into`.
 
         Returns by slot what the window's rows are to say, by name; tensors of one number are left where they are, so that a
-        GPU need not wait. `feed.known_of` gives the places of tokens with a label.
+        GPU need not wait. `feed.labelled_positions` gives the places of tokens with a label.
         """
         ...
 
@@ -105,23 +105,18 @@ class Objective(Protocol):
         """What is to be noted once, before training, by slot."""
         ...
 
+    def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
+        """Whether windows as this one can be learned from in a recorded pass: no shape and no branch depends on what stands in
+        them, only tensors are returned, and state is put back in place. A GPU need not be waited for to tell.
+        """
+        ...
+
     def state(self) -> dict[str, Tensor]:
         """Everything that training changes, for a checkpoint."""
         ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint."""
-        ...
-
-
-@runtime_checkable
-class Recordable(Protocol):
-    """An objective whose windows can be learned from in a recorded pass: it says only tensors, and no shape and no branch of it
-    depends on what stands in a window; its state is put back in place.
-    """
-
-    def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
-        """Whether that holds for windows as this one, found without waiting for a GPU."""
         ...
 
 
@@ -153,7 +148,7 @@ class TrainingEdit(Edit):
         """
 
 
-def trained(edit: Edit) -> TrainingEdit:
+def check_trainable(edit: Edit) -> TrainingEdit:
     """The edit, if our models can be trained with it; raises SpecError where it only has a statement."""
     if not isinstance(edit, TrainingEdit):
         raise SpecError(
@@ -165,44 +160,49 @@ def trained(edit: Edit) -> TrainingEdit:
 
 
 @record
-class FreezeEdit(TrainingEdit):
+class _WeightEdit(TrainingEdit):
+    """An edit of weights alone: its member reads no labels, has the language loss alone, and costs what the baseline does."""
+
+    own_page: ClassVar[bool] = True
+
+    @property
+    def column(self) -> None:
+        """None."""
+        return
+
+    def token_seconds(self, width: int) -> float:
+        """No more than the baseline."""
+        return 0.0
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """None beside the language loss."""
+        return ()
+
+
+@record
+class FreezeEdit(_WeightEdit):
     """The site's weights keep their initial values; it has no settings."""
 
     kind: ClassVar[str] = "freeze"
     title: ClassVar[str] = "Freezing"
-    own_page: ClassVar[bool] = True
 
     @classmethod
     def place(cls, site: Site) -> Site:
         """Any components, at any layers and heads."""
         return in_study(site, cls.kind)
 
-    @property
-    def column(self) -> None:
-        """It reads no labels."""
-        return
-
-    def token_seconds(self, width: int) -> float:
-        """A frozen member costs what the baseline costs."""
-        return 0.0
-
     def prepare(self, member: Member) -> None:
         """Hold the site's weights and biases."""
         member.hold(member.mark(self.site))
 
-    @classmethod
-    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
-        """The language loss alone."""
-        return ()
-
 
 @record
-class TieEdit(TrainingEdit):
+class TieEdit(_WeightEdit):
     """The site's components are one parameter in each layer; the first of q, k, v gives its initial values."""
 
     kind: ClassVar[str] = "tie"
     title: ClassVar[str] = "Tying"
-    own_page: ClassVar[bool] = True
 
     @classmethod
     def place(cls, site: Site) -> Site:
@@ -210,47 +210,23 @@ class TieEdit(TrainingEdit):
         known = "A tie shares one matrix among two or three of q, k and v, which have one shape."
         return matrices(site, len(site.components) in (2, 3), cls.kind, known, "q+k@all or q+k+v@2")
 
-    @property
-    def column(self) -> None:
-        """It reads no labels."""
-        return
-
-    def token_seconds(self, width: int) -> float:
-        """A tied member keeps its whole row of parameters, and costs what the baseline costs."""
-        return 0.0
-
     def prepare(self, member: Member) -> None:
         """Share the site's components."""
         member.share(self.site)
 
-    @classmethod
-    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
-        """The language loss alone."""
-        return ()
-
 
 @record
-class IdentityEdit(TrainingEdit):
+class IdentityEdit(_WeightEdit):
     """The site's component is the identity, held so; it has no settings."""
 
     kind: ClassVar[str] = "identity"
     title: ClassVar[str] = "Identity"
-    own_page: ClassVar[bool] = True
 
     @classmethod
     def place(cls, site: Site) -> Site:
         """One of q, k and v, whole or single heads."""
         known = "An identity stands in for one of q, k and v."
         return matrices(site, len(site.components) == 1, cls.kind, known, "q@all")
-
-    @property
-    def column(self) -> None:
-        """It reads no labels."""
-        return
-
-    def token_seconds(self, width: int) -> float:
-        """The member multiplies by the identity as by any matrix."""
-        return 0.0
 
     def prepare(self, member: Member) -> None:
         """Set the site's rows of each in-projection to those of the identity and its bias to 0, and hold them."""
@@ -262,36 +238,21 @@ class IdentityEdit(TrainingEdit):
             own[f"layers.{n}.in.weight"][rows, rows % member.model.width] = 1.0
         member.hold(marks)
 
-    @classmethod
-    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
-        """The language loss alone."""
-        return ()
-
 
 @record
-class NarrowEdit(TrainingEdit):
+class NarrowEdit(_WeightEdit):
     """Heads keep their first `width` dimensions; the others' weights are 0. Scores keep the scale of the full width."""
 
     width: Annotated[int, Field(ge=1, le=WHOLE)]
 
     kind: ClassVar[str] = "narrow"
     title: ClassVar[str] = "Narrower heads"
-    own_page: ClassVar[bool] = True
 
     @classmethod
     def place(cls, site: Site) -> Site:
         """q, k and v together, all heads."""
         known = "A narrow keeps as much of q as of k and v, in every head."
         return matrices(site, len(site.components) == 3 and not site.heads, cls.kind, known, "q+k+v@all")
-
-    @property
-    def column(self) -> None:
-        """It reads no labels."""
-        return
-
-    def token_seconds(self, width: int) -> float:
-        """The member multiplies by zeros as by any weights."""
-        return 0.0
 
     def prepare(self, member: Member) -> None:
         """Set all that lies beyond the kept dimensions to 0, and hold it."""
@@ -303,8 +264,3 @@ class NarrowEdit(TrainingEdit):
             named[f"layers.{n}.out.weight"].view(model.width, *each)[:, :, self.width :] = True
         member.row[marks.to(member.row.device)] = 0.0
         member.hold(marks)
-
-    @classmethod
-    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
-        """The language loss alone."""
-        return ()

@@ -7,15 +7,14 @@ from pathlib import Path
 from trisect.core.errors import CorpusError, unknown
 from trisect.text.readers.base import Reader, SplitText, need_folder
 from trisect.text.readers.conllu import CONLLU
-from trisect.text.readers.plain import PLAIN
-from trisect.text.readers.wikitext import WIKITEXT
+from trisect.text.readers.english import PLAIN, WIKITEXT
 
 READERS: tuple[Reader, ...] = (CONLLU, WIKITEXT, PLAIN)
 NAMES = tuple(one.name for one in READERS)
 HELP = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
 
 
-def named(name: str) -> Reader:
+def find_reader(name: str) -> Reader:
     """The reader of that name; raises CorpusError for an unknown one."""
     for known in READERS:
         if known.name == name:
@@ -23,7 +22,7 @@ def named(name: str) -> Reader:
     raise CorpusError(unknown("reader", name, NAMES), f"Readers are {', '.join(NAMES)}.", "Use one of them.")
 
 
-def suiting(where: SplitText) -> Reader:
+def detect_reader(where: SplitText) -> Reader:
     """The first reader that a folder, or the train rows of a dataset, suits; raises CorpusError where none does."""
     for known in READERS:
         if known.suits(where):

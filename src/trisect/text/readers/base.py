@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,19 +14,12 @@ from trisect.text.corpus import SPLITS, check_lines
 from trisect.text.hub import DatasetTexts
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
-_APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
-_BREAK = re.compile("<br />", re.IGNORECASE)
-_WORD = re.compile(r"['.,()!?]|[^\s'.,()!?;:]+")
-BASIC_ENGLISH = (
-    "Words are split by the basic_english rules and lower-cased; empty lines are dropped and there is no "
-    "end-of-line token."
-)
 SplitText = Path | DatasetTexts  # the text of one split: a file, or the rows of a dataset
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Words with their case kept, and for each label column one class name a word (null where there is none)."""
+    """Words with their case kept, and for each label column one class name a word (None where there is none)."""
 
     words: Sequence[str]
     labels: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
@@ -45,7 +37,7 @@ class RawText(NamedTuple):
     """A text as it is written, for models with a tokenizer of their own.
 
     `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
-    `article` counts the articles (documents) that texts follow one another in; null where they are not marked.
+    `article` counts the articles (documents) that texts follow one another in; None where they are not marked.
     `tokens` are what the words are written as; empty where each is a token of its own.
     """
 
@@ -61,7 +53,7 @@ class Reader:
 
     `suits` says whether a folder, or the train rows of a dataset, are of this kind; readers are asked in their order.
     `paragraphs` are the words of a split with labels in `columns` (and others that it meets); `texts` the same texts as they
-    are written, one for each paragraph where there are labels, null: their words joined by spaces; `unit` says what a text is.
+    are written, one for each paragraph where there are labels, None: their words joined by spaces; `unit` says what a text is.
     `hidden` are (lower-cased) words that stand for words left out, so that they carry no label. `notes` speak of the
     words, `label_notes` of the labels that come with them.
     """
@@ -125,22 +117,6 @@ def join_tokens(tokens: Sequence[Token]) -> str:
     return "".join(token.form + " " * token.spaced for token in tokens).removesuffix(" ")
 
 
-def basic_english(line: str) -> list[str]:
-    """Words of a line with their case kept; lower-casing each gives the `basic_english` tokens, one for one.
-
-    ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (science A1).
-    """
-    bare = line.replace('"', "")
-    return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
-
-
-def basic_english_spans(line: str) -> list[tuple[int, int]]:
-    """Where in a line each of its `basic_english` words stands: its first character, and the one after its last."""
-    kept = [i for i, character in enumerate(line) if character != '"']
-    bare = _BREAK.sub(" " * len("<br />"), line.replace('"', ""))
-    return [(kept[found.start()], kept[found.end() - 1] + 1) for found in _WORD.finditer(bare)]
-
-
 def lines(part: SplitText) -> Iterator[str]:
     """The lines of a UTF-8 file, without a byte-order mark, or of a dataset's rows; what is too long comes in pieces.
 
@@ -175,10 +151,3 @@ def _pieces(file: TextIO) -> Iterator[str]:
         yield line
     if rest:
         yield rest
-
-
-def english(part: SplitText) -> Iterator[Paragraph]:
-    """The words of every line that has some, split by the basic_english rules."""
-    for line in lines(part):
-        if words := basic_english(line):
-            yield Paragraph(words)

@@ -17,12 +17,12 @@ TEXT = re.compile(r"#\s*text\s*=(.*)")
 ARTICLE = "# newdoc"
 
 
-def suits(where: SplitText) -> bool:
+def _suits(where: SplitText) -> bool:
     """Whether a folder has files that end in .conllu."""
     return isinstance(where, Path) and any(where.glob("*.conllu"))
 
 
-def paragraphs(path: SplitText) -> Iterator[Paragraph]:
+def _paragraphs(path: SplitText) -> Iterator[Paragraph]:
     """Sentences with part of speech, tag, relation and morphology; raises CorpusError naming the line that is none."""
     rows: list[list[str]] = []
     for number, line in enumerate(lines(path), 1):
@@ -31,33 +31,36 @@ def paragraphs(path: SplitText) -> Iterator[Paragraph]:
             if rows:
                 yield _sentence(rows)
             rows = []
-        elif not line.startswith("#"):
-            cells = line.split("\t")
-            if len(cells) != 10:
-                raise CorpusError(
-                    f"{path}, line {number}: {line[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}.",
-                    "A CoNLL-U word has 10 columns with tabs between them.",
-                    "Correct that line.",
-                )
-            if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", cells[0]):
-                known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
-                raise CorpusError(
-                    f"{path}, line {number}: {cells[0]!r} is not a word's id.", known, "Correct that line."
-                )
-            if cells[0].isdigit():
-                if empty := [name for name, i in READ.items() if not cells[i]]:
-                    known = "No column of a CoNLL-U word is empty: what is not known is '_'."
-                    raise CorpusError(f"{path}, line {number}: {empty[0]} is empty.", known, "Correct that line.")
-                if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", cells[READ["FEATS"]]):
-                    given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} are no features."
-                    known = "Features are written Name=Value with '|' between them, and '_' where there are none."
-                    raise CorpusError(given, known, "Correct that line.")
-                if not UNSHOWN.isdisjoint(cells[READ["FEATS"]]):
-                    given = f"{path}, line {number}: {cells[READ['FEATS']][:60]!r} holds a control character."
-                    raise CorpusError(given, "Features name label columns, which pages show.", "Correct that line.")
-                rows.append(cells)
+        elif not line.startswith("#") and _check_line(line, f"{path}, line {number}"):
+            rows.append(line.split("\t"))
     if rows:
         yield _sentence(rows)
+
+
+def _check_line(line: str, where: str) -> bool:
+    """Whether a line is a word, and no range and no empty node; raises CorpusError where it is none of them."""
+
+    def wrong(what: str, known: str) -> CorpusError:
+        return CorpusError(f"{where}: {what}.", known, "Correct that line.")
+
+    cells = line.split("\t")
+    if len(cells) != 10:
+        has = f"{line[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}"
+        raise wrong(has, "A CoNLL-U word has 10 columns with tabs between them.")
+    if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", cells[0]):
+        known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
+        raise wrong(f"{cells[0]!r} is not a word's id", known)
+    if not cells[0].isdigit():
+        return False
+    if empty := [name for name, i in READ.items() if not cells[i]]:
+        raise wrong(f"{empty[0]} is empty", "No column of a CoNLL-U word is empty: what is not known is '_'.")
+    features = cells[READ["FEATS"]]
+    if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", features):
+        known = "Features are written Name=Value with '|' between them, and '_' where there are none."
+        raise wrong(f"{features[:60]!r} are no features", known)
+    if not UNSHOWN.isdisjoint(features):
+        raise wrong(f"{features[:60]!r} holds a control character", "Features name label columns, which pages show.")
+    return True
 
 
 def _sentence(rows: list[list[str]]) -> Paragraph:
@@ -73,7 +76,7 @@ def _sentence(rows: list[list[str]]) -> Paragraph:
     return Paragraph([row[READ["FORM"]] for row in rows], labels)
 
 
-def texts(part: SplitText) -> Iterator[RawText]:
+def _texts(part: SplitText) -> Iterator[RawText]:
     """Sentences with words, as their `# text` lines have them or their tokens joined; articles begin at `# newdoc` lines."""
     text, article = "", None
     rows: list[list[str]] = []
@@ -85,8 +88,9 @@ def texts(part: SplitText) -> Iterator[RawText]:
             article = 0 if article is None else article + 1
         elif not line.strip():
             if words := [row for row in rows if row[0].isdigit()]:
-                tokens = _tokens(rows)
-                yield RawText(text or join_tokens(tokens), _heads(words), article, tokens)
+                tokens, heads = _tokens(rows), [word[6] for word in words]
+                known = all(h.isdigit() and int(h) <= len(heads) for h in heads)
+                yield RawText(text or join_tokens(tokens), tuple(map(int, heads)) if known else (), article, tokens)
             text, rows = "", []
         elif not line.startswith("#"):
             cells = line.split("\t")
@@ -108,12 +112,6 @@ def _tokens(rows: list[list[str]]) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
-def _heads(words: list[list[str]]) -> tuple[int, ...]:
-    """The words' heads; none where one of them is no word."""
-    heads = [word[6] for word in words]
-    return tuple(map(int, heads)) if all(h.isdigit() and int(h) <= len(heads) for h in heads) else ()
-
-
 CONLLU = Reader(
     "conllu",
     {
@@ -121,9 +119,9 @@ CONLLU = Reader(
         "valid": ("valid.conllu", "dev.conllu", "*[-_.]dev.conllu", "*[-_.]valid.conllu"),
         "test": ("test.conllu", "*[-_.]test.conllu"),
     },
-    suits,
-    paragraphs,
-    texts,
+    _suits,
+    _paragraphs,
+    _texts,
     "A text is a sentence of the treebank, as its '# text' line has it.",
     ("pos", "tag", "dep", MORPH),
     notes=("The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out.",),
