@@ -10,6 +10,7 @@ from polars.testing import assert_frame_equal
 from trisect import claims
 from trisect.core.files import read_json
 from trisect.core.finding import About
+from trisect.core.spec import Design, read_experiment
 from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study import STUDY
@@ -22,6 +23,10 @@ from trisect.report.sheet import Picture, html
 
 HOME = Path(__file__).parents[2] / "results" / "wikitext2-small"
 TABLES = ("runs", "metrics", "sites", "claims")
+
+
+def stated(place: Path) -> Design:
+    return read_experiment(json.loads((place / "experiment.json").read_text(encoding="utf-8")), place)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def read() -> dict[str, pl.DataFrame]:
 @pytest.fixture(scope="module")
 def about(committed) -> About[StudyFacts]:
     name, _, fingerprint = committed["runs"]["corpus"][0].rpartition(":")
-    experiment = json.loads((HOME / "experiment.json").read_text(encoding="utf-8"))
+    experiment = stated(HOME)
     labels = {column: [] for column in committed["runs"]["label"].drop_nulls().unique()}
     corpus: CorpusData = {
         "name": name,
@@ -94,7 +99,7 @@ def test_its_page_is_made_and_says_every_verdict(read):
 )
 def test_every_committed_study_of_wikitext_has_a_record_of_its_experiment(place):
     about = read_about(STUDY, place.parent)
-    assert about.facts.experiment == json.loads(place.read_text(encoding="utf-8"))
+    assert about.facts.experiment == stated(place.parent)
     (text,) = {name.rpartition(":")[2] for name in pl.read_parquet(place.parent / "tables" / "runs.parquet")["corpus"]}
     assert about.facts.corpus.get("fingerprint") == text
     assert ("wall_seconds" in read_json(place.parent / "about.json", "")) == (about.facts.wall_seconds > 0)

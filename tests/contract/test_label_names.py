@@ -1,7 +1,6 @@
 """Labels whose names would lead out of a folder: read from a treebank, attacked, probed, erased, and kept inside it."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -83,21 +82,6 @@ def test_it_goes_on_is_checked_and_its_models_are_read(done, monkeypatch):
     place = Folder(study.folder).run(wild).parent
     assert place.parent == study.folder / "runs"
     assert trisect.load(place).name == wild
-
-
-def test_evaluations_of_an_earlier_version_have_the_label_in_their_name_and_stay_in_use(done, tmp_path, monkeypatch):
-    above, study = done
-    folder = Folder(shutil.copytree(study.folder, tmp_path / "study"))
-    run = study.tables["runs"].filter(edit="none")["run"][0]
-    for kind, site, name in (("erase", "k@1", "erase-pos-k@1.json"), ("probe", "", "probe-pos.json")):
-        new = folder.evaluation(run, kind, site, "pos")
-        assert "pos" not in new.name
-        new.rename(new.with_name(name))
-        assert folder.evaluation(run, kind, site, "pos").name == name
-    monkeypatch.setattr(tasks, "_train", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr(tasks, "_evaluate", lambda *_: pytest.fail("evaluated again"))
-    again = trisect.study(experiment(above / "source"), out=folder.path, workers=0, quiet=True)
-    assert_frame_equal(again.tables["sites"], study.tables["sites"], check_exact=True)
 
 
 @pytest.mark.parametrize("feature", ["a\0b", "a\x1bb"])

@@ -12,7 +12,7 @@ from tests import tiny, tinyhf
 import trisect
 from trisect.cli import main
 from trisect.core.errors import StudyError
-from trisect.core.files import write_json
+from trisect.core.files import read_json, write_json
 from trisect.core.schema import build
 from trisect.core.spec import plain
 from trisect.experiments.dissect import DISSECT
@@ -23,7 +23,6 @@ from trisect.experiments.study import run as lab
 from trisect.experiments.translate import TRANSLATE
 from trisect.experiments.translate.settings import TranslateSettings
 from trisect.lab import driver
-from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
 from trisect.lab.run_folder import RunFolder
 from trisect.report.sheet import Sheet
@@ -220,8 +219,7 @@ def test_a_study_that_is_refused_stays_as_it_was(begun, tmp_path, harm, locked):
     if harm == "another model":
         experiment = replace(experiment, model=replace(tiny.MODEL, width=16))
     elif harm == "another precision":
-        ledger = Folder(out).read_ledger()
-        write_json(out / "study.json", ledger | {"precision": "bfloat16"})
+        write_json(out / "study.json", read_json(out / "study.json", "") | {"precision": "bfloat16"})
     else:
         (out / harm).write_text("{")
         experiment = replace(experiment, seeds=(1, 2, 3))

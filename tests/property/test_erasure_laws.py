@@ -10,7 +10,8 @@ from trisect.core import errors
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.experiments.study import probing
-from trisect.experiments.study.probing import read_pieces
+from trisect.experiments.study.probing import read_folds
+from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.train import evaluate
 from trisect.measure.probes import Examples, LabelMoments, majority, probe, whiten
@@ -134,7 +135,7 @@ CORPUS = tiny.corpus()
 FLAT = initial(tiny.MODEL, len(CORPUS.vocabulary), 1).double()
 FLAT += 0.4 * normal(len(FLAT), seed=4)
 FINAL = {n: v[0] for n, v in views(FLAT[None], layout(tiny.MODEL, len(CORPUS.vocabulary))).items()}
-READ, SCORED = read_pieces(CORPUS, tiny.TRAINING, "pos", 1, (300, 200), torch.device("cpu"))
+READ = evaluation_pieces(CORPUS, tiny.TRAINING, "train", ("pos",), "cpu")
 
 
 def erased_at(site, parameters):
@@ -162,9 +163,7 @@ def test_a_models_weights_can_carry_the_erasure_and_nothing_but_the_site_changes
 
 
 def rows(site, label="pos", draws=2):
-    found = probing.erase(
-        FINAL, tiny.MODEL, CORPUS, tiny.TRAINING, Site.parse(site), label, draws, 1, tokens=(300, 200)
-    )
+    found = probing.erase(FINAL, tiny.MODEL, CORPUS, tiny.TRAINING, Site.parse(site), label, draws, 1, tokens=200)
     return {(r.measure, r.at): r for r in found}
 
 
@@ -185,13 +184,19 @@ def test_where_a_label_takes_every_direction_its_controls_do_too():
 
 
 def test_the_rise_is_that_of_the_model_with_the_weights_replaced():
-    room, losses = torch.empty(200_000, dtype=torch.float64), []
-    for parameters in (FINAL, erased_at(Site.parse("k@2"), FINAL)[1]):
-        whole = {n: v[None] for n, v in parameters.items()}
-        losses.append({n: v for _, n, v in evaluate(whole, tiny.MODEL, {"valid": SCORED}, (), (), room)[0]})
-    rise = losses[1]["loss_nats"] - losses[0]["loss_nats"]
+    room, site, nats, tokens = torch.empty(200_000, dtype=torch.float64), Site.parse("k@2"), 0.0, 0
+    for fold in read_folds(CORPUS, tiny.TRAINING, "pos", 1, 200, torch.device("cpu")):
+        erased = dict(FINAL)
+        fitted = probing.fit(erased, tiny.MODEL, fold.fit, site, "pos", len(CORPUS.column("pos")))
+        probing.apply(erased, site, fitted.leace(), tiny.MODEL)
+        n = sum(piece.tokens for piece in fold.scored)
+        for parameters, sign in ((FINAL, -1), (erased, 1)):
+            whole = {name: v[None] for name, v in parameters.items()}
+            found = {m: v for _, m, v in evaluate(whole, tiny.MODEL, {"valid": fold.scored}, (), (), room)[0]}
+            nats += sign * n * found["loss_nats"]
+        tokens += n
     # two ways to sum the same losses in float64
-    assert rows("k@2")["erase_rise_nats", None].value == pytest.approx(rise, abs=1e-9)
+    assert rows("k@2")["erase_rise_nats", None].value == pytest.approx(nats / tokens, abs=1e-9)
 
 
 def test_layers_are_erased_one_after_the_other_and_draws_are_a_function_of_the_seed():

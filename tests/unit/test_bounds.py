@@ -18,10 +18,9 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import write_json
 from trisect.core.methods import Erase, Probe
 from trisect.core.schema import flat, read_word
-from trisect.core.spec import Design, Model, Training, plain
+from trisect.core.spec import Design, Model, Rewind, Training, plain
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.experiments.recall.settings import RecallRecipe
-from trisect.experiments.study import ledger
 from trisect.experiments.study import plan as planning
 from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.translate.settings import TranslationRecipe
@@ -176,34 +175,29 @@ def test_a_gold_file_of_blank_lines_is_no_gold(content, tmp_path):
     assert len(read_pairs(tmp_path / "s", tmp_path / "s", tmp_path / "gold").pairs) == 2
 
 
+def forged(**changes):
+    return lambda body: body | {"asked": [body["asked"][0] | changes]}
+
+
 FORGERIES = {
-    "runs is a number": lambda b: b | {"runs": 5},
-    "no runs": lambda b: {k: v for k, v in b.items() if k != "runs"},
-    "another statement": lambda b: b | {"runs": {k: v | {"seed": 99} for k, v in b["runs"].items()}},
-    "a statement of billions of layers": lambda b: (
-        b | {"runs": {key: {"model": {"layers": 10**9}} for key in b["runs"]}}
-    ),
-    "a fleet of nobody": lambda b: b | {"fleets": [["nobody-s1-00000000"]]},
+    "fleets are a number": lambda b: b | {"fleets": 5},
+    "no fleets": lambda b: {k: v for k, v in b.items() if k != "fleets"},
+    "another seed": forged(seeds=[99]),
+    "seeds that were never run": forged(seeds=[1, 2, 3]),
+    "billions of layers": forged(model={"layers": 10**9}),
+    "wider models": lambda b: forged(model=b["asked"][0]["model"] | {"width": 16})(b),
+    "another text": lambda b: b | {"corpus": "0" * 16},
+    "a fleet of nobody": lambda b: b | {"fleets": [*b["fleets"], ["nobody-s1-00000000"]]},
+    "a path for an id": lambda b: b | {"fleets": [["../../x"]]},
+    "a run in two fleets": lambda b: b | {"fleets": [*b["fleets"], b["fleets"][0]]},
     "a fleet of numbers": lambda b: b | {"fleets": [1, 2]},
     "fleets without end": lambda b: b | {"fleet": 10**12},
-    "a statement asked for that is a number": lambda b: b | {"asked": [5]},
-    "a probe that is a number": lambda b: b | {"experiment": b["experiment"] | {"probe": 5}},
+    "nothing asked": lambda b: b | {"asked": []},
+    "a statement that is a number": lambda b: b | {"asked": [5]},
+    "a probe that is a number": forged(probe=5),
+    "designs of two studies": lambda b: b | {"asked": [*b["asked"], b["asked"][0] | {"model": {}}]},
     "a step that is a word": lambda b: b | {"step": "x"},
     "a precision of its own": lambda b: b | {"precision": "float7"},
-    "probes fitted on no text": lambda b: (
-        b | {"base": b["base"] | {"probe": {"sites": None, "kinds": [], "fitted": "test"}}}
-    ),
-    "a base that is a list": lambda b: b | {"base": []},
-    "a base of wider models": lambda b: b | {"base": b["base"] | {"model": b["base"]["model"] | {"width": 16}}},
-    "a base of another text": lambda b: b | {"base": b["base"] | {"corpus": "0" * 16}},
-    "a base that erases": lambda b: (
-        b | {"base": b["base"] | {"erase": {"draws": 1, "fitted": "train", "shrinkage": True}}}
-    ),
-    "a design of wider models": lambda b: (
-        b | {"experiment": b["experiment"] | {"model": b["base"]["model"] | {"width": 16}}}
-    ),
-    "seeds that were never run": lambda b: b | {"asked": [b["asked"][0] | {"seeds": [1, 2, 3]}]},
-    "a path for an id": lambda b: b | {"runs": {"../../x": next(iter(b["runs"].values()))}},
 }
 
 
@@ -223,66 +217,6 @@ def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, command, tmp_
     assert "Delete" in result.stderr
 
 
-def unevenly(folder: Folder) -> tuple[list[Design], Any]:
-    """Designs of two seeds, and a ledger extended by them as it was written before it noted what was asked, in the first step."""
-    designs = [
-        replace(tiny.EXPERIMENT, seeds=(1,), rewind=None),
-        replace(tiny.EXPERIMENT, seeds=(2,), attack=None, freeze=None),
-    ]
-    whole: Any = join_ledger(folder, designs, "text")
-    before = {key: value for key, value in whole.items() if key not in ("asked", "fleet", "precision", "step")}
-    write_json(folder.ledger, before)
-    write_json(folder.copy, before)
-    return designs, before
-
-
-@pytest.mark.parametrize("again", [0, 1])
-def test_a_study_from_before_it_noted_what_was_asked_is_extended_and_read_again(again, tmp_path):
-    """The union of its designs attacks seed 2 as well, which none of them asked."""
-    folder = Folder(tmp_path / "study")
-    designs, before = unevenly(folder)
-    assert folder.read_ledger()["runs"] == before["runs"]
-    join_ledger(folder, [designs[again]], "text")
-    join_ledger(folder, [replace(designs[again], seeds=(3,))], "text")
-    found: Any = folder.read_ledger()
-    assert found["asked"][0] == before["experiment"]
-    assert len(found["asked"]) == 2
-    assert join_ledger(folder, designs, "text") == found == folder.read_ledger()
-    for path in (folder.ledger, folder.copy):
-        assert read_json(path, "")["runs"].keys() > before["runs"].keys()
-    first, last = found["asked"]
-    gone = next(run for run, said in found["runs"].items() if said["seed"] == 3)
-    for forged in (
-        {"asked": [first | {"seeds": [1, 2, 4]}, last]},
-        {"asked": [first, last, plain(replace(tiny.EXPERIMENT, seeds=(2,)))]},
-        {"runs": {run: said for run, said in found["runs"].items() if run != gone}, "fleets": []},
-        {"step": 2},
-    ):
-        write_json(folder.ledger, found | forged)
-        with pytest.raises(DamagedFileError, match="alone"):
-            folder.read_ledger()
-
-
-def test_a_ledger_that_would_contradict_itself_is_not_written(tmp_path, monkeypatch):
-    folder = Folder(tmp_path / "study")
-    join_ledger(folder, [tiny.EXPERIMENT], "text")
-    wrong = {"asked": [plain(replace(tiny.EXPERIMENT, seeds=(1, 2, 9)))]}
-    joined = ledger._joined
-    monkeypatch.setattr(ledger, "_joined", lambda *given: joined(*given) | wrong)
-    before = folder.ledger.read_bytes(), folder.copy.read_bytes()
-    with pytest.raises(StudyError) as caught:
-        join_ledger(folder, [replace(tiny.EXPERIMENT, seeds=(3,))], "text")
-    assert caught.value.given == f"{folder.path} cannot be extended by what is asked for."
-    assert caught.value.known.startswith("Its ledger would contradict itself, and could not be read again: ")
-    assert caught.value.todo == "Choose another folder with --out."
-    assert (folder.ledger.read_bytes(), folder.copy.read_bytes()) == before
-
-
-MORE = replace(
-    tiny.EXPERIMENT, probe=Probe(labels=("pos",)), erase=Erase(tiny.SITES[:1], ("pos",), draws=2)
-)  # with interchange each of a base's keys would have a value, but no text has labels and roles
-
-
 def leaves(value, path=()):
     """Every value of an object that holds no others, and where it lies."""
     if isinstance(value, dict):
@@ -299,17 +233,42 @@ def with_another(body, path):
     return {key: with_another(item, path[1:]) if key == path[0] else item for key, item in body.items()}
 
 
-def test_every_value_of_a_ledgers_base_is_held_against_its_runs_and_designs(tmp_path):
+def test_every_value_by_which_runs_are_trained_is_held_against_a_ledgers_runs(tmp_path):
     folder = Folder(tmp_path / "study")
-    whole: Any = join_ledger(folder, [MORE], "text")
-    found = [path for path, _ in leaves(whole["base"]) if path != ("schema",)]
-    assert {path[0] for path in found} == {"corpus", "model", "training", "attack_epochs", "rewind", "probe", "erase"}
+    join_ledger(folder, [tiny.EXPERIMENT], "text")
+    whole: Any = read_json(folder.ledger, "")
+    (design,) = whole["asked"]
+    found = [path for path, _ in leaves(design) if path[0] in ("model", "training", "seeds", "attack", "freeze")]
+    assert {path[0] for path in found} == {"model", "training", "seeds", "attack", "freeze"}
     for path in found:
-        write_json(folder.ledger, whole | {"base": with_another(whole["base"], path)})
+        write_json(folder.ledger, whole | {"asked": [with_another(design, path)]})
         with pytest.raises(DamagedFileError, match="no study's ledger"):
             folder.read_ledger()
     write_json(folder.ledger, whole)
-    assert folder.read_ledger() == whole
+    assert plain(folder.read_ledger()) == whole
+
+
+WAYS = [
+    replace(tiny.EXPERIMENT, seeds=(3,), probe=Probe((tiny.SITES[0],), ("pos",))),
+    replace(tiny.EXPERIMENT, seeds=(3,), probe=Probe(labels=("pos",), kinds=("linear",))),
+    replace(tiny.EXPERIMENT, seeds=(3,), erase=Erase(tiny.SITES[:1], ("pos",), draws=3)),
+    replace(tiny.EXPERIMENT, seeds=(3,), erase=Erase(tiny.SITES[:1], ("pos",), draws=2, shrinkage=False)),
+    replace(tiny.EXPERIMENT, seeds=(3,), rewind=Rewind(tiny.SITES, points=7)),
+    replace(tiny.EXPERIMENT, seeds=(3,), rewind=Rewind(tiny.SITES, points=11, epsilon=0.2)),
+]
+
+
+@pytest.mark.parametrize("other", WAYS)
+def test_a_study_evaluates_in_one_way(other, tmp_path):
+    folder = Folder(tmp_path / "study")
+    erase = Erase(tiny.SITES[:1], ("pos",), draws=2)
+    first = replace(tiny.EXPERIMENT, probe=Probe(labels=("pos",)), erase=erase)
+    whole: Any = plain(join_ledger(folder, [first], "text"))
+    with pytest.raises(StudyError, match="belongs to another study"):
+        join_ledger(folder, [other], "text")
+    write_json(folder.ledger, whole | {"asked": [*whole["asked"], plain(other)]})
+    with pytest.raises(DamagedFileError, match=r"no study's ledger(?s:.*)Its designs differ in"):
+        folder.read_ledger()
 
 
 def links(path):

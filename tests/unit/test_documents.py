@@ -12,8 +12,9 @@ from tests.unit.test_worlds import SMALL
 from trisect.core.edits import make_edit
 from trisect.core.errors import SpecError
 from trisect.core.methods import Interchange
+from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import Model, Run, Training, plain, read_run
+from trisect.core.spec import Model, Run, Training, plain
 from trisect.experiments.study.tasks import interchange
 from trisect.lm.adversary import control_labels
 from trisect.lm.edits import attack as _registered  # noqa: F401
@@ -100,7 +101,7 @@ def test_nothing_of_an_idle_layers_attention_reaches_the_model():
 def test_idle_layers_are_stated_only_where_there_are_some():
     run = Run("0" * 16, MODEL, TRAINING, 1)
     assert plain(run)["model"].get("idle") == [1]
-    assert read_run(plain(run)) == run
+    assert read(Run, plain(run), "a file") == run
     assert "idle" not in plain(replace(run, model=Model()))["model"]
     assert run.id != replace(run, model=replace(MODEL, idle=())).id
     with pytest.raises(SpecError, match=r"(?s)idle is \[3\].*layers of the 2.*Leave it out"):

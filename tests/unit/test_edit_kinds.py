@@ -12,8 +12,9 @@ from trisect.cli import main
 from trisect.core.edits import Edit, kind_of, kinds, make_edit, place, read_edit, register
 from trisect.core.errors import SpecError
 from trisect.core.methods import Attack, Control, Probe, spell_variant
+from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import plain, read_experiment, read_run
+from trisect.core.spec import Run, plain, read_experiment
 from trisect.experiments.study.ledger import asked_of, fleets, join_ledger
 from trisect.experiments.study.plan import choose, make_plan, token_seconds
 from trisect.lab.folder import Folder
@@ -70,7 +71,7 @@ def test_an_edit_that_lm_does_not_know_is_refused_before_anything_is_trained():
 def test_a_statement_of_a_kind_that_is_not_registered_is_refused_by_name():
     stored: Any = {**plain(BASE), "edit": {"kind": "melt", "site": "q@1", "label": None, "strength": None}}
     for make in (
-        lambda: read_run(stored),
+        lambda: read(Run, stored, "the run"),
         lambda: read_experiment({"edits": [{"kind": "melt", "site": "q@1"}]}, "f.json"),
         lambda: make_edit("melt", Q),
         lambda: place(Q, "melt"),
@@ -217,11 +218,11 @@ def test_edits_are_added_to_a_study_that_is_there(tmp_path):
     more = replace(first, edits=(FreezeEdit(Q), NarrowEdit(Site.parse("q+k+v@1"), 2)))
     folder = Folder(tmp_path / "study")
     folder.path.mkdir()
-    assert "edits" not in join_ledger(folder, [first], CORPUS.fingerprint)["experiment"]
+    assert not join_ledger(folder, [first], CORPUS.fingerprint).experiment.edits
     join_ledger(folder, [replace(first, edits=more.edits[:1])], CORPUS.fingerprint)
     ledger = join_ledger(folder, [more], CORPUS.fingerprint)
-    assert [one["kind"] for one in ledger["experiment"].get("edits", ())] == ["freeze", "narrow"]
-    assert [run.rpartition("-s")[0] for run in ledger["runs"]] == ["baseline", "freeze-q@1", "narrow2-q+k+v@1"]
+    assert [one.kind for one in ledger.experiment.edits] == ["freeze", "narrow"]
+    assert [run.rpartition("-s")[0] for run in ledger.runs] == ["baseline", "freeze-q@1", "narrow2-q+k+v@1"]
     assert join_ledger(folder, [first], CORPUS.fingerprint) == ledger
 
 

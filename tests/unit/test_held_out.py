@@ -1,4 +1,4 @@
-"""Probes and erasers of studies are fitted on held-out text, cross-fitted over articles; studies begun otherwise go on as they began."""
+"""Probes and erasers of studies are fitted on held-out text, cross-fitted over articles."""
 
 import itertools
 from dataclasses import replace
@@ -10,12 +10,11 @@ import pytest
 import torch
 from tests import tiny
 
-from trisect.core.errors import SpecError, StudyError
-from trisect.core.files import write_json
-from trisect.core.methods import Erase, Fitted, Probe
+from trisect.core.errors import StudyError
+from trisect.core.methods import Erase, Probe
 from trisect.core.site import Site
 from trisect.experiments.study import probing, words
-from trisect.experiments.study.ledger import join_ledger, repeating
+from trisect.experiments.study.ledger import join_ledger
 from trisect.experiments.study.probing import Fold, deal, probe, read_folds
 from trisect.experiments.study.rows import StudyRows
 from trisect.lab.folder import Folder
@@ -27,7 +26,7 @@ from trisect.text.sources import article_starts
 
 TRAINING = replace(tiny.TRAINING, columns=4, eval_columns=4)
 MODEL = replace(tiny.MODEL, width=16)
-SITE, TOKENS = Site.parse("q@1"), (2_000, 2_000)
+SITE, TOKENS = Site.parse("q@1"), 2_000
 WORDS = ("a", "b", "c", "d")
 
 
@@ -49,50 +48,40 @@ def weights(corpus):
     return {n: v[0] for n, v in views(flat[None], layout(MODEL, len(corpus.vocabulary))).items()}
 
 
-def bits(corpus, fitted):
-    found = probe(weights(corpus), MODEL, corpus, TRAINING, "y", ("linear",), (SITE,), 1, TOKENS, fitted)
+def bits(corpus):
+    found = probe(weights(corpus), MODEL, corpus, TRAINING, "y", ("linear",), (SITE,), 1, TOKENS)
     return {row.measure: row.value or 0.0 for row in found}["probe_linear_bits"]
 
 
-def test_a_probe_of_an_over_fitted_text_misses_what_held_out_text_tells():
-    corpus = overfitted()
-    assert bits(corpus, "held-out") > 0.4  # half a bit: two words of four tell the label
-    assert bits(corpus, "train") < 0.05
+def test_a_probe_of_an_over_fitted_text_finds_what_held_out_text_tells():
+    assert bits(overfitted()) > 0.4  # half a bit: two words of four tell the label, others than in train
 
 
-def test_an_eraser_of_an_over_fitted_text_leaves_the_label_in_held_out_text():
-    corpus, left = overfitted(), {}
+def test_an_eraser_of_an_over_fitted_text_takes_the_label_out_of_held_out_text():
+    corpus, left = overfitted(), []
     final = weights(corpus)
-    for fitted in ("train", "held-out"):
-        folds = read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu"), fitted)
-        there = []
-        for fold in folds:
-            changed = dict(final)
-            moments = probing.fit(final, MODEL, fold.fit, SITE, "y", 2)
-            assert moments.explained() > 0.3
-            probing.apply(changed, SITE, moments.leace(), MODEL)
-            there.append(probing.fit(changed, MODEL, fold.scored, SITE, "y", 2).explained())
-        left[fitted] = float(np.mean(there))
-    assert left["train"] > 0.3  # it says that the label is gone, and is wrong
-    assert left["held-out"] < 0.05
+    for fold in read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu")):
+        changed = dict(final)
+        moments = probing.fit(final, MODEL, fold.fit, SITE, "y", 2)
+        assert moments.explained() > 0.3
+        probing.apply(changed, SITE, moments.leace(), MODEL)
+        left.append(probing.fit(changed, MODEL, fold.scored, SITE, "y", 2).explained())
+    assert float(np.mean(left)) < 0.05
 
 
 def test_nothing_is_found_of_labels_that_say_nothing():
     corpus = overfitted(random=True)
-    (fold,) = read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu"), "train")
+    fold = read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu"))[0]
     with_itself = probing.fit(weights(corpus), MODEL, fold.scored, SITE, "y", 2).explained()
     assert with_itself > 0.002  # fitted and scored on the same tokens
-    assert bits(corpus, "held-out") < 0.002
+    assert bits(corpus) < 0.002
 
 
-def test_an_erasure_says_on_which_text_it_was_fitted_and_both_rules_measure_validation():
+def test_an_erasure_measures_validation_and_is_fitted_to_it():
     corpus = overfitted()
-    choices: tuple[tuple[Fitted, str], ...] = (("train", "train"), ("held-out", "valid"))
-    for fitted, whose in choices:
-        rows = probing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 2, 1, TOKENS, fitted)
-        assert {r.split for r in rows if r.measure in ("erase_rank", "erase_explained")} == {whose}
-        assert {r.split for r in rows if r.measure.endswith("nats")} == {"valid"}
-        assert next(r.value for r in rows if r.measure == "erase_rank") == 1
+    rows = probing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 2, 1, TOKENS)
+    assert {r.split for r in rows} == {"valid"}
+    assert next(r.value for r in rows if r.measure == "erase_rank") == 1
 
 
 def test_shrinkage_is_a_setting_and_changes_what_is_taken_out():
@@ -100,9 +89,7 @@ def test_shrinkage_is_a_setting_and_changes_what_is_taken_out():
     rises = {
         on: next(
             r.value
-            for r in probing.erase(
-                weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 1, 1, (40, 60), "train", shrinkage=on
-            )
+            for r in probing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 1, 1, 60, shrinkage=on)
             if r.measure == "erase_rise_nats"
         )
         for on in (True, False)
@@ -152,9 +139,8 @@ def test_folds_are_whole_articles_and_no_row_is_in_two():
     seen = [positions(fold.scored) for fold in folds]
     for fold, own in zip(folds, seen, strict=True):
         assert positions(fold.fit).keys() == set().union(*(other for other in seen if other is not own))
-        assert fold.articles is not None
         assert set(fold.articles) == {int(np.searchsorted(begun, s, side="right")) for s in own}
-    touched = [{int(a) for a in fold.articles} for fold in folds if fold.articles is not None]
+    touched = [{int(a) for a in fold.articles} for fold in folds]
     assert not any(a & b for i, a in enumerate(touched) for b in touched[:i])
     every = positions(pieces)
     left_out = every.keys() - set().union(*seen)
@@ -170,9 +156,9 @@ def test_a_text_without_headings_is_cut_into_stretches_of_equal_share():
     assert all(max(a.values()) <= min(b) for a, b in itertools.pairwise(ends))
 
 
-def dealt(lengths, apart=True):
+def dealt(lengths):
     corpus = articles_of(lengths)
-    return deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5, apart=apart)
+    return deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5)
 
 
 def share(folds):
@@ -194,12 +180,9 @@ UNEVEN = [160, 250, 90, 140, 1080, 150]
 
 
 def test_articles_of_a_fold_may_lie_apart_where_neighbours_are_uneven():
-    assert not any(
-        fold.whole for fold in dealt(UNEVEN, apart=False)
-    )  # the rule before: rows, of one article in two folds
     folds = dealt(UNEVEN)
     assert all(fold.whole for fold in folds)
-    touched = [set(fold.articles.tolist()) for fold in folds if fold.articles is not None]
+    touched = [set(fold.articles.tolist()) for fold in folds]
     assert {5} in touched  # the longest alone, and no article in two folds
     assert sorted(a for own in touched for a in own) == [1, 2, 3, 4, 5, 6]
     corpus = articles_of(UNEVEN)
@@ -218,24 +201,8 @@ def test_short_articles_stay_together_where_the_longest_is_alone(length):
     assert 0.5 < share(folds) < 0.6
     kept = sum(int((p.labels["y"] >= 0).sum()) for fold in folds for p in fold.scored)
     assert kept > 0.95 * (3_000 + 1.2 * 2_000)
-    touched = [set(fold.articles.tolist()) for fold in folds if fold.articles is not None]
+    touched = [set(fold.articles.tolist()) for fold in folds]
     assert {len(short) + 1} in touched
-    assert not any(fold.whole for fold in dealt([*short, 3_000, *short[: len(short) // 4]], apart=False))
-
-
-def test_neighbouring_articles_are_dealt_alike_by_both_rules():
-    even = [1000, 200, 200, 800, 200]
-    for first, second in zip(dealt(even, apart=False), dealt(even), strict=True):
-        assert positions(first.scored) == positions(second.scored)
-
-
-def test_what_is_fitted_on_says_which_rule_deals():
-    corpus, found = articles_of(UNEVEN), {}
-    rules: tuple[Fitted, ...] = ("held-out", "articles")
-    for fitted in rules:
-        folds = read_folds(corpus, TRAINING, "y", 1, (9_000, 9_000), torch.device("cpu"), fitted)
-        found[fitted] = all(fold.whole for fold in folds)
-    assert found == {"held-out": False, "articles": True}
 
 
 @pytest.mark.parametrize("lengths", [[2000, 200, 200, 200], [1200, 1200], [1200, 1200, 80]])
@@ -243,7 +210,7 @@ def test_where_no_three_parts_of_whole_articles_are_even_rows_are_dealt_and_are_
     folds = dealt(lengths)
     assert not any(fold.whole for fold in folds)
     assert share(folds) < 0.4
-    units = np.concatenate([fold.articles for fold in folds if fold.articles is not None])
+    units = np.concatenate([fold.articles for fold in folds])
     assert len(np.unique(units)) == len(units)
 
 
@@ -254,8 +221,7 @@ def test_what_was_dealt_reaches_the_captions(lengths, said):
     corpus = articles_of(lengths)
     found = probe(weights(corpus), MODEL, corpus, TRAINING, "y", ("linear",), (SITE,), 1, TOKENS)
     found += probing.erase(weights(corpus), MODEL, corpus, TRAINING, SITE, "y", 1, 1, TOKENS)
-    stated: Any = {"fitted": "held-out"}
-    about: Any = {"experiment": {"probe": stated, "erase": stated}}
+    about: Any = {"experiment": {"erase": {"shrinkage": True}}}
     measured = [row._asdict() | {"label": "y", "subject": "run"} for row in found]
     rows = replace(StudyRows.of({}, about), sites=read_rows(measured))
     for kind in ("probe", "erase"):
@@ -274,7 +240,7 @@ def test_rows_of_one_article_count_once_in_an_interval():
     def width(times, articles):
         rows = np.repeat(nats, times, 1)
         curve = Curve(rows.mean(1), rows[:, 0], rows.shape[1], rows, np.ones(rows.shape[1], int))
-        _, low, high, _ = probing._rises([curve], [Fold([], [], 1, articles)])
+        _, low, high, _ = probing._rises([curve], [Fold([], [], 1, articles, True)])
         return high[0] - low[0]
 
     alike = width(5, np.repeat(np.arange(8), 5))
@@ -285,104 +251,16 @@ def test_rows_of_one_article_count_once_in_an_interval():
 STUDY = replace(tiny.EXPERIMENT, attack=None, probe=Probe(labels=("pos",)), erase=Erase((SITE,), ("pos",)))
 
 
-def test_a_new_study_says_that_whole_articles_of_held_out_text_are_fitted_to(tmp_path):
-    ledger: Any = join_ledger(Folder(tmp_path), [STUDY], "text")
-    assert ledger["base"]["probe"]["fitted"] == ledger["base"]["erase"]["fitted"] == "articles"
-    assert ledger["base"]["erase"]["shrinkage"] is True
-    assert ledger["experiment"]["probe"]["fitted"] == "articles"
-
-
-def old(folder):
-    """A study's ledger as it was written before there was a choice."""
-    ledger: Any = join_ledger(folder, [STUDY], "text")
-    for statement in (ledger["base"], ledger["experiment"], *ledger["asked"]):
-        for name in ("probe", "erase"):
-            statement[name].pop("fitted", None)
-            statement[name].pop("shrinkage", None)
-            statement[name].pop("random_maps", None)
-    for path in (folder.ledger, folder.copy):
-        write_json(path, ledger)
-
-
-def test_a_study_begun_under_the_old_rule_is_read_and_goes_on_under_it(tmp_path):
-    folder = Folder(tmp_path)
-    old(folder)
-    read: Any = folder.read_ledger()
-    assert read["base"]["probe"]["fitted"] == read["base"]["erase"]["fitted"] == "train"
-    more: Any = join_ledger(folder, [replace(STUDY, seeds=(1, 2, 3))], "text")
-    assert more["base"]["probe"]["fitted"] == "train"
-    assert more["experiment"]["erase"]["fitted"] == "train"
-    assert len(more["runs"]) > len(read["runs"])
-    assert read["base"]["probe"]["random_maps"] == more["base"]["probe"]["random_maps"] == 0
-    # and whoever repeats it elsewhere gets the same rule
-    again: Any = repeating(more)
-    assert again["probe"]["fitted"] == "train"
-
-
-def test_a_study_begun_with_neighbouring_articles_goes_on_so(tmp_path):
-    before = replace(
-        STUDY, probe=Probe(labels=("pos",), fitted="held-out"), erase=Erase((SITE,), ("pos",), fitted="held-out")
-    )
-    join_ledger(Folder(tmp_path), [before], "text")
-    more: Any = join_ledger(Folder(tmp_path), [replace(STUDY, seeds=(1, 2, 3))], "text")
-    assert more["base"]["probe"]["fitted"] == more["base"]["erase"]["fitted"] == "held-out"
-    asked = replace(STUDY, probe=Probe(labels=("pos",), fitted="articles"))
-    with pytest.raises(StudyError, match=r"probe.fitted \(there 'held-out', here 'articles'\)"):
-        join_ledger(Folder(tmp_path), [asked], "text")
-
-
 def test_random_maps_are_one_number_in_all_of_a_study(tmp_path):
     head = Site.parse("q@1.h1")
     first, other = (replace(STUDY, probe=Probe((head,), ("pos",), random_maps=n)) for n in (2, 3))
-    ledger: Any = join_ledger(Folder(tmp_path), [first], "text")
-    assert ledger["base"]["probe"]["random_maps"] == 2
+    ledger = join_ledger(Folder(tmp_path), [first], "text")
     assert join_ledger(Folder(tmp_path), [first], "text") == ledger
     with pytest.raises(StudyError, match=r"probe.random_maps \(there 2, here 3\)"):
         join_ledger(Folder(tmp_path), [other], "text")
     assert Folder(tmp_path).read_ledger() == ledger
 
 
-def test_each_design_of_a_new_study_is_settled_by_those_before_it(tmp_path):
-    first = replace(STUDY, probe=Probe(labels=("pos",), fitted="train"), erase=None)
-    ledger: Any = join_ledger(Folder(tmp_path), [first, replace(STUDY, seeds=(3,))], "text")
-    assert ledger["base"]["probe"]["fitted"] == "train"
-    assert ledger["base"]["erase"]["fitted"] == "articles"  # the first that erases says nothing
-    assert ledger == join_ledger(Folder(tmp_path), [replace(STUDY, seeds=(3,))], "text")
-
-
-def test_another_rule_than_the_study_began_with_is_refused(tmp_path):
-    folder = Folder(tmp_path)
-    old(folder)
-    with pytest.raises(StudyError) as caught:
-        join_ledger(folder, [replace(STUDY, probe=Probe(labels=("pos",), fitted="held-out"))], "text")
-    assert caught.value.given.endswith("belongs to another study.")
-    assert caught.value.known == "It differs in probe.fitted (there 'train', here 'held-out')."
-    assert caught.value.todo.startswith("Choose another folder with --out")
-
-
-def test_a_text_to_fit_on_that_is_none_is_refused():
-    with pytest.raises(SpecError, match="fitted is 'test'") as caught:
-        Probe(fitted="test")
-    assert all(name in caught.value.known for name in ("articles", "held-out", "train"))
-
-
-@pytest.mark.parametrize(
-    ("stated", "said"),
-    [
-        ({}, "fitted on the text that the model was trained on"),
-        ({"fitted": "train"}, "fitted on the text that the model was trained on"),
-        ({"fitted": "held-out"}, "fitted on other parts of the held-out text"),
-    ],
-)
-def test_a_page_says_on_which_text_its_probes_and_erasers_were_fitted(stated, said):
-    about: Any = {"experiment": {"probe": {"sites": None, "kinds": [], **stated}, "erase": {"draws": 1, **stated}}}
-    rows = StudyRows.of({}, about)
+def test_rows_that_say_nothing_of_folds_are_of_probes_that_were_fitted_on_train():
     for kind in ("probe", "erase"):
-        assert words.fitted(rows, kind, "pos").startswith(said)
-        silent: list[Any] = [{}, {"experiment": {}}]  # a record that does not say is an old one
-        for unstated in silent:
-            bare = words.fitted(StudyRows.of({}, unstated), kind, "pos")
-            assert bare == "fitted on the text that the model was trained on (as studies of revision 1 did)"
-    assert ("shrunk" in words.fitted(rows, "erase", "pos")) == (
-        said != "fitted on the text that the model was trained on"
-    )
+        assert words.fitted(StudyRows.of({}, {}), kind, "pos") == "fitted on the text that the model was trained on"

@@ -10,8 +10,9 @@ from trisect.core.errors import SiteError, SpecError, TrisectError
 from trisect.core.files import canonical, digest
 from trisect.core.machine import Machine
 from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import Design, Model, Text, Training, narrowed, plain, read_experiment, read_run
+from trisect.core.spec import Design, Model, Run, Text, Training, narrowed, plain, read_experiment
 from trisect.core.tables import read_table
 from trisect.experiments.study.presets import PRESETS, find_experiment, only
 
@@ -23,7 +24,7 @@ def test_an_experiment_survives_the_way_through_json():
 
 def test_a_run_survives_the_way_through_json_and_keeps_its_id():
     for run in tiny.runs():
-        again = read_run(json.loads(json.dumps(plain(run))))
+        again = read(Run, json.loads(json.dumps(plain(run))), "a file")
         assert again == run
         assert again.id == run.id
 

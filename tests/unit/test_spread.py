@@ -103,8 +103,8 @@ def test_a_plan_of_gpus_reckons_as_the_estimate_in_the_docs_which_is_marked_as_o
 def test_a_study_keeps_the_size_of_its_fleets(tmp_path):
     folder, corpus = Folder(tmp_path), make_plan(tiny.EXPERIMENT).corpus.fingerprint
     first = join_ledger(folder, [tiny.EXPERIMENT], corpus, fleet=2)
-    assert first.get("fleet") == 2
-    assert max(map(len, first["fleets"])) == 2
+    assert first.fleet == 2
+    assert max(map(len, first.fleets)) == 2
     assert join_ledger(folder, [tiny.EXPERIMENT], corpus) == first
     with pytest.raises(StudyError) as caught:
         join_ledger(folder, [tiny.EXPERIMENT], corpus, fleet=8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
@@ -17,12 +17,6 @@ PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q",
 # One component, or several, in all layers at once (science A, r2): where the effect is when single layers stand in for each other.
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
-# On what probes and erasers are fitted: held-out text, cross-fitted, or the text that the model was trained on (revision 1).
-Fitted: TypeAlias = Literal["articles", "held-out", "train"]
-ARTICLES: Final = "articles"
-HELD_OUT: Final = "held-out"
-ON_TRAIN: Final = "train"
-FITTED: tuple[Fitted, ...] = (ARTICLES, HELD_OUT, ON_TRAIN)
 
 
 def spell_variant(text: str) -> str | None:
@@ -140,12 +134,9 @@ def input_site(layer: int) -> Site:
 class Probe:
     """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
 
-    A probe learns a label of the next word from the representation at one site. `fitted` 'articles': from validation, where
-    whole articles are dealt into folds and each is scored by the probes that did not read it, and rows are dealt only where no
-    folds of whole articles are even enough; 'held-out': the same, but articles of a fold follow one another, so that rows are
-    dealt more often; 'train': from the text that the model was trained on, scored on validation, as studies did that were begun
-    under revision 1. Null is what a study that is there began with, and 'articles' in a new one. `sites` of null are q, k and v
-    of every layer.
+    A probe learns a label of the next word from the representation at one site. It is fitted on validation, where whole articles
+    are dealt into folds and each is scored by the probes that did not read it; rows are dealt only where no folds of whole
+    articles are even enough. `sites` of None are q, k and v of every layer.
 
     `random_maps` are so many random linear maps of the input of each layer of which a head is probed, as wide as a head and probed
     alike: what a head holds, or loses to an attack, is compared with what any map of that input does.
@@ -154,7 +145,6 @@ class Probe:
     sites: Each[SiteText] | None = None
     labels: Each[str] = ("pos", "dep")
     kinds: Each[Annotated[str, one_of(*PROBES)]] = PROBES
-    fitted: Annotated[str, one_of(*FITTED)] | None = None
     random_maps: Annotated[int, Field(ge=0, le=RESAMPLES)] = 0
 
     def __post_init__(self) -> None:
@@ -170,14 +160,13 @@ class Probe:
 class Erase:
     """Closed-form erasure (science A4): a label removed linearly from a site of each trained baseline (LEACE).
 
-    Its control takes out `draws` random subspaces of the same rank. `fitted` as in Probe. `shrinkage` shrinks the covariance
+    Its control takes out `draws` random subspaces of the same rank. It is fitted as in Probe. `shrinkage` shrinks the covariance
     by which representations are whitened, as concept-erasure does where nobody says otherwise.
     """
 
     sites: Each[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
     draws: Annotated[int, Field(ge=1, le=RESAMPLES)] = 10
-    fitted: Annotated[str, one_of(*FITTED)] | None = None
     shrinkage: bool = True
 
 

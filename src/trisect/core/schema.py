@@ -368,7 +368,7 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
         raise type(error)(f"In {where}: {error.given}", error.known, error.todo) from None
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """A record as JSON-ready data, which `read` reads; several as a list, null as it is."""
     return (
         [plain(one) for one in value]

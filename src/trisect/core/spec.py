@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Literal, overload
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,8 @@ from trisect.core.edits import AnyEdit, Edit, make_edit, place
 from trisect.core.errors import need, shortened
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
-from trisect.core.schema import Each, Many, one_of, record
+from trisect.core.schema import Each, Many, one_of, plain, record
 from trisect.core.site import Site
-from trisect.core.study_data import DesignData, ModelData, ProbeData, RunData, TrainingData
 
 SCHEMA: Literal[1] = 1
 Later = Field(exclude_if=not_)  # where there are none, neither statements nor ids name them
@@ -217,30 +216,6 @@ class Run:
         return f"{slug}-s{self.seed}-{digest(canonical(plain(self)), 4)}"
 
 
-@overload
-def plain(value: Run) -> RunData: ...
-@overload
-def plain(value: Design) -> DesignData: ...
-@overload
-def plain(value: Model) -> ModelData: ...
-@overload
-def plain(value: Training) -> TrainingData: ...
-@overload
-def plain(value: Probe) -> ProbeData: ...
-@overload
-def plain(value: None) -> None: ...
-@overload
-def plain(value: Sequence[Design]) -> list[DesignData]: ...
-def plain(value: object) -> object:
-    """A statement as JSON-ready data: sites as their canonical spelling."""
-    return schema.plain(value)
-
-
 def read_experiment(data: object, where: str | Path) -> Design:
     """A Design from JSON-ready data, as `plain` gives it; raises SpecError naming `where` for what does not fit."""
     return schema.read(Design, {"name": "experiment", **data} if isinstance(data, dict) else data, where)
-
-
-def read_run(data: RunData) -> Run:
-    """The Run that `plain` gave as data."""
-    return schema.read(Run, data, "the run")

@@ -1,168 +1,125 @@
-"""What a study keeps as JSON, as types: statements of designs and runs, its ledger, its description, its finished runs."""
+"""What a study keeps as JSON: its ledger, its finished runs, and what is noted of its text."""
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired, TypeAlias
+from dataclasses import fields, replace
+from functools import cached_property, reduce
+from typing import Annotated, Any
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.files import Json
+from trisect.core.errors import need
 from trisect.core.machine import PRECISIONS
-from trisect.core.methods import Fitted
-from trisect.core.schema import FLEET, one_of
+from trisect.core.methods import METHODS
+from trisect.core.schema import FLEET, Many, Some, one_of, record
+from trisect.core.spec import Design, Run
 
-# kind, site, label, strength, and a kind's own settings
-EditData: TypeAlias = dict[str, str | float | int | bool | None]
-
-
-class ModelData(TypedDict, total=False):
-    """The shape of a model; what is not said stands at its default."""
-
-    width: int
-    layers: int
-    heads: int
-    feedforward: int
-    dropout: float
-    idle: list[int]
+# what designs of one study may differ in, method by method: all else is one for the whole study
+ASKED = ("sites", "labels", "strengths", "variants", "identity", "midstage")
 
 
-class TextData(TypedDict, total=False):
-    """Which text, and how much of it."""
+@record
+class Ledger:
+    """What was asked of a study, call by call, and which of its runs are trained side by side.
 
-    corpus: str | None
-    train_tokens: int | None
-    valid_tokens: int | None
-    min_count: int
+    `corpus` is the fingerprint of its text as cut, `fleet` how many runs are trained side by side at most, `step` the
+    revision of the training step.
+    """
 
-
-class TrainingData(TypedDict, total=False):
-    """How runs are trained."""
-
-    epochs: int
-    columns: int
-    eval_columns: int
-    window: int
-    optimizer: str
-    rate: float
-    warmup: int
-    decay: float
-    weight_decay: float
-    clip: float
-    train_sample: int | None
-
-
-class MethodData(TypedDict):
-    """What a design says of attacks, freezing, controls, ties or ablation: each has some of these beside its sites."""
-
-    sites: list[str]
-    labels: NotRequired[list[str]]
-    strengths: NotRequired[list[float]]
-    epochs: NotRequired[int | None]
-    variants: NotRequired[list[str]]
-    strength: NotRequired[float]
-    identity: NotRequired[list[str]]
-    narrow: NotRequired[bool]
-
-
-class RewindData(TypedDict):
-    """How sites are rewound; a design says also which, a ledger how alone."""
-
-    points: int
-    epsilon: float
-    mode: str
-    sites: NotRequired[list[str]]
-    midstage: NotRequired[bool]
-    sample_tokens: NotRequired[int | None]
-    sample_seed: NotRequired[int]
-
-
-class ProbeData(TypedDict):
-    """How labels are probed, and in a design which."""
-
-    sites: list[str] | None
-    kinds: list[str]
-    labels: NotRequired[list[str]]
-    fitted: NotRequired[Fitted | None]  # missing in what was written under revision 1: on train
-    random_maps: NotRequired[int]  # missing where there are none, as there then never were
-
-
-class EraseData(TypedDict):
-    """How labels are erased, and in a design which, and where."""
-
-    draws: int
-    sites: NotRequired[list[str]]
-    labels: NotRequired[list[str]]
-    fitted: NotRequired[Fitted | None]  # as in ProbeData
-    shrinkage: NotRequired[bool]  # missing where it is on, as it then always was
-
-
-class InterchangeData(TypedDict):
-    """How values are exchanged between runs of the model, and in a design where."""
-
-    pairs: int
-    sites: NotRequired[list[str]]
-
-
-HowData: TypeAlias = RewindData | ProbeData | EraseData | InterchangeData
-
-
-class DesignData(TypedDict):
-    """A design as `plain` gives it: what a settings file of a study holds."""
-
-    name: str
-    text: TextData
-    model: ModelData
-    training: TrainingData
-    seeds: list[int]
-    attack: NotRequired[MethodData | None]
-    rewind: NotRequired[RewindData | None]
-    freeze: NotRequired[MethodData | None]
-    control: NotRequired[MethodData | None]
-    tie: NotRequired[MethodData | None]
-    probe: NotRequired[ProbeData | None]
-    erase: NotRequired[EraseData | None]
-    ablate: NotRequired[MethodData | None]
-    interchange: NotRequired[InterchangeData | None]
-    edits: NotRequired[list[EditData]]
-
-
-class RunData(TypedDict):
-    """A run's statement, of which its id is the hash."""
-
-    schema: int
     corpus: str
-    model: ModelData
-    training: TrainingData
-    seed: int
-    edit: EditData | None
+    asked: Some[Design]
+    fleets: Many[Many[str]]
+    fleet: Annotated[int, Field(ge=1, le=FLEET)]
+    precision: Annotated[str, one_of(*PRECISIONS)]
+    step: Annotated[int, Field(ge=1)]
+
+    def __post_init__(self) -> None:
+        whole = self.asked[0]
+        for design in self.asked[1:]:
+            differ = differences(whole, design)
+            need(
+                not differ, f"Its designs differ in {'; '.join(differ)}.", "One study has one way.", "Make two studies."
+            )
+            whole = union(whole, design)
+        trained = sorted(run for fleet in self.fleets for run in fleet)
+        odd = sorted({*trained} ^ self.runs.keys())
+        known = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
+        need(trained == sorted(self.runs), "Its fleets are not the runs of its designs.", known, "Make another study.")
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """Every run that was asked for, by id."""
+        return {run.id: run for design in self.asked for run in design.runs(self.corpus)}
+
+    @cached_property
+    def experiment(self) -> Design:
+        """All that was asked for as one design."""
+        return reduce(union, self.asked)
 
 
-class BaseData(TypedDict):
-    """What is one for all runs of a folder, and how their evaluations are done."""
+def differences(there: Design, here: Design) -> list[str]:
+    """What keeps two designs from being of one study: text apart, all but which runs and evaluations there are."""
+    pairs: list[tuple[str, Any, Any]] = [
+        ("model", there.model, here.model),
+        ("training", there.training, here.training),
+    ]
+    pairs += [(name, getattr(there, name), getattr(here, name)) for name in METHODS if name not in ("control", "tie")]
+    found = []
+    for name, a, b in pairs:
+        for field in fields(a) if a is not None and b is not None else ():
+            old, new = getattr(a, field.name), getattr(b, field.name)
+            if (name, field.name) == ("attack", "epochs"):
+                old, new = old or there.training.epochs, new or here.training.epochs
+            unused = (name, field.name) == ("rewind", "sample_seed") and getattr(a, "sample_tokens", None) is None
+            asked = field.name in ASKED and (name, field.name) != ("probe", "sites")
+            if old != new and not unused and not asked:
+                found.append(f"{name}.{field.name} (there {old!r}, here {new!r})")
+    return found
 
-    schema: int
-    corpus: str
-    model: ModelData
-    training: TrainingData
-    attack_epochs: int | None
-    rewind: RewindData | None
-    probe: NotRequired[ProbeData]
-    erase: NotRequired[EraseData]
-    interchange: NotRequired[InterchangeData]
+
+def union(old: Design, new: Design) -> Design:
+    """What two designs of one study ask for together; lists keep their order, new members last."""
+    parts: dict[str, Any] = {}
+    for name in METHODS:
+        a, b = getattr(old, name), getattr(new, name)
+        if a is not None and b is not None:
+            pairs = {one.name: (getattr(a, one.name), getattr(b, one.name)) for one in fields(a)}
+            parts[name] = replace(
+                a,
+                **{
+                    field: tuple(dict.fromkeys((*x, *y))) if isinstance(x, tuple) and isinstance(y, tuple) else x or y
+                    for field, (x, y) in pairs.items()
+                },
+            )
+        else:
+            parts[name] = b if a is None else a
+    edits, seeds = tuple(dict.fromkeys((*old.edits, *new.edits))), tuple(sorted({*old.seeds, *new.seeds}))
+    return replace(new, name=old.name, seeds=seeds, edits=edits, **parts)
 
 
-class LedgerData(TypedDict):
-    """What was asked of a study, call by call, its runs by id, and which of them are trained side by side."""
+@record
+class FinishedRun:
+    """What a finished run's file holds; `metrics` are rows of epoch, split, name and value.
 
-    base: BaseData
-    experiment: DesignData
-    runs: dict[str, RunData]
-    fleets: list[list[str]]
-    asked: NotRequired[list[DesignData]]  # these are missing in ledgers from before there were any
-    fleet: NotRequired[Annotated[int, Field(ge=1, le=FLEET)]]
-    precision: NotRequired[Annotated[str, one_of(*PRECISIONS)]]
-    step: NotRequired[Annotated[int, Field(ge=1)]]
+    `numerics`, `products` and `processor` say how sums came out, `recorded` whether a GPU replayed recorded passes.
+    """
+
+    spec: Run
+    status: str
+    diverged_step: int | None
+    parameters: int
+    versions: dict[str, str]
+    claims_hash: str
+    revision: int
+    device: str
+    precision: str
+    products: str
+    numerics: str
+    processor: str
+    recorded: bool
+    wall_seconds: float
+    metrics: tuple[tuple[int, str, str, float | None], ...]
 
 
 class CorpusData(TypedDict, total=False):
@@ -176,42 +133,13 @@ class CorpusData(TypedDict, total=False):
     notes: list[str]
 
 
-class NotedStudy(TypedDict):
-    """What a study's file about.json holds; seconds are of all calls."""
-
-    corpus: CorpusData
-    device: str
-    precision: NotRequired[str]
-    wall_seconds: NotRequired[float]
-    command: NotRequired[str]
-
-
 class StudyAbout(TypedDict, total=False):
-    """What is said of a study beside its tables; seconds are of all calls."""
+    """What is said of a study beside its tables; the experiment is a Design as JSON, seconds are of all calls."""
 
     corpus: CorpusData
-    experiment: DesignData
+    experiment: Any
     device: str
     precision: str
     wall_seconds: float
     command: str
     versions: dict[str, str]
-
-
-class FinishedRun(TypedDict):
-    """What a finished run's file holds; `metrics` are rows of epoch, split, name and value."""
-
-    format: NotRequired[int]
-    spec: RunData
-    status: str
-    diverged_step: int | None
-    parameters: int
-    versions: dict[str, str]
-    claims_hash: str
-    revision: NotRequired[int]
-    device: str
-    precision: NotRequired[str]
-    recorded: NotRequired[Json]
-    numerics: NotRequired[str]
-    wall_seconds: float
-    metrics: list[tuple[int, str, str, float | None]]

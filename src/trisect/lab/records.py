@@ -6,7 +6,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trisect.core.errors import DamagedFileError, SpecError
+from trisect.core.errors import DamagedFileError, TrisectError
 from trisect.core.files import Json, read_json
 from trisect.core.finding import About
 from trisect.core.schema import names_of, plain, read, record
@@ -31,16 +31,21 @@ def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
     """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
     path = folder / experiment.record
     todo = f"Delete {path} and call 'trisect {experiment.name}' again."
+    return read_noted(experiment.name, experiment.facts, path, todo)
+
+
+def read_noted(name: str, facts: type[F], path: Path, todo: str) -> About[F]:
+    """The same from one file."""
     body = read_json(path, todo)
 
     def part(kind: type[Any]) -> Any:
-        return read(kind, {name: value for name, value in body.items() if name in names_of(kind)}, path)
+        return read(kind, {key: value for key, value in body.items() if key in names_of(kind)}, path)
 
     try:
-        noted, facts = part(NotedRun), part(experiment.facts)
-    except SpecError as error:
+        noted, own = part(NotedRun), part(facts)
+    except TrisectError as error:
         raise DamagedFileError(f"{path} is damaged.", f"{error.given} {error.known}", todo) from error
-    return About(experiment.name, noted.command, noted.seconds, noted.notes, noted.versions, noted.claims_hash, facts)
+    return About(name, noted.command, noted.seconds, noted.notes, noted.versions, noted.claims_hash, own)
 
 
 def record_of(about: About[Any]) -> dict[str, Json]:

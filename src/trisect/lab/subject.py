@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.errors import ModelError, check_named, door
 from trisect.core.files import digest, digest_file
-from trisect.core.spec import Run, read_run
+from trisect.core.spec import Run
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.run_folder import is_study
 from trisect.lm.reading import OwnModel
@@ -282,8 +282,8 @@ def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
 
 def _finished(folder: Folder, name: str | None) -> Run:
     """A run that has a model: by name, or the first baseline; raises ModelError where its training diverged."""
-    run = _baseline(folder) if name is None else read_run(read_finished(folder, name)["spec"])
-    if read_finished(folder, run.id)["status"] == "diverged":
+    run = _baseline(folder) if name is None else read_finished(folder, name).spec
+    if read_finished(folder, run.id).status == "diverged":
         todo = "Choose another run: trisect.load('STUDY/runs/RUN')."
         raise ModelError(
             f"The run {run.id} of {folder.path}.", "Its training diverged: its weights mean nothing.", todo
@@ -298,7 +298,7 @@ def _baseline(folder: Folder) -> Run:
 
 def _baselines(folder: Folder) -> list[Run]:
     """The finished baselines of a study, by seed; raises ModelError where there is none."""
-    runs = [read_run(spec) for spec in folder.read_ledger()["runs"].values()]
+    runs = list(folder.read_ledger().runs.values())
     done = [run for run in runs if run.edit is None and folder.run(run.id).exists()]
     if not done:
         known = f"Of its {len(runs)} runs no baseline is finished."
@@ -319,7 +319,7 @@ def read_epochs(model: OwnModel, where: str | Path) -> tuple[OwnModel, ...]:
     """
     place = Path(where)
     folder = Folder(place) if is_study(place) else Folder(place.parent.parent)
-    run = read_run(read_finished(folder, model.name)["spec"])
+    run = read_finished(folder, model.name).spec
     if run.edit is not None:
         known = "The weights of every epoch are kept of baselines alone."
         raise ModelError(f"{run.id} has no epochs.", known, "Give a baseline, or the study's folder.")

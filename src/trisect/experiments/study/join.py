@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NotRequired
 
 import polars as pl
 
 from trisect import claims
 from trisect.claims.verdicts import judge_controls
 from trisect.core.errors import SpecError, StudyError
-from trisect.core.files import Json, read_record, replace_file
+from trisect.core.files import replace_file
 from trisect.core.finding import About
-from trisect.core.study_data import DesignData, NotedStudy
+from trisect.core.schema import plain
+from trisect.core.spec import Design, read_experiment
 from trisect.core.tables import SCHEMAS, read_table
 from trisect.experiments.study.rows import described
 from trisect.experiments.study.settings import DesignSource, StudyFacts, StudySettings
 from trisect.lab.experiment import Bench, Measured
+from trisect.lab.records import read_noted
 from trisect.lab.run_folder import STATEMENT, RunFolder
 
 ABOUT = "about.json"
 RUN_OF = {"runs": "run", "metrics": "run", "sites": "subject"}  # tables that are no verdicts: which column names a run
 EDITS = ["edit", "site", "label", "strength", "variant"]
 MEASURES = ["site", "measure", "label", "split"]
-
-
-class EndedData(NotedStudy):
-    """What a study that has ended notes of itself."""
-
-    experiment: NotRequired[DesignData]
 
 
 @dataclass(frozen=True)
@@ -48,40 +43,37 @@ class EndedStudy:
         todo, given = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
         if not (place / ABOUT).is_file():
             raise StudyError(given, f"There is no {ABOUT} in it.", todo)
-        noted = read_record(place / ABOUT, todo, EndedData)
-        if "experiment" not in noted:
+        about = read_noted("study", StudyFacts, place / ABOUT, todo)
+        if about.facts.experiment is None:
             raise StudyError(given, f"Its {ABOUT} names no experiment.", todo)
-        precision, seconds = noted.get("precision", "float32"), noted.get("wall_seconds", 0.0)
-        facts = StudyFacts(noted["corpus"], noted["device"], precision, seconds, noted["experiment"])
-        about = About("study", noted.get("command", ""), seconds, (), {}, None, facts)
         study = cls(place, about, {name: read_table(place / "tables", name) for name in RUN_OF})
         for known in study.faults():
             raise StudyError(f"{place} does not agree with itself.", known, todo)
         return study
 
     @property
-    def design(self) -> dict[str, Json]:
+    def design(self) -> Design:
         """Its statement, seeds among the rest."""
-        found: Any = self.about.facts.experiment
-        return found
+        assert self.about.facts.experiment, "a study that has ended says what it was"
+        return self.about.facts.experiment
 
     @property
     def seeds(self) -> list[int]:
         """Its seeds."""
-        seeds: Any = self.design.get("seeds", ())
-        return list(seeds)
+        return list(self.design.seeds)
 
     def faults(self) -> Iterator[str]:
         """What does not agree: the two statements, the seeds, the runs, or what was measured of each seed."""
         try:
             stated = json.loads((self.place / STATEMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            design = None if isinstance(stated, list) else read_experiment(stated, STATEMENT)
+        except (OSError, ValueError, SpecError) as error:
             yield f"{STATEMENT} cannot be read ({type(error).__name__}: {error})."
             return
         runs, seed_of = self.tables["runs"], pl.col("seed")
-        if not isinstance(stated, dict):
+        if design is None:
             yield f"{STATEMENT} holds a list, since not every seed was asked for the same runs."
-        elif stated != self.design:
+        elif design != self.design:
             yield f"{STATEMENT} and {ABOUT} state two designs."
         if sorted(runs["seed"].unique()) != sorted(self.seeds):
             yield f"Stated are seeds {self.seeds}, run were {sorted(runs['seed'].unique())}."
@@ -100,12 +92,12 @@ class EndedStudy:
     @property
     def key(self) -> Mapping[str, object]:
         """What has to be alike: all that was asked but the seeds and the names, the text, the rules and the kind of device."""
-        asked = {name: value for name, value in self.design.items() if name not in ("seeds", "name", "text")}
-        given: Any = self.design["text"]
-        text = {name: value for name, value in given.items() if name != "corpus"}
+        design = self.design
+        asked = {one.name: getattr(design, one.name) for one in fields(design) if one.name not in ("seeds", "name")}
         runs = {name: sorted(self.tables["runs"][name].unique()) for name in ("revision", "device", "claims_hash")}
         facts = self.about.facts
-        return asked | runs | {"text": text, "corpus": facts.corpus.get("fingerprint"), "precision": facts.precision}
+        own = {"corpus": facts.corpus.get("fingerprint"), "precision": facts.precision}
+        return asked | runs | {"text": replace(design.text, corpus=None)} | own
 
     def with_seeds_of(self, other: EndedStudy) -> EndedStudy:
         """Both together, rows in the order of a study of all these seeds; raises StudyError where they are no seeds of one study."""
@@ -120,7 +112,7 @@ class EndedStudy:
             name: pl.concat([table, other.tables[name]]).sort(list(SCHEMAS[name]), nulls_last=True)
             for name, table in self.tables.items()
         }
-        experiment: Any = self.design | {"seeds": sorted([*self.seeds, *other.seeds])}
+        experiment = replace(self.design, seeds=tuple(sorted([*self.seeds, *other.seeds])))
         seconds = self.about.facts.wall_seconds + other.about.facts.wall_seconds
         facts = replace(self.about.facts, experiment=experiment, wall_seconds=seconds)
         return replace(self, about=replace(self.about, facts=facts, seconds=seconds), tables=tables)
@@ -156,7 +148,7 @@ class JoinedStudy:
     @property
     def name(self) -> str:
         """That of the design."""
-        return f"{self.whole.design['name']}-joined"
+        return f"{self.whole.design.name}-joined"
 
     def check(self, folder: Path) -> None:
         """Raise StudyError where another study, or anything but a study that was joined before, lies in the folder."""
@@ -173,7 +165,7 @@ class JoinedStudy:
 
     def measure(self, bench: Bench) -> Measured[StudyFacts]:
         """All tables, verdicts among them; the statement lies beside."""
-        text = json.dumps(self.whole.design, indent=1) + "\n"
+        text = json.dumps(plain(self.whole.design), indent=1) + "\n"
         replace_file(bench.folder / STATEMENT, lambda scratch: scratch.write_text(text, encoding="utf-8"))
         about = self.whole.about
         tables = self.whole.judged()

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from trisect.core import machine
 from trisect.core.errors import CorpusError, SpecError, need_extra, there
-from trisect.core.files import Json as plan_Json
-from trisect.core.finding import Json
+from trisect.core.files import Json
 from trisect.core.machine import Machine
-from trisect.core.methods import ON_TRAIN, mapped_layers
-from trisect.core.schema import RUNS
+from trisect.core.methods import mapped_layers
+from trisect.core.schema import RUNS, plain
 from trisect.core.site import Site
-from trisect.core.spec import Design, Rewind, Run, plain
-from trisect.core.study_data import CorpusData, DesignData, LedgerData
+from trisect.core.spec import Design, Rewind, Run
+from trisect.core.study_data import Ledger
 from trisect.experiments.study.ledger import FLEET, asked_of, fleets
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings
@@ -79,11 +77,9 @@ def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) 
     asked = experiment.probe
     if asked is None:
         return 0.0
-    # as many folds as FOLDS, of less text each
-    times = 1 if asked.fitted == ON_TRAIN else 2
     sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
     probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
-    return PROBE * times * len(asked.kinds) * probed * run.model.width / 100
+    return 2 * PROBE * len(asked.kinds) * probed * run.model.width / 100  # as many folds as FOLDS, of less text each
 
 
 def disk_bytes(runs: list[Run], vocabulary: int) -> int:
@@ -188,19 +184,6 @@ def spread_of(
     )
 
 
-class PlanData(TypedDict):
-    """A plan as JSON-ready data: the statement, or several, that `trisect study` takes; seconds are of one core."""
-
-    experiment: DesignData | list[DesignData]
-    corpus: CorpusData
-    parameters: int
-    runs: list[str]
-    jobs: dict[str, plan_Json]
-    core_seconds: dict[str, float]
-    disk_bytes: int
-    memory_bytes: int
-
-
 @dataclass(frozen=True)
 class Plan:
     """What would be run. Seconds are of one core, memory is of one worker process, both rough; `disk_bytes` is what stays."""
@@ -231,10 +214,11 @@ class Plan:
             f"disk      {self.disk_bytes / 1e6:,.0f} MB",
         )
 
-    def data(self) -> PlanData:
+    def data(self) -> dict[str, Json]:
         """The plan as JSON-ready data."""
+        stated = plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments)
         return {
-            "experiment": plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments),
+            "experiment": stated,
             "corpus": {
                 "name": self.corpus.name,
                 "fingerprint": self.corpus.fingerprint,
@@ -404,15 +388,15 @@ def evaluated_tokens(corpus: Corpus, run: Run) -> int:
     return windows * training.columns * training.window + len(corpus.splits["valid"].tokens)
 
 
-def make_tasks(plan: Plan, folder: Folder, ledger: LedgerData) -> list[Task]:
+def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
     """Every piece of work of the plan that is not done: fleets in the ledger's order, then evaluations."""
     by_id, words = {run.id: run for run in plan.runs}, len(plan.corpus.vocabulary)
     train, evaluated = len(plan.corpus.splits["train"].tokens), evaluated_tokens(plan.corpus, plan.runs[0])
     tasks = []
-    for fleet in ledger["fleets"]:
+    for fleet in ledger.fleets:
         wanted = [by_id[i] for i in fleet if i in by_id]
         cost = sum(training_seconds(run, words, train, evaluated) for run in wanted) * len(fleet) / max(1, len(wanted))
-        tasks += [Task("train", tuple(fleet), seconds=cost)] if wanted else []
+        tasks += [Task("train", fleet, seconds=cost)] if wanted else []
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not is_done(task, folder)]
     retrained = {run for task in pending if task.kind == "train" for run in task.runs}

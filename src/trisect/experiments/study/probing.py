@@ -1,15 +1,13 @@
 """Probing a trained run: what fresh classifiers find of a label at its sites, on tokens of the validation split.
 
 They are fitted on validation as well, on other articles than they are scored on. A model knows the text that it was trained on
-by heart in part: what says the next word there says little of it elsewhere.
+by heart in part: what tells the next word there tells little of it elsewhere.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import ARTICLES, ON_TRAIN, Fitted, input_site, mapped_layers
+from trisect.core.methods import input_site, mapped_layers
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.lm.adversary import control_labels
@@ -27,6 +25,7 @@ from trisect.lm.rewind import Curve, Variants, draw_rows, evaluate_variants
 from trisect.measure import probes
 from trisect.measure.probes import Eraser, Examples, LabelMoments
 from trisect.stats.shares import paired_band
+from trisect.stats.tested import finite
 from trisect.text.corpus import Corpus
 from trisect.text.sources import article_starts
 
@@ -38,30 +37,22 @@ KEPT = 0.95  # of the labelled tokens, at least, where articles of a fold lie ap
 class Fold(NamedTuple):
     """What is fitted on, and what is measured with it; `articles` says of each row measured which one it lies in.
 
-    `number` counts from 1; 0 is the one and only of studies whose probes are fitted on train. `whole` says that folds are
-    whole articles; else folds are made of rows, each of which counts as an article.
+    `number` counts from 1. `whole` says that folds are whole articles; else folds are made of rows, each of which counts as
+    an article.
     """
 
     fit: list[Piece]
     scored: list[Piece]
-    number: int = 0
-    articles: Int[np.ndarray, " R"] | None = None
-    whole: bool = False
+    number: int
+    articles: Int[np.ndarray, " R"]
+    whole: bool
 
 
-def deal(
-    corpus: Corpus,
-    split: str,
-    pieces: Sequence[Piece],
-    label: str,
-    least: int,
-    count: int = FOLDS,
-    apart: bool = True,
-) -> list[Fold]:
+def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least: int, count: int = FOLDS) -> list[Fold]:
     """Rows of a split as `count` folds, as even in labelled tokens as whole articles that follow one another allow.
 
     Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
-    FEWEST, articles of a fold may lie `apart`: the longest first, each to the smallest fold; or, where that parts so many short
+    FEWEST, articles of a fold lie apart: the longest first, each to the smallest fold; or, where that parts so many short
     articles that less than KEPT of the tokens stays, the longest article alone and the others in their order. Where that is
     not even either, or the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
     Raises CorpusError where a fold would have fewer than `least` labelled tokens.
@@ -72,12 +63,21 @@ def deal(
     many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
     part = corpus.splits[split]
     begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
-    for whole, fold in _dealt(begun, start, stop, many, count, apart):
+    for whole, fold in _dealt(begun, start, stop, many, count):
         sizes = np.array([many[fold == f].sum() for f in range(count)])
         even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
         if sizes.min() >= least and even:
             article = np.searchsorted(begun, start, side="right") if whole else np.arange(len(rows))
-            return [_fold(pieces, rows, fold, f, article, whole) for f in range(count)]
+            return [
+                Fold(
+                    _chosen(pieces, rows, (fold >= 0) & (fold != own)),
+                    _chosen(pieces, rows, fold == own),
+                    own + 1,
+                    article[fold == own],
+                    whole,
+                )
+                for own in range(count)
+            ]
     raise CorpusError(
         f"The label column '{label}' of '{corpus.name}' cannot be probed.",
         f"Of the {split} tokens that are read {int(many.sum())} carry a label: too few for {count} folds of {least} or more.",
@@ -91,19 +91,17 @@ def _dealt(
     stop: Int[np.ndarray, " R"],
     many: Int[np.ndarray, " R"],
     count: int,
-    apart: bool,
 ) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
     """Ways to deal rows, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
     first, last = np.searchsorted(begun, start, side="right"), np.searchsorted(begun, stop, side="left")
     cuts = _cuts(first, start, many, count)
     if cuts is not None:
         yield True, _between(begun[np.searchsorted(begun, cuts, side="right") - 1], start, stop)
-    if apart:
-        sizes = np.bincount(first, many, minlength=len(begun) + 1)
-        for own in (_longest_first(sizes, count), _longest_alone(sizes, count)):
-            alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
-            if many[alike].sum() >= KEPT * many.sum():
-                yield True, np.where(alike, own[first], -1)
+    sizes = np.bincount(first, many, minlength=len(begun) + 1)
+    for own in (_longest_first(sizes, count), _longest_alone(sizes, count)):
+        alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
+        if many[alike].sum() >= KEPT * many.sum():
+            yield True, np.where(alike, own[first], -1)
     cuts = _cuts(start, start, many, count)
     if cuts is not None:
         yield False, _between(cuts, start, stop)
@@ -167,18 +165,6 @@ def _cuts(
     return np.array(cuts[::-1])
 
 
-def _fold(
-    pieces: Sequence[Piece],
-    rows: Sequence[tuple[int, int]],
-    fold: Int[np.ndarray, " R"],
-    own: int,
-    article: Int[np.ndarray, " R"],
-    whole: bool,
-) -> Fold:
-    others = _chosen(pieces, rows, (fold >= 0) & (fold != own))
-    return Fold(others, _chosen(pieces, rows, fold == own), own + 1, article[fold == own], whole)
-
-
 def _chosen(pieces: Sequence[Piece], rows: Sequence[tuple[int, int]], which: np.ndarray) -> list[Piece]:
     """The pieces with those rows alone, in their order."""
     kept: dict[int, list[int]] = {}
@@ -188,8 +174,7 @@ def _chosen(pieces: Sequence[Piece], rows: Sequence[tuple[int, int]], which: np.
     return [pieces[p].some_rows(mine) for p, mine in kept.items()]
 
 
-# tokens read for fitting on train and for scoring, about; of held-out text TRAIN for both
-TRAIN, VALID = 20_000, 10_000
+TOKENS = 20_000  # of validation that are read, about
 HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
 
@@ -232,26 +217,28 @@ def probe(
     kinds: Sequence[str],
     sites: Sequence[Site],
     seed: int,
-    tokens: tuple[int, int] = (TRAIN, VALID),
-    fitted: Fitted = ARTICLES,
+    tokens: int = TOKENS,
     maps: int = 0,
 ) -> list[SiteRow]:
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
 
-    `final` are a run's weights without a member axis. Rows are drawn from validation, about tokens[0] of them, and dealt into
+    `final` are a run's weights without a member axis. Rows are drawn from validation, about so many `tokens`, and dealt into
     folds (see `deal`): each is scored by probes that were fitted to the others and stopped by the last fifth of those.
-    With `fitted` 'train' probes are fitted to whole windows spread over train and scored on rows drawn from validation,
-    `tokens` being about how many of each. Tokens without a label are left out. Selectivity is the accuracy less that on control
+    Tokens without a label are left out. Selectivity is the accuracy less that on control
     labels, which every word type drew by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are
     left out where there are no such labels. So many random `maps` of each layer's input of which a head is probed are probed like
     heads; they are a seed's own, the same in all its runs, and their rows have q, k and v of the layer as their site. Raises CorpusError.
     """
     whole = {n: v[None] for n, v in final.items()}
-    classes, chance = len(corpus.column(label)), _chance(corpus, label, seed)
+    classes = len(corpus.column(label))
+    try:
+        chance = control_labels(corpus, label, seed).of_type
+    except CorpusError:  # none are as frequent as the true ones: probes say what they say without
+        chance = None
     rows: list[SiteRow] = []
     device = final["decoder.bias"].device
     drawn = [one for layer in mapped_layers(sites) for one in random_maps(model, layer, maps, seed, device)]
-    folds = read_folds(corpus, training, label, seed, tokens, device, fitted)
+    folds = read_folds(corpus, training, label, seed, tokens, device)
     for fold in folds:
         rows += _of_fold(whole, model, fold, label, kinds, [*sites, *drawn], chance, classes, seed)
     return [*_joined(rows), *dealt_rows("probe", sites, folds)]
@@ -265,12 +252,9 @@ def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.
 
 
 def dealt_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
-    """Of how many whole articles the folds of held-out text are, 0 where rows were dealt; nothing where train was fitted to."""
-    own = [fold.articles for fold in folds if fold.articles is not None]
-    if not own:
-        return []
-    articles, n = np.concatenate(own), sum(len(some) for some in own)
-    many = len(np.unique(articles)) if all(fold.whole for fold in folds) else 0
+    """Of how many whole articles the folds are, 0 where rows were dealt."""
+    articles = np.concatenate([fold.articles for fold in folds])
+    many, n = len(np.unique(articles)) if all(fold.whole for fold in folds) else 0, len(articles)
     return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(many), n) for site in sites]
 
 
@@ -287,13 +271,12 @@ def _of_fold(
 ) -> list[SiteRow]:
     """What probes fitted to one fold's others find in it."""
     rows: list[SiteRow] = []
-    key = (fold.number,) if fold.number else ()
     for width in sorted({_width(place, model) for place in places}):
         own = [place for place in places if _width(place, model) == width]
         train, test = (_read(whole, model, some, label, own, chance) for some in (fold.fit, fold.scored))
         train, test = (r._replace(x=x) for r, x in zip((train, test), probes.whiten(train.x, test.x), strict=True))
         for kind in kinds:
-            rows += _rows(kind, train, test, own, classes, generator("probe", kind, label, seed, *key))
+            rows += _rows(kind, train, test, own, classes, generator("probe", kind, label, seed, fold.number))
         rows += [
             SiteRow(str(site), "probe_majority", None, "valid", probes.majority(train.y, test.y, classes), len(test.y))
             for site in own
@@ -307,70 +290,30 @@ def _width(place: Probed, model: Model) -> int:
 
 
 def _joined(rows: Sequence[SiteRow]) -> list[SiteRow]:
-    """Each site's measures over all folds, every token counted once."""
-    found: dict[tuple[str, str, float | None], list[SiteRow]] = {}
+    """Each site's measures over all folds, every token counted once; raises CorpusError where a fold has no number."""
+    groups: dict[tuple[str, str, float | None], list[SiteRow]] = {}
     for row in rows:
-        found.setdefault((row.site, row.measure, row.at), []).append(row)
-    return [of[0] if len(of) == 1 else _mean(of) for of in found.values()]
-
-
-def _mean(rows: Sequence[SiteRow]) -> SiteRow:
-    """Over folds, by their tokens; raises CorpusError where one of them has no number."""
-    values = [row.value for row in rows if row.value is not None]
-    if len(values) < len(rows):
-        given = f"{rows[0].measure} at {rows[0].site} has no mean over folds."
-        known = f"{len(rows) - len(values)} of {len(rows)} folds gave no number."
-        raise CorpusError(given, known, "Use a longer text, or another label.")
-    n = sum(row.n for row in rows)
-    return rows[0]._replace(value=sum(row.n * value for row, value in zip(rows, values, strict=True)) / n, n=n)
+        groups.setdefault((row.site, row.measure, row.at), []).append(row)
+    means = []
+    for own in groups.values():
+        values = [row.value for row in own if row.value is not None]
+        if len(values) < len(own):
+            given = f"{own[0].measure} at {own[0].site} has no mean over folds."
+            known = f"{len(own) - len(values)} of {len(own)} folds gave no number."
+            raise CorpusError(given, known, "Use a longer text, or another label.")
+        n = sum(row.n for row in own)
+        mean = sum(row.n * value for row, value in zip(own, values, strict=True)) / n
+        means.append(own[0]._replace(value=mean, n=n))
+    return means
 
 
 def read_folds(
-    corpus: Corpus,
-    training: Training,
-    label: str,
-    seed: int,
-    tokens: tuple[int, int],
-    device: torch.device,
-    fitted: Fitted,
+    corpus: Corpus, training: Training, label: str, seed: int, tokens: int, device: torch.device
 ) -> list[Fold]:
-    """What is fitted on and what is measured: folds of held-out text, or train and validation; raises CorpusError."""
+    """What is fitted on and what is measured: folds of held-out text; raises CorpusError."""
     corpus.column(label)
-    match fitted:
-        case "train":
-            return [Fold(*read_pieces(corpus, training, label, seed, tokens, device))]
-        case "articles" | "held-out":
-            valid = evaluation_pieces(corpus, training, "valid", (label,), device)
-            return deal(
-                corpus, "valid", draw_rows(valid, tokens[0], "probe", seed), label, HELD, apart=fitted == ARTICLES
-            )
-        case _:
-            assert_never(fitted)
-
-
-def read_pieces(
-    corpus: Corpus, training: Training, label: str, seed: int, tokens: tuple[int, int], device: torch.device
-) -> tuple[list[Piece], list[Piece]]:
-    """Windows of train for fitting and rows of validation for scoring; raises CorpusError without labels enough."""
-    corpus.column(label)
-    read = evaluation_pieces(corpus, replace(training, train_sample=tokens[0]), "train", (label,), device)
-    scored = draw_rows(evaluation_pieces(corpus, training, "valid", (label,), device), tokens[1], "probe", seed)
-    for split, pieces, least in (("train", read, 2 * HELD), ("valid", scored, 1)):
-        if (count := sum(int((p.labels[label] >= 0).sum()) for p in pieces)) < least:
-            raise CorpusError(
-                f"The label column '{label}' of '{corpus.name}' cannot be probed.",
-                f"Of the {split} tokens that are read {count} carry a label, and at least {least} are needed.",
-                "Use another column, or a longer text.",
-            )
-    return read, scored
-
-
-def _chance(corpus: Corpus, label: str, seed: int) -> Int[np.ndarray, " V"] | None:
-    """Each word type's control label; null where none are as frequent as the true ones."""
-    try:
-        return control_labels(corpus, label, seed).of_type
-    except CorpusError:
-        return None  # probes say what they say without it
+    valid = evaluation_pieces(corpus, training, "valid", (label,), device)
+    return deal(corpus, "valid", draw_rows(valid, tokens, "probe", seed), label, HELD)
 
 
 @torch.no_grad()
@@ -430,7 +373,6 @@ def _row(kind: str, name: str, place: Probed, value: float, n: int) -> SiteRow:
     return SiteRow(str(input_site(place.layer)), f"{kind}_random_{name}", float(place.draw), "valid", value, n)
 
 
-ERASURE_SPLIT = 20_000  # tokens of validation on which losses are compared, about
 BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind
 
 ModelParameters = dict[str, Tensor]
@@ -445,40 +387,35 @@ def erase(
     label: str,
     draws: int,
     seed: int,
-    tokens: tuple[int, int] = (TRAIN, ERASURE_SPLIT),
-    fitted: Fitted = ARTICLES,
+    tokens: int = TOKENS,
     shrinkage: bool = True,
 ) -> list[SiteRow]:
     """Rise of the validation loss with the next word's label erased at a resolved site of q, k or v, and its controls.
 
     `final` are a baseline's weights without a member axis. Rows are drawn from validation and dealt into folds as whole
     articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles,
-    else over rows (see `deal`). With `fitted` 'train' it is fitted to windows spread over train. Components of one
+    else over rows (see `deal`). Components of one
     layer are erased together, layers one after the other, each as those below leave it. Each of `draws` controls takes out a
     random subspace of the same rank, in the same whitened space about the same mean.
     Raises CorpusError without labels enough, SpecError without the extra `erase`.
     """
-    drawn = tokens if fitted == ON_TRAIN else (tokens[1], 0)  # all that is compared is fitted to as well
-    folds = read_folds(corpus, training, label, seed, drawn, final["decoder.bias"].device, fitted)
+    folds = read_folds(corpus, training, label, seed, tokens, final["decoder.bias"].device)
     found = [
         _erasure_of_fold(final, model, fold, site, label, len(corpus.column(label)), draws, seed, shrinkage)
         for fold in folds
     ]
     rises, low, high, n = _rises([one.curve for one in found], folds)
-    whose, count = (
-        ("train", found[0].fitted) if fitted == ON_TRAIN else ("valid", round(mean_of([one.fitted for one in found])))
-    )
+    count = round(_mean([one.fitted for one in found]))
     rows = [
         ("erase_rise_nats", None, rises[0], n),
         ("erase_rise_low_nats", None, low[0], n),
         ("erase_rise_high_nats", None, high[0], n),
         *(("erase_random_rise_nats", float(i), rise, n) for i, rise in enumerate(rises[1:], 1)),
     ]
-    made = [SiteRow(str(site), name, at, "valid", _finite(value), n) for name, at, value, n in rows]
-    made.append(SiteRow(str(site), "erase_rank", None, whose, mean_of([one.rank for one in found]), count))
-    made.append(
-        SiteRow(str(site), "erase_explained", None, whose, _finite(mean_of([one.explained for one in found])), count)
-    )
+    made = [SiteRow(str(site), name, at, "valid", finite(value), n) for name, at, value, n in rows]
+    made.append(SiteRow(str(site), "erase_rank", None, "valid", _mean([one.rank for one in found]), count))
+    explained = finite(_mean([one.explained for one in found]))
+    made.append(SiteRow(str(site), "erase_explained", None, "valid", explained, count))
     return made + dealt_rows("erase", (site,), folds)
 
 
@@ -491,7 +428,7 @@ class _Erased(NamedTuple):
     explained: float
 
 
-def mean_of(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     """A number's mean over folds."""
     return float(np.mean(values))
 
@@ -509,8 +446,7 @@ def _erasure_of_fold(
 ) -> _Erased:
     """Fit the erasers to a fold's others, and find the losses in it with the label and with random subspaces removed."""
     leace, randoms = dict(final), [dict(final) for _ in range(draws)]
-    key = (fold.number,) if fold.number else ()
-    draw, rank, count, explained = generator("erase", str(site), label, seed, *key), 0, 0, []
+    draw, rank, count, explained = generator("erase", str(site), label, seed, fold.number), 0, 0, []
     for layer in sorted(site.layers or ()):
         here = Site(site.components, (layer,), site.heads)
         moments = fit(leace, model, fold.fit, here, label, classes, shrinkage)
@@ -581,14 +517,10 @@ def _rises(curves: Sequence[Curve], folds: Sequence[Fold]) -> tuple[np.ndarray, 
     """Rises over the last variant, all folds together, with intervals over the folds' articles, else over rows."""
     nats = np.concatenate([curve.row_nats for curve in curves], 1)
     tokens = np.concatenate([curve.row_tokens for curve in curves])
-    if folds and all(fold.articles is not None for fold in folds):
-        own = np.concatenate([fold.articles for fold in folds if fold.articles is not None])
+    if folds:
+        own = np.concatenate([fold.articles for fold in folds])
         member = (np.unique(own)[:, None] == own).astype(float)
         nats, tokens = nats @ member.T, (member @ tokens).astype(int)
     band, n = paired_band(nats, tokens, BOUNDLESS), int(tokens.sum())
     losses = nats.sum(1) / n
     return losses[:-1] - losses[-1], band.low[:-1], band.high[:-1], n
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

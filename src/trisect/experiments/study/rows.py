@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trisect.claims.evidence import LEARNED_NATS, later
+from trisect.core.schema import plain
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
 from trisect.report.format import Point, order, place
@@ -240,5 +241,5 @@ def described(about: About[StudyFacts]) -> StudyAbout:
         "versions": dict(about.versions),
     }
     if facts.experiment is not None:
-        said["experiment"] = facts.experiment
+        said["experiment"] = plain(facts.experiment)
     return said

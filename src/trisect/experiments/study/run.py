@@ -8,42 +8,34 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from trisect import claims
 from trisect.claims.verdicts import judge_controls
-from trisect.core.edits import read_edit
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
-from trisect.core.spec import Design, read_run
-from trisect.core.study_data import BaseData, FinishedRun, HowData, LedgerData, NotedStudy, RewindData, StudyAbout
+from trisect.core.methods import Rewind
+from trisect.core.schema import plain
+from trisect.core.spec import Design
+from trisect.core.study_data import CorpusData, FinishedRun, Ledger, StudyAbout
 from trisect.core.tables import STUDY_TABLES, frame, read_table
 from trisect.engine.devices import choose_device
 from trisect.engine.drive import land
 from trisect.engine.jobs import Files, JobOrder
-from trisect.experiments.study.join import JoinedStudy
-from trisect.experiments.study.ledger import (
-    FLEET,
-    extended_ledger,
-    join_ledger,
-    precision_of,
-    repeating,
-    size_of,
-    step_of,
-)
+from trisect.experiments.study.join import ABOUT, JoinedStudy
+from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.planted import planted_rows
 from trisect.experiments.study.rows import StudyRows, described
 from trisect.experiments.study.settings import StudyFacts, StudySettings
 from trisect.experiments.study.tasks import (
-    CurveData,
     EvaluationData,
     StudyJob,
     Task,
@@ -57,6 +49,7 @@ from trisect.lab.driver import conclude, describe
 from trisect.lab.experiment import Bench, Experiment, Measured, Result
 from trisect.lab.folder import Folder, read_finished
 from trisect.lab.jobs import run_jobs
+from trisect.lab.records import read_noted, record_of
 from trisect.lab.run_folder import STATEMENT, is_study
 from trisect.lab.versions import versions
 from trisect.lm.matmul import STEP
@@ -69,15 +62,19 @@ CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the las
 def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
     """Every table, made from what the study has finished."""
     ledger = folder.read_ledger()
-    done = {run: read_finished(folder, run) for run in ledger["runs"] if folder.run(run).exists()}
+    done = {run: read_finished(folder, run) for run in ledger.runs if folder.run(run).exists()}
     corpus = about.get("corpus", {}).get("name", "")
     tables = {
         "runs": frame("runs", [_run_row(run, body, corpus) for run, body in done.items()]),
-        "metrics": frame("metrics", [row for run, body in done.items() for row in _metric_rows(run, body)]),
-        "sites": frame(
-            "sites",
-            [row for run in done for row in _site_rows(folder, run, ledger)],
+        "metrics": frame(
+            "metrics",
+            [
+                {"run": run, "epoch": epoch, "split": split, "name": name, "value": value}
+                for run, body in done.items()
+                for epoch, split, name, value in body.metrics
+            ],
         ),
+        "sites": frame("sites", [row for run in done for row in _site_rows(folder, run, ledger.experiment.rewind)]),
     }
     if scored := planted_rows(StudyRows.of(tables, about)):
         tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
@@ -92,34 +89,26 @@ def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
 
 
 def _run_row(run: str, body: FinishedRun, corpus: str) -> dict[str, Any]:
-    spec = body["spec"]
-    edit = None if spec["edit"] is None else read_edit(spec["edit"])
-    return (
-        {
-            "run": run,
-            "edit": edit.kind if edit else "none",
-            "site": str(edit.site) if edit else None,
-            **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
-            "seed": spec["seed"],
-            "epochs": read_run(spec).training.epochs,
-            "corpus": f"{corpus}:{spec['corpus']}",
-            "versions": json.dumps(body["versions"], sort_keys=True),
-        }
-        | {k: body[k] for k in ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash")}
-        | {"revision": body.get("revision", 1)}
-    )
+    spec, edit = body.spec, body.spec.edit
+    same = ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash", "revision")
+    return {
+        "run": run,
+        "edit": edit.kind if edit else "none",
+        "site": str(edit.site) if edit else None,
+        **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
+        "seed": spec.seed,
+        "epochs": spec.training.epochs,
+        "corpus": f"{corpus}:{spec.corpus}",
+        "versions": json.dumps(body.versions, sort_keys=True),
+        **{name: getattr(body, name) for name in same},
+    }
 
 
-def _metric_rows(run: str, body: FinishedRun) -> list[dict[str, Any]]:
-    return [{"run": run, "epoch": e, "split": s, "name": n, "value": v} for e, s, n, v in body["metrics"]]
-
-
-def _site_rows(folder: Folder, run: str, ledger: LedgerData) -> list[dict[str, Any]]:
+def _site_rows(folder: Folder, run: str, how: Rewind | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.evaluations(run).glob("*.json")):
-        kind, _, site = path.stem.partition("-")
         body = read_record(path, evaluation_advice(path), EvaluationData)
-        kind, site = body.get("kind", kind), body.get("site", site)  # in the file's name alone where it is older
+        kind, site = body.get("kind", ""), body.get("site", "")
         if body.get("diverged"):
             continue
         rows += [{"subject": run} | row for row in body.get("rows", ())]
@@ -139,20 +128,19 @@ def _site_rows(folder: Folder, run: str, ledger: LedgerData) -> list[dict[str, A
                     shared | {"measure": f"{kind}_{name}", "at": a, "value": v}
                     for a, v in zip(curve["at"], curve[name], strict=True)
                 ]
-            rows += [shared | {"measure": m, "value": v} for m, v in _summary(kind, curve, ledger)]
-            rows += [shared | {"measure": f"{kind}_{m}", "value": curve.get(m)} for m in ("area_low", "area_high")]
+            losses, named = np.array(curve["loss_nats"], dtype=float), dict[str, float | None]()
+            if kind == "midstage":
+                named["midstage_area"] = mean_difference(losses, losses[-1])
+            else:
+                assert how, "a site is rewound, and no design asks for it"
+                found = criticality(np.array(curve["at"]), losses, how.epsilon)
+                named |= {"criticality": found.score, "criticality_first": found.first, "rewind_area": found.area}
+            named |= {f"{kind}_{end}": curve.get(end) for end in ("area_low", "area_high")}
             if kind == "rewind":
-                check = {m: curve.get(m, body.get(m)) for m in ("check_nats", "evaluations", "nodes")}
-                rows += [shared | {"measure": f"rewind_{m}", "value": v} for m, v in check.items()]
+                named["rewind_check_nats"] = curve.get("check_nats")
+                named |= {f"rewind_{name}": body.get(name) for name in ("evaluations", "nodes")}
+            rows += [shared | {"measure": measure, "value": value} for measure, value in named.items()]
     return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]  # missing stays missing
-
-
-def _summary(kind: str, curve: CurveData, ledger: LedgerData) -> list[tuple[str, float]]:
-    losses = np.array(curve["loss_nats"], dtype=float)
-    if kind == "midstage":
-        return [("midstage_area", mean_difference(losses, losses[-1]))]
-    found = criticality(np.array(curve["at"]), losses, cast("RewindData", ledger["base"]["rewind"])["epsilon"])
-    return [("criticality", found.score), ("criticality_first", found.first), ("rewind_area", found.area)]
 
 
 def check_precision(experiments: Sequence[Design], precision: str) -> None:
@@ -173,12 +161,12 @@ def check_precision(experiments: Sequence[Design], precision: str) -> None:
         )
 
 
-def check_step(folder: Folder, ledger: LedgerData, tasks: Sequence[Task]) -> None:
+def check_step(folder: Folder, ledger: Ledger, tasks: Sequence[Task]) -> None:
     """Raise StudyError where runs are left to train in a study that an earlier revision of the step began."""
     left = sum(len(task.runs) for task in tasks if task.kind == "train")
-    if left and (began := step_of(ledger)) != STEP:
+    if left and ledger.step != STEP:
         raise StudyError(
-            f"{folder.path} belongs to a study that revision {began} of the training step began.",
+            f"{folder.path} belongs to a study that revision {ledger.step} of the training step began.",
             f"{left} of its runs are not trained yet, this version trains with revision {STEP}, whose last bits differ, and "
             "the runs of a study are compared with one another.",
             "Go on with the version of trisect that began it, or choose another folder with --out; what is finished can "
@@ -189,9 +177,9 @@ def check_step(folder: Folder, ledger: LedgerData, tasks: Sequence[Task]) -> Non
 class TrainedSoFar:
     """What trained the runs of a study so far."""
 
-    def __init__(self, folder: Folder, ledger: LedgerData) -> None:
+    def __init__(self, folder: Folder, ledger: Ledger) -> None:
         self.folder, self.found = folder, set[str]()
-        self.add([run for run in ledger["runs"] if folder.run(run).exists()])
+        self.add([run for run in ledger.runs if folder.run(run).exists()])
 
     @property
     def expected(self) -> str | None:
@@ -200,7 +188,7 @@ class TrainedSoFar:
 
     def add(self, runs: Sequence[str]) -> None:
         """Note what trained these; raises StudyError where the study has two then."""
-        self.found |= {said for run in runs if (said := read_finished(self.folder, run).get("numerics"))}
+        self.found |= {read_finished(self.folder, run).numerics for run in runs}
         if len(self.found) > 1:
             raise StudyError(
                 f"Runs of {self.folder.path} were trained in two ways.",
@@ -221,7 +209,7 @@ class StudyWork:
 
     task: Task
     folder: Folder
-    ledger: LedgerData
+    ledger: Ledger
     device: str
     precision: str
     untrained: set[str]
@@ -243,39 +231,22 @@ class StudyWork:
 
     def order(self) -> JobOrder:
         """Training goes on from the fleet's checkpoint; an evaluation reads what a finished run left."""
-        train = self.task.kind == "train"
-        paths = self._checkpoint() if train else [self.folder.run(self.task.runs[0]).parent]
-        return JobOrder(
-            execute,
-            self._asked(),
-            self.folder.path,
-            needs={"corpus": self.folder.corpus},
-            begins={self._name(path): path for path in paths},
-        )
+        task, folder = self.task, self.folder
+        runs = tuple(self.ledger.runs[run] for run in task.runs)
+        paths = self._checkpoint() if task.kind == "train" else [folder.run(task.runs[0]).parent]
+        numerics = self.trained.expected if self.trained else None
+        asked = (task.kind, runs, task.site, task.label, self.ledger.experiment, self.device, self.precision, numerics)
+        begins = {self._name(path): path for path in paths}
+        return JobOrder(execute, StudyJob(*asked), folder.path, {"corpus": folder.corpus}, begins)
 
     def _name(self, path: Path) -> str:
         """What jobs call a file or a folder of the study."""
         return path.relative_to(self.folder.path).as_posix()
 
-    def _asked(self) -> StudyJob:
-        task, base, rewinding = self.task, self.ledger["base"], self.ledger["experiment"].get("rewind")
-        return StudyJob(
-            task.kind,
-            task.runs,
-            task.site,
-            task.label,
-            {run: self.ledger["runs"][run] for run in task.runs},
-            tuple(rewinding.get("sites", ())) if rewinding else (),
-            _how(base, task.kind),
-            self.device,
-            self.precision,
-            self.trained.expected if self.trained else None,
-        )
-
     def _checkpoint(self) -> list[Path]:
         """The fleet's checkpoint where there is one; one that was there before its baseline's folder was deleted goes."""
         checkpoint = self.folder.checkpoint(fleet_name(self.task.runs))
-        baselines = [run for run in self.task.runs if self.ledger["runs"][run]["edit"] is None]
+        baselines = [run for run in self.task.runs if self.ledger.runs[run].edit is None]
         if any(not (self.folder.epochs(run) / "0000.safetensors").exists() for run in baselines):
             checkpoint.unlink(missing_ok=True)
         return [checkpoint] if checkpoint.exists() else []
@@ -297,17 +268,6 @@ class StudyWork:
             self.untrained.difference_update(self.task.runs)
             if self.trained:
                 self.trained.add(self.task.runs)
-
-
-def _how(base: BaseData, kind: str) -> HowData | None:
-    """What the ledger says of evaluations of a kind."""
-    match kind:
-        case "rewind" | "midstage":
-            return base.get("rewind")
-        case "probe" | "erase" | "interchange":
-            return base.get(kind)
-        case _:
-            return None
 
 
 @dataclass(frozen=True)
@@ -388,11 +348,11 @@ def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
     fingerprint = plan.corpus.fingerprint
     _, ledger = extended_ledger(folder, plan.experiments, fingerprint, device, machine.precision, machine.fleet)
     check_step(folder, ledger, make_tasks(plan, folder, ledger))
-    if (folder.path / "about.json").exists():
-        read_about(folder)
+    if (folder.path / ABOUT).exists():
+        read_study_about(folder)
 
 
-def _run(tasks: list[Task], folder: Folder, ledger: LedgerData, device: str, machine: Machine) -> None:
+def _run(tasks: list[Task], folder: Folder, ledger: Ledger, device: str, machine: Machine) -> None:
     untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
     trained = TrainedSoFar(folder, ledger) if untrained else None
     run_jobs(
@@ -403,14 +363,14 @@ def _run(tasks: list[Task], folder: Folder, ledger: LedgerData, device: str, mac
     )
 
 
-def _rounds(plan: Plan, folder: Folder, ledger: LedgerData) -> Iterator[list[Task]]:
+def _rounds(plan: Plan, folder: Folder, ledger: Ledger) -> Iterator[list[Task]]:
     """What is not done, then once more what has gone in the meantime: a finished file that somebody deleted."""
     yield make_tasks(plan, folder, ledger)
     if lost := make_tasks(plan, folder, ledger):
         yield lost
 
 
-def _check_whole(plan: Plan, folder: Folder, ledger: LedgerData) -> None:
+def _check_whole(plan: Plan, folder: Folder, ledger: Ledger) -> None:
     """Raise StudyError naming the first file that a finished task has left and that is not there any more."""
     lost = [path for task in make_tasks(plan, folder, ledger) for path in left_by(task, folder) if not path.exists()]
     if lost:
@@ -421,11 +381,11 @@ def _check_whole(plan: Plan, folder: Folder, ledger: LedgerData) -> None:
         )
 
 
-def _sweep(folder: Folder, ledger: LedgerData) -> None:
+def _sweep(folder: Folder, ledger: Ledger) -> None:
     """Remove checkpoints of fleets that are finished: left where a process ended before it could."""
-    for fleet in ledger["fleets"]:
-        if is_done(Task("train", tuple(fleet)), folder):
-            folder.checkpoint(fleet_name(tuple(fleet))).unlink(missing_ok=True)
+    for fleet in ledger.fleets:
+        if is_done(Task("train", fleet), folder):
+            folder.checkpoint(fleet_name(fleet)).unlink(missing_ok=True)
 
 
 def _keep_corpus(folder: Folder, plan: Plan) -> None:
@@ -438,49 +398,32 @@ def _keep_corpus(folder: Folder, plan: Plan) -> None:
     plan.corpus.save(folder.corpus)
 
 
-def _note(folder: Folder, plan: Plan, device: str, ledger: LedgerData, seconds: float) -> None:
+def _note(folder: Folder, plan: Plan, device: str, ledger: Ledger, seconds: float) -> None:
     """What the report says of text and machine (seconds add up over calls), and the experiment as study takes it."""
-    content = json.dumps(repeating(ledger), indent=1) + "\n"
+    content = json.dumps(plain(repeating(ledger)), indent=1) + "\n"
     replace_file(folder.path / STATEMENT, lambda scratch: scratch.write_text(content, encoding="utf-8"))
-    path = folder.path / "about.json"
-    before = read_about(folder).get("wall_seconds", 0.0) if path.exists() else 0.0
-    corpus, precision = plan.corpus, precision_of(ledger)
-    write_json(
-        path,
-        {
-            "corpus": {
-                "name": corpus.name,
-                "fingerprint": corpus.fingerprint,
-                "types": len(corpus.vocabulary),
-                "splits": {name: len(split.tokens) for name, split in corpus.splits.items()},
-                "labels": {name: list(classes) for name, classes in corpus.labels.items()},
-                "notes": list(corpus.notes),
-            },
-            "device": device,
-            "precision": precision,
-            "command": f"trisect study {STATEMENT} --out again"
-            + (f" --precision {precision}" if precision != "float32" else "")
-            + (f" --fleet {size_of(ledger)}" if size_of(ledger) not in FLEET.values() else ""),
-            "wall_seconds": before + seconds,
-        },
-    )
-
-
-def read_about(folder: Folder) -> NotedStudy:
-    """What was noted of text and machine; raises DamagedFileError naming what to delete."""
-    path = folder.path / "about.json"
-    return read_record(path, f"Delete {path} and call 'trisect study' again: finished runs are kept.", NotedStudy)
+    path, corpus = folder.path / ABOUT, plan.corpus
+    seconds += read_study_about(folder).seconds if path.exists() else 0.0
+    text: CorpusData = {
+        "name": corpus.name,
+        "fingerprint": corpus.fingerprint,
+        "types": len(corpus.vocabulary),
+        "splits": {name: len(split.tokens) for name, split in corpus.splits.items()},
+        "labels": {name: list(classes) for name, classes in corpus.labels.items()},
+        "notes": list(corpus.notes),
+    }
+    command = f"trisect study {STATEMENT} --out again"
+    command += f" --precision {ledger.precision}" if ledger.precision != "float32" else ""
+    command += f" --fleet {ledger.fleet}" if ledger.fleet not in FLEET.values() else ""
+    facts = StudyFacts(text, device, ledger.precision, seconds, ledger.experiment)
+    write_json(path, record_of(About("study", command, seconds, (), {}, None, facts)))
 
 
 def read_study_about(folder: Folder) -> About[StudyFacts]:
-    """Where a study's tables are from: its record, and the statement that its ledger holds; raises StudyError."""
-    ledger = folder.read_ledger()
-    body = read_about(folder)
-    facts = StudyFacts(
-        body["corpus"],
-        body["device"],
-        body.get("precision", "float32"),
-        body.get("wall_seconds", 0.0),
-        ledger["experiment"],
+    """Where a study's tables are from; raises StudyError where there is no study, DamagedFileError naming what to delete."""
+    experiment = folder.read_ledger().experiment
+    path = folder.path / ABOUT
+    noted = read_noted(
+        "study", StudyFacts, path, f"Delete {path} and call 'trisect study' again: finished runs are kept."
     )
-    return About("study", body.get("command", ""), facts.wall_seconds, (), versions(), None, facts)
+    return replace(noted, versions=versions(), facts=replace(noted.facts, experiment=experiment))

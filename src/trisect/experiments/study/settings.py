@@ -13,7 +13,7 @@ from trisect.core.methods import METHODS
 from trisect.core.schema import FLEET, WHOLE, Option, record
 from trisect.core.site import Site
 from trisect.core.spec import Design
-from trisect.core.study_data import CorpusData, DesignData
+from trisect.core.study_data import CorpusData
 from trisect.lab.inputs import Workers
 
 FleetSize = Annotated[
@@ -129,10 +129,10 @@ class PlanSettings:
 
 @record
 class StudyFacts:
-    """The text, the machine, the seconds of all calls, and the statement of a study, both as JSON-ready data."""
+    """The text, the machine, the seconds of all calls, and all that a study was asked."""
 
     corpus: CorpusData
     device: str
     precision: str = "float32"
     wall_seconds: float = 0.0
-    experiment: DesignData | None = None
+    experiment: Design | None = None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NotRequired, cast
+from typing import NotRequired
 
 import numpy as np
 import torch
@@ -18,15 +18,15 @@ from typing_extensions import TypedDict
 from trisect.claims import REVISION, claims_hash
 from trisect.core.files import Json, digest, write_json
 from trisect.core.machine import processor
-from trisect.core.methods import ON_TRAIN
-from trisect.core.schema import record
+from trisect.core.methods import Rewind
+from trisect.core.schema import Many, plain, record
 from trisect.core.site import Site
-from trisect.core.spec import Model, Run, plain, read_run
-from trisect.core.study_data import EraseData, HowData, InterchangeData, ProbeData, RewindData, RunData
+from trisect.core.spec import Design, Model, Run
+from trisect.core.study_data import FinishedRun
 from trisect.engine.devices import check_narrow
 from trisect.engine.jobs import JobDesk, job
 from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
-from trisect.lab.folder import FORMAT, Folder, epoch_weights, read_finished, weights
+from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.versions import versions
 from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
@@ -182,12 +182,10 @@ class CurveData(TypedDict):
     rise_high_nats: NotRequired[list[float | None]]
     area_low: NotRequired[float | None]
     area_high: NotRequired[float | None]
-    evaluations: NotRequired[int]  # of each split in files from before the two were evaluated together
-    nodes: NotRequired[int]
 
 
 class EvaluationData(TypedDict, total=False):
-    """One evaluation: `rows` where it has them, else a curve for each split. Files from before hold no kind and no site."""
+    """One evaluation: `rows` where it has them, else a curve for each split."""
 
     kind: str
     site: str
@@ -198,7 +196,6 @@ class EvaluationData(TypedDict, total=False):
     train: CurveData
     valid: CurveData
     unigram: dict[str, float]
-    check_nats: float
     evaluations: int
     nodes: int
 
@@ -209,15 +206,15 @@ CurveSums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed lo
 
 
 def rewind(
-    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: RewindData
+    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: Rewind
 ) -> EvaluationData:
     """What an evaluation's file holds: towards the first of the stored epochs (convex), or through all of them.
 
-    `final` and `epochs` have no member axis; `pieces` are all that is evaluated, by split; `how` is the ledger's.
+    `final` and `epochs` have no member axis; `pieces` are all that is evaluated, by split.
     """
-    sample, drawn = how.get("sample_tokens"), pieces
+    sample, drawn = how.sample_tokens, pieces
     if sample is not None:
-        drawn = {split: draw_rows(part, sample, how.get("sample_seed", 0), split) for split, part in pieces.items()}
+        drawn = {split: draw_rows(part, sample, how.sample_seed, split) for split, part in pieces.items()}
     body: EvaluationData = {}
     if convex:
         curves, sums = _convex(run, site, final, epochs[0], drawn, how, body)
@@ -245,10 +242,10 @@ def _midstage(
 
 
 def _convex(
-    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: RewindData, body: EvaluationData
+    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: Rewind, body: EvaluationData
 ) -> tuple[dict[str, CurveData], CurveSums]:
     """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes, which `body` counts."""
-    whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how["points"]) / (how["points"] - 1)
+    whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how.points) / (how.points - 1)
     rows: dict[float, list[np.ndarray]] = {}
 
     def evaluate(alphas: list[float]) -> np.ndarray:
@@ -259,8 +256,8 @@ def _convex(
 
     curves = (
         exact_curves(evaluate, grid, len(pieces))
-        if how["mode"] == "exact"
-        else adaptive_curves(evaluate, grid, len(pieces), how["epsilon"])
+        if how.mode == "exact"
+        else adaptive_curves(evaluate, grid, len(pieces), how.epsilon)
     )
     body["evaluations"], body["nodes"] = curves.evaluations, curves.nodes
     found: dict[str, CurveData] = {}
@@ -309,7 +306,7 @@ def evaluation_advice(path: Path) -> str:
     return f"Delete {path} and call 'trisect study' again: only this is then done again."
 
 
-def fleet_name(runs: tuple[str, ...]) -> str:
+def fleet_name(runs: Sequence[str]) -> str:
     """A short name that is a function of the fleet's members."""
     return digest("\n".join(runs), 6)
 
@@ -328,19 +325,16 @@ def left_by(task: Task, folder: Folder) -> list[Path]:
 
 @record
 class StudyJob:
-    """A task as a worker reads it: the statements of its runs by id, and what the study's ledger says of such tasks.
+    """A task as a worker reads it: its runs, all that the study is asked, and what trained the runs that are finished.
 
-    `rewound` are the sites that the study rewinds: of their matrices the weights of every epoch are kept. `how` is the
-    ledger's statement of evaluations of the task's kind, `numerics` what trained the runs that are finished.
+    Of the matrices of sites that the study rewinds the weights of every epoch are kept.
     """
 
     kind: str
-    runs: tuple[str, ...]
+    runs: Many[Run]
     site: str
     label: str
-    statements: dict[str, RunData]
-    rewound: tuple[str, ...]
-    how: HowData | None
+    design: Design
     device: str
     precision: str
     numerics: str | None = None
@@ -350,25 +344,26 @@ class StudyJob:
 def execute(asked: StudyJob, desk: JobDesk) -> None:
     """Do one task; its files lie in the scratch folder as they lie in the study's."""
     folder, corpus = Folder(desk.scratch), desk.read("corpus", Corpus.load)
-    runs = [read_run(asked.statements[i]) for i in asked.runs]
+    run = asked.runs[0]
     with one_thread(), fast_products() as products:
         if asked.kind == "train":
-            _train(asked, folder, runs, corpus, desk, products)
+            _train(asked, folder, corpus, desk, products)
         else:
             began = time.monotonic()
-            body = _evaluate(asked, folder, runs[0], corpus)
+            body = _evaluate(asked, folder, run, corpus)
             body["kind"], body["site"], body["label"] = asked.kind, asked.site, asked.label
             body["wall_seconds"] = time.monotonic() - began
-            write_json(folder.evaluation(runs[0].id, asked.kind, asked.site, asked.label), body)
+            write_json(folder.evaluation(run.id, asked.kind, asked.site, asked.label), body)
 
 
-def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, desk: JobDesk, products: str) -> None:
+def _train(asked: StudyJob, folder: Folder, corpus: Corpus, desk: JobDesk, products: str) -> None:
     check_narrow(asked.device, asked.precision)
     how = numerics(asked.device, asked.precision, products)
     check_numerics(asked.numerics, how)
+    runs, rewind = list(asked.runs), asked.design.rewind
     kept = {slot: folder.epochs(run.id) for slot, run in enumerate(runs) if run.edit is None}
-    parts = tuple(dict.fromkeys(("in", *parts_of([Site.parse(s) for s in asked.rewound], runs[0].model))))
-    checkpoint, epoch = folder.checkpoint(fleet_name(asked.runs)), [0]
+    parts = tuple(dict.fromkeys(("in", *parts_of(rewind.sites if rewind else (), runs[0].model))))
+    checkpoint, epoch = folder.checkpoint(fleet_name([run.id for run in runs])), [0]
 
     def progress(p: Progress) -> None:
         if p.epoch != epoch[0]:  # the first step after a checkpoint
@@ -376,40 +371,33 @@ def _train(asked: StudyJob, folder: Folder, runs: list[Run], corpus: Corpus, des
             desk.keep()
         desk.say(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
 
-    outcomes = train_fleet(
-        runs,
-        corpus,
-        RunFiles(checkpoint, kept, parts, how),
-        asked.device,
-        progress,
-        asked.precision,
-    )
+    files = RunFiles(checkpoint, kept, parts, how)
+    outcomes = train_fleet(runs, corpus, files, asked.device, progress, asked.precision)
     for run, outcome in zip(runs, outcomes, strict=True):
         write_snapshot(folder.final(run.id), outcome.final, {"run": run.id})
-        body = {
-            "format": FORMAT,
-            "spec": plain(run),
-            "status": outcome.status,
-            "diverged_step": outcome.diverged_step,
-            "parameters": parameters_of(run.model, len(corpus.vocabulary), run.edit),
-            "versions": versions(),
-            "claims_hash": claims_hash(),
-            "revision": REVISION,
-            "device": asked.device,
-            "precision": asked.precision,
-            "products": products,
-            "numerics": how,
-            "processor": processor(),
-            "recorded": outcome.recorded,
-            "wall_seconds": outcome.wall_seconds,
-            "metrics": outcome.rows,
-        }
-        write_json(folder.run(run.id), body)
+        finished = FinishedRun(
+            spec=run,
+            status=outcome.status,
+            diverged_step=outcome.diverged_step,
+            parameters=parameters_of(run.model, len(corpus.vocabulary), run.edit),
+            versions=versions(),
+            claims_hash=claims_hash(),
+            revision=REVISION,
+            device=asked.device,
+            precision=asked.precision,
+            products=products,
+            numerics=how,
+            processor=processor(),
+            recorded=outcome.recorded,
+            wall_seconds=outcome.wall_seconds,
+            metrics=tuple(outcome.rows),
+        )
+        write_json(folder.run(run.id), plain(finished))
     checkpoint.unlink(missing_ok=True)  # nobody goes on from it
 
 
 def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> EvaluationData:
-    if read_finished(folder, run.id)["status"] == "diverged":
+    if read_finished(folder, run.id).status == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
     bare = weights(folder, run.id, "final.safetensors", task.device)
     if task.kind in ("probe", "erase"):
@@ -424,47 +412,28 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> Evalu
     site = Site.parse(task.site)
     if task.kind == "ablate":
         return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
-    if task.kind == "interchange":
-        return {"rows": _interchanged(run, bare, corpus, site, cast("InterchangeData", task.how)["pairs"])}
-    epochs = epoch_weights(folder, run.id, run.training.epochs)
-    convex, how = task.kind == "rewind", cast("RewindData", task.how)
+    design = task.design
+    if task.kind == "interchange" and design.interchange:
+        return {"rows": _interchanged(run, bare, corpus, site, design.interchange.pairs)}
+    assert design.rewind, f"no design asks for {task.kind}"
+    epochs, convex = epoch_weights(folder, run.id, run.training.epochs), task.kind == "rewind"
     stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
-    return rewind(run, site, bare, stored, convex, pieces, how)
+    return rewind(run, site, bare, stored, convex, pieces, design.rewind)
 
 
 def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], corpus: Corpus) -> EvaluationData:
     """Rows of the table `sites` about one run: probes of a label at every site, or a label erased at one."""
+    design, label, model, training = task.design, task.label, run.model, run.training
     if task.kind == "probe":
-        how = cast("ProbeData", task.how)
-        sites = [Site.parse(s) for s in how["sites"] or _everywhere(run)]
-        found = probe(
-            final,
-            run.model,
-            corpus,
-            run.training,
-            task.label,
-            how["kinds"],
-            sites,
-            run.seed,
-            fitted=how.get("fitted") or ON_TRAIN,
-            maps=how.get("random_maps", 0),
-        )
+        assert design.probe, "no design probes"
+        sites = design.probe.sites or [Site((c,), (n,)) for n in range(1, model.layers + 1) for c in ("q", "k", "v")]
+        kinds, maps = design.probe.kinds, design.probe.random_maps
+        found = probe(final, model, corpus, training, label, kinds, sites, run.seed, maps=maps)
     else:
-        site, taken = Site.parse(task.site), cast("EraseData", task.how)
-        fitted, shrinkage = taken.get("fitted") or ON_TRAIN, taken.get("shrinkage", True)
-        found = erase(
-            final,
-            run.model,
-            corpus,
-            run.training,
-            site,
-            task.label,
-            taken["draws"],
-            run.seed,
-            fitted=fitted,
-            shrinkage=shrinkage,
-        )
-    return {"rows": [row._asdict() | {"label": task.label} for row in found]}
+        assert design.erase, "no design erases"
+        site, draws, shrinkage = Site.parse(task.site), design.erase.draws, design.erase.shrinkage
+        found = erase(final, model, corpus, training, site, label, draws, run.seed, shrinkage=shrinkage)
+    return {"rows": [row._asdict() | {"label": label} for row in found]}
 
 
 def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site, count: int) -> list[dict[str, Json]]:
@@ -473,10 +442,6 @@ def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site
     whole = interchange(final, run.model, words, site, world.pairs(count, run.seed))
     each = {c: change_one(final, run.model, words, site, world.near_pairs(count, run.seed, c)) for c in world.columns}
     return [row._asdict() for row in whole] + [row._asdict() | {"label": c} for c, row in each.items()]
-
-
-def _everywhere(run: Run) -> list[str]:
-    return [f"{c}@{n}" for n in range(1, run.model.layers + 1) for c in ("q", "k", "v")]
 
 
 def _targets(pieces: list[Piece]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from trisect.claims import claims_hash
 from trisect.core.finding import Comparison, Estimate, Finding
-from trisect.core.methods import METHODS, ON_TRAIN
+from trisect.core.methods import METHODS
 from trisect.experiments.study.rows import StudyRows
 from trisect.measure.criticality import NODES, TOLERANCE
 from trisect.papers.submodules import SOURCE
@@ -48,27 +48,19 @@ def seeds(rows: StudyRows) -> str:
 def fitted(rows: StudyRows, kind: str, label: str) -> str:
     """On which text the probes ('probe') or erasers ('erase') of a label were fitted, as an apposition of a caption.
 
-    A record that does not say is one of revision 1, whose probes and erasers were fitted on train.
+    Rows that say nothing of folds are of studies whose probes and erasers were fitted on train.
     """
-    design = rows.about.get("experiment") or {}
-    stated = design.get("probe") if kind == "probe" else design.get("erase")
-    if stated is None or stated.get("fitted", ON_TRAIN) == ON_TRAIN:
-        return "fitted on the text that the model was trained on (as studies of revision 1 did)"
-    shrunk = (
-        "" if kind == "probe" else ", with the covariance " + ("not " * (not stated.get("shrinkage", True))) + "shrunk"
-    )
-    return f"fitted on other parts of the held-out text (cross-fitted, {_dealt(rows, kind, label)}){shrunk}"
-
-
-def _dealt(rows: StudyRows, kind: str, label: str) -> str:
-    """Of what the folds were made, as the study's rows say; before they did, folds were of whole articles where that went."""
-    found = [p.value for p in rows.measure(f"{kind}_articles", "valid", label)]
-    if not found:
-        return "by whole articles where it has such"
-    if min(found) > 0:
-        return "by whole articles"
+    articles = [p.value for p in rows.measure(f"{kind}_articles", "valid", label)]
+    if not articles:
+        return "fitted on the text that the model was trained on"
     units = ", which are the units of intervals too" if kind == "erase" else ""
-    return f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
+    dealt = f"by rows of a window{units}: articles are not marked, or are too uneven in length to be dealt whole"
+    said = "fitted on other parts of the held-out text (cross-fitted, "
+    said += f"{'by whole articles' if min(articles) > 0 else dealt})"
+    if kind == "probe":
+        return said
+    stated = (rows.about.get("experiment") or {}).get("erase") or {}
+    return f"{said}, with the covariance {'' if stated.get('shrinkage', True) else 'not '}shrunk"
 
 
 def label_name(label: str) -> str:
@@ -503,7 +495,9 @@ def _sentence(spent: list[Point], checks: list[Point], nodes: list[Point], point
         f"until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
         "criticality are always evaluated."
     )
-    last = {(p.site, p.seed): p.value for p in nodes}  # 0: nothing is interpolated; older tables have no such rows
+    last = {
+        (p.site, p.seed): p.value for p in nodes
+    }  # 0: nothing is interpolated; some committed tables have no such rows
     every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
     full = sorted({p.site for p in every}, key=order)
     if full:
