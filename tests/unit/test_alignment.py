@@ -268,15 +268,9 @@ def test_links_do_not_depend_on_the_batch(bart):
 
 
 def row(
-    rows: Any,
-    measure: Any,
-    group: Any = None,
-    layer: Any = None,
-    head: Any = None,
-    subject: Any = "seed-1",
-    **fixed: Any,
+    rows: Any, measure: Any, group: Any = None, layer: Any = None, head: Any = None, subject: Any = "seed-1"
 ) -> Any:
-    wanted = {"measure": measure, "group": group, "layer": layer, "head": head, "subject": subject, **fixed}
+    wanted = {"measure": measure, "group": group, "layer": layer, "head": head, "subject": subject}
     found = [r for r in rows if all(r.get(k) == v for k, v in wanted.items())]
     assert len(found) == 1, (wanted, len(found))
     return found[0]
@@ -340,9 +334,8 @@ def test_the_claim_follows_the_planted_difference_over_models(weight, norm, mode
         means = [list(COLUMNS).index(c) for c in COLUMNS if c.setting == "awi" and c.head is None]
         rates = [error_rates(one.sum(0))[means] for one in scored.counts]
         kinds = [COLUMNS[i].kind for i in means]
-        own = [
-            float(np.mean([r if k == "norm" else -r for r, k in zip(rate, kinds, strict=True)]) * 2) for rate in rates
-        ]
+        signs = np.array([1 if kind == "norm" else -1 for kind in kinds])
+        own = [float(2 * np.mean(signs * rate)) for rate in rates]
         test: Any = scipy.stats.ttest_1samp(own, 0.0)
         assert parts["effect"][0] == pytest.approx(np.mean(own))
         assert parts["p"][0] == pytest.approx(min(1.0, float(test.pvalue)))
@@ -352,19 +345,14 @@ def test_the_claim_follows_the_planted_difference_over_models(weight, norm, mode
 def test_few_models_or_models_that_do_not_align_decide_nothing():
     few = judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}).row(0, named=True)
     assert few["reason"] == "5 models trained alike are asked for, 3 given"
-    assert (
-        judge_alignment(planted((0.5, 0.6), (0.8, 0.8)), {}).row(0, named=True)["reason"]
-        == "one model gives numbers and no verdict"
-    )
+    one = judge_alignment(planted((0.5, 0.6), (0.8, 0.8)), {}).row(0, named=True)
+    assert one["reason"] == "one model gives numbers and no verdict"
     lost = judge_alignment(planted((0.1, 0.1), (0.2, 0.2), 5), {}).row(0, named=True)
     assert lost["verdict"] == "inconclusive"
-    said = "the models do not align where the word is the decoder's input: 5 of 5 are no better than the diagonal (AER 0.700)"
-    assert lost["reason"] == said
+    assert "5 of 5 are no better than the diagonal (AER 0.700)" in lost["reason"]
     assert lost["effect"] < 0
-    assert cards(judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}))[0].facts[:2] == (
-        ("Models (n)", "3"),
-        ("Models needed", "5"),
-    )
+    three = cards(judge_alignment(planted((0.5, 0.6), (0.8, 0.8), 3), {}))[0]
+    assert three.facts[:2] == (("Models (n)", "3"), ("Models needed", "5"))
 
 
 def test_models_that_disagree_widen_what_is_said():
@@ -399,19 +387,15 @@ def test_lengths_are_grouped_by_the_longer_side():
 
 def test_the_claim_is_its_own_source_over_models_in_the_family_of_five():
     assert (ALIGNMENT.key, ALIGNMENT.unit, ALIGNMENT.family) == ("alignment", "model", 5)
-    assert [part.sentence for part in ALIGNMENT.claims[0].deciding()] == [
-        "AER by norms less AER by weights, mean over layers (AWI: the word is the decoder's input) < 0 AER"
-    ]
+    (part,) = ALIGNMENT.claims[0].deciding()
+    assert "AER by norms less AER by weights, mean over layers (AWI" in part.sentence
 
 
 def test_shown_pairs_follow_the_rule():
     linked, pairs = pictured([3, 5, 0, 2, 4])
     shown = choose_pictures(linked, pairs, range(5), None)
-    assert [one["title"] for one in shown] == [
-        "Pair 2, norms help most",
-        "Pair 1, in the middle",
-        "Pair 3, norms help least",
-    ]
+    titles = ["Pair 2, norms help most", "Pair 1, in the middle", "Pair 3, norms help least"]
+    assert [one["title"] for one in shown] == titles
     assert shown[0]["layers"] == {"weight": 2, "norm": 2}
     assert shown[0]["norm"] == [[i, i] for i in range(1, 6)]
     assert shown[0]["weight"] == [[1, 1], [2, 2]]

@@ -60,10 +60,7 @@ def unpacked(packed, n):
     return maps[:H], norms, maps[H] * facts["summed"] if normed else None, q, k, v
 
 
-@given(
-    arrays.arrays(np.float32, (3, 5), elements=st.floats(0, 50, width=32)),
-    st.sampled_from([*LADDER, 65535]),
-)
+@given(arrays.arrays(np.float32, (3, 5), elements=st.floats(0, 50, width=32)), st.sampled_from([*LADDER, 65535]))
 def test_steps_lose_no_more_than_they_say(values, levels):
     top = float(values.max())
     back = (levels_of(values, levels, top) / levels) ** 2 * (top or 1)
@@ -130,14 +127,10 @@ def test_a_text_that_no_page_holds_is_refused():
     weights = np.broadcast_to(np.float32(0), (12, 9000, 9000))  # takes no memory
     layer = Layer("plain", 1, weights, np.zeros((12, 9000, 1)), np.zeros((12, 9000, 1)))
     words = Words(("a",) * 9000, (False,) * 9000)
-    with pytest.raises(CorpusError) as error:
+    with pytest.raises(CorpusError, match="9,000 tokens has 972,000,000 attention weights in 'big/model'") as error:
         pack(ExplorerPicture("big/model", [layer], words))
-    assert str(error.value) == (
-        "A text of 9,000 tokens has 972,000,000 attention weights in 'big/model'.\n"
-        "  A page holds 250,000,000: 4,564 tokens of this model.\n"
-        "  Give a shorter text."
-    )
-    with pytest.raises(CorpusError, match=r"There is nothing to show\.\n  The reading has no attention weights\."):
+    assert "4,564 tokens of this model" in error.value.known
+    with pytest.raises(CorpusError, match="There is nothing to show"):
         pack(ExplorerPicture("m", [], words))
 
 
@@ -241,17 +234,14 @@ def test_the_page_says_what_it_holds():
 
 
 def test_a_row_that_is_not_there_and_numbers_that_are_none():
-    with pytest.raises(CorpusError) as error:
+    with pytest.raises(CorpusError, match=r"(?s)Row 1 was asked for.*The reading has 1"):
         take_picture(READINGS["encoder"], 1)
-    assert str(error.value) == "Row 1 was asked for.\n  The reading has 1, counted from 0.\n  Choose one of them."
     reading = pictures.encoder()
     broken = replace(reading.traces[0], weights=reading.traces[0].weights * torch.nan)
-    with pytest.raises(TrisectError) as error:
+    with pytest.raises(
+        TrisectError, match=r"(?s)'tiny/encoder' cannot be shown.*layer 1 hold values that are not finite"
+    ):
         take_picture(replace(reading, traces=(broken,)))
-    assert str(error.value) == (
-        "'tiny/encoder' cannot be shown.\n  The weights of layer 1 hold values that are not finite.\n"
-        "  Load the model in float32, or look at its weights."
-    )
 
 
 class Fake:
@@ -285,9 +275,8 @@ def test_a_text_becomes_a_page(tmp_path):
     assert path == tmp_path / "x" / "page.html"
     assert "The text has 3 windows; this is the first." in path.read_text(encoding="utf-8")
     assert "abc123" in path.read_text(encoding="utf-8")
-    with pytest.raises(CorpusError) as error:
+    with pytest.raises(CorpusError, match="The text is empty"):
         trisect.explore_page(subject, "", out=tmp_path)
-    assert str(error.value) == "The text is empty.\n  Nothing was read.\n  Give a text of at least one token."
     before = sorted(path.name for path in tmp_path.rglob("*"))
     for texts, count in (((), 0), (("a", "b", "c"), 3)):
         with pytest.raises(SpecError, match=f"{count} texts were given"):
@@ -300,12 +289,9 @@ def test_a_page_is_written_over_a_page_of_ours_and_over_nothing_else(tmp_path, m
     monkeypatch.chdir(tmp_path)
     subject, place = cast(Subject, Fake()), Path("explorer.html" if out == "." else out)
     place.write_text("<!DOCTYPE html><title>mine</title>")
-    with pytest.raises(StudyError) as error:
+    with pytest.raises(StudyError, match="'trisect explore' did not write it") as error:
         trisect.explore_page(subject, "a text", out=out)
     assert error.value.given == f"{place} is there already."
-    known = "'trisect explore' did not write it, or a version before 0.2.0 did; it would be written over."
-    assert error.value.known == known
-    assert error.value.todo == "Choose another name with --out, or move it elsewhere."
     assert place.read_text() == "<!DOCTYPE html><title>mine</title>"
     place.unlink()
     trisect.explore_page(subject, "a text", out="page.html" if out == "notes" else out)
@@ -344,8 +330,7 @@ def test_no_page_is_put_among_the_files_of_a_run_or_a_study(tmp_path, name, monk
             trisect.explore_page(cast(Subject, Fake()), "a text", out=tmp_path / folder / name)
         assert known in error.value.known
         assert str(tmp_path / folder) in error.value.known
-        assert error.value.given == f"{tmp_path / folder / name} was given for a page of 'trisect explore'."
-        assert error.value.todo == "Choose another name with --out."
+        assert str(tmp_path / folder / name) in error.value.given
     assert sorted(path.name for path in tmp_path.rglob("*")) == there
     assert (tmp_path / "run" / "report.html").read_text() == "a report"
 

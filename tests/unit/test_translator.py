@@ -63,31 +63,27 @@ def same(a, b):
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "known"),
+    ("change", "given"),
     [
-        ({"layers": 0}, "layers 0.", "A model has at least one."),
-        ({"inner": 0}, "inner 0.", "A model has at least one."),
-        ({"width": 30}, "A width of 30.", "30 is shared by 4 heads, and by the sines and cosines of positions."),
-        (
-            {"width": 3, "heads": 3},
-            "A width of 3.",
-            "3 is shared by 3 heads, and by the sines and cosines of positions.",
-        ),
-        ({"dropout": 1.0}, "A dropout of 1.0.", "It is a share below 1."),
+        ({"layers": 0}, "layers 0."),
+        ({"inner": 0}, "inner 0."),
+        ({"width": 30}, "A width of 30."),
+        ({"width": 3, "heads": 3}, "A width of 3."),
+        ({"dropout": 1.0}, "A dropout of 1.0."),
     ],
 )
-def test_an_architecture_that_cannot_be(change, given, known):
+def test_an_architecture_that_cannot_be(change, given):
     with pytest.raises(SpecError) as raised:
         TranslatorShape(**change)
-    assert (raised.value.given, raised.value.known) == (given, known)
+    assert raised.value.given == given
+    assert raised.value.known
 
 
 def test_a_vocabulary_smaller_than_the_letters():
     with pytest.raises(SpecError) as raised:
         learn_tokenizer([["abc", "de"]], 5)
     assert raised.value.given == "A vocabulary of 5 pieces."
-    assert raised.value.known == "The text has 6 characters, and there are 3 marks."
-    assert raised.value.todo == "Give 18 or more."
+    assert "18" in raised.value.todo  # twice the 6 letters and 3 marks
 
 
 def test_a_sentence_longer_than_the_model_reads():
@@ -97,8 +93,7 @@ def test_a_sentence_longer_than_the_model_reads():
     with pytest.raises(CorpusError) as raised:
         encode([(["ab"], ["ab"]), (["ab"], ["ab"] * POSITIONS)], tokenizer)
     assert raised.value.given == "Pair 2, 'ab'."
-    assert raised.value.known == f"It has {POSITIONS + 1} pieces on a side; the model reads {POSITIONS}."
-    assert raised.value.todo == "Leave it out, for example with a lower --set longest=."
+    assert str(POSITIONS + 1) in raised.value.known
 
 
 def test_a_saved_model_is_an_ordinary_folder_that_the_proof_accepts(tmp_path):
@@ -164,9 +159,7 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
 def test_what_a_run_tells(files, tmp_path):
     made = train(files, tmp_path / "a", [3], {**TINY, "longest": 5})
     assert made.folder == tmp_path / "a"
-    assert (
-        made.notes[-1] == "Learnt from are 8 different train pairs of at most 5 words a side, of 12 train pairs in all."
-    )
+    assert made.notes[-1].startswith("Learnt from are 8 different train pairs of at most 5 words a side")
     about = json.loads((tmp_path / "a" / "about.json").read_text())["body"]
     words = shlex.split(about["command"])
     assert words[:6] == ["trisect", "translate-train", "--source", "t.en", "--target", "t.fr"]
@@ -182,9 +175,8 @@ def test_what_a_run_tells(files, tmp_path):
 def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
     out = tmp_path / "a"
     train(files, out, [1], TINY)
-    with pytest.raises(StudyError) as raised:
+    with pytest.raises(StudyError, match="belongs to another translation experiment") as raised:
         train(files, out, [1], {**TINY, "epochs": 3})
-    assert raised.value.given == f"{out} belongs to another translation experiment."
     assert raised.value.known == "epochs: 2 there, 3 here."
     files[0].write_text(files[0].read_text().replace("big", "small"))
     with pytest.raises(StudyError) as raised:
@@ -192,44 +184,27 @@ def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
     assert raised.value.known.startswith("bitext: ")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("mine")
-    with pytest.raises(StudyError) as raised:
+    with pytest.raises(StudyError, match="is not empty, and holds no translation experiment") as raised:
         train(files, tmp_path / "b", [1], TINY)
-    assert raised.value.given == f"{tmp_path / 'b'} is not empty, and holds no translation experiment."
     assert raised.value.known == "There is mine.txt."
-    assert raised.value.todo == "Choose an empty or a new folder with --out."
+    files[0].write_text(files[0].read_text().replace("small", "big"))
     (out / "losses" / "seed-1.json").write_text("{}")
-    with pytest.raises(DamagedFileError) as damaged:
-        train(read_back(files, "small", "big"), out, [1], TINY)
-    assert damaged.value.todo == "Delete it and call the same command again: what is missing is made again."
+    with pytest.raises(DamagedFileError, match="what is missing is made again"):
+        train(files, out, [1], TINY)
 
 
-def read_back(files, old, new):
-    files[0].write_text(files[0].read_text().replace(old, new))
-    return files
-
-
-@pytest.mark.parametrize("seeds", [[], [1, 1]])
+@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [2**32]])
 def test_seeds_that_are_none(files, tmp_path, seeds):
     with pytest.raises(SpecError) as raised:
         train(files, tmp_path / "a", seeds, TINY)
-    assert raised.value.given == f"The seeds {seeds}."
-    assert raised.value.todo == "Give for example 1, 2 and 3."
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_a_seed_has_bounds(files, tmp_path, seed):
-    with pytest.raises(SpecError) as raised:
-        train(files, tmp_path / "a", [seed], TINY)
-    assert str(seed) in raised.value.given
+    assert (str(seeds) if len(seeds) != 1 else str(seeds[0])) in raised.value.given
     assert not (tmp_path / "a").exists()
 
 
 def test_no_pair_is_short_enough(files, tmp_path):
-    with pytest.raises(CorpusError) as raised:
+    with pytest.raises(CorpusError, match="No train pair of at most 1 words") as raised:
         train(files, tmp_path / "a", [1], {**TINY, "longest": 1})
-    assert raised.value.given == "No train pair of at most 1 words."
-    assert raised.value.known == "The 12 train pairs are longer, or are in valid or test."
-    assert raised.value.todo == "Give a larger --set longest=."
+    assert "The 12 train pairs" in raised.value.known
 
 
 def test_recipes_follow_the_data_and_take_settings():

@@ -295,11 +295,6 @@ PLANTED_WHAT = (
 )
 
 
-def _plants(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    settings = StudySettings(DesignSource(asked.roles), StudyMachine.of(asked.machine))
-    return (DissectStep(STUDY, settings, "roles"),)
-
-
 def planted_evidence(found: Sequence[Findings]) -> Iterator[Line]:
     """The share of pairs in which each component shows itself, which ranks nothing: all three are needed."""
     for one in found[0]:
@@ -317,7 +312,9 @@ PLANTED = DissectPart(
     "Where it is known what query, key and value have to carry: does each do that, and which methods find it?",
     90.0,
     evidence=planted_evidence,
-    begins=_plants,
+    begins=lambda asked: (
+        DissectStep(STUDY, StudySettings(DesignSource(asked.roles), StudyMachine.of(asked.machine)), "roles"),
+    ),
     # shares at single sites stand on the study's own page
     says=lambda results: (one for one in found(results) if one.measure in ("answer", "planted")),
 )
@@ -349,11 +346,6 @@ PROFILES = DissectPart(
 )
 
 
-def _recalls(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    settings = RecallSettings(seeds=(1,), settings=asked.recall or {}, machine=asked.machine)
-    return (DissectStep(RECALL_EXPERIMENT, settings, "recall"),)
-
-
 def recall_evidence(found: Sequence[Findings]) -> Iterable[Line]:
     """The share of retrieved answers that are lost when a component of one layer is replaced by its mean."""
     if (stay := of(found[0], "survival")) is None:
@@ -369,7 +361,13 @@ RECALL = DissectPart(
     "What does pretraining add to what a model can answer, and which of q, k and v hold the answers?",
     75.0,
     evidence=recall_evidence,
-    begins=_recalls,
+    begins=lambda asked: (
+        DissectStep(
+            RECALL_EXPERIMENT,
+            RecallSettings(seeds=(1,), settings=asked.recall or {}, machine=asked.machine),
+            "recall",
+        ),
+    ),
 )
 
 
@@ -427,11 +425,6 @@ TRAINING_CLAIMS = {
 }
 
 
-def _trains(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    settings = StudySettings(DesignSource(asked.study, seeds=asked.seeds), StudyMachine.of(asked.machine))
-    return (DissectStep(STUDY, settings, "training"),)
-
-
 def training_evidence(found: Sequence[Findings]) -> Iterator[Line]:
     """A line for every finding of these measures, by measure."""
     for kind, name in KINDS.items():
@@ -447,7 +440,13 @@ TRAINING = DissectPart(
     "What is lost when q, k or v is rewound, frozen, replaced or shared, in all layers at once?",
     120.0,
     evidence=training_evidence,
-    begins=_trains,
+    begins=lambda asked: (
+        DissectStep(
+            STUDY,
+            StudySettings(DesignSource(asked.study, seeds=asked.seeds), StudyMachine.of(asked.machine)),
+            "training",
+        ),
+    ),
 )
 
 

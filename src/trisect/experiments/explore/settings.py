@@ -34,15 +34,11 @@ class ExploreSettings:
     ] = ()
 
     def __post_init__(self) -> None:
+        given = f"{len(self.text)} texts were given"
         if self.image and len(self.text) > 1:
-            given, known = (
-                f"{len(self.text)} texts were given beside an image.",
-                "Images stand beside one text, or alone.",
-            )
-            raise SpecError(given, known, "Put it in quotes.")
+            raise SpecError(f"{given} beside an image.", "Images stand beside one text, or alone.", "Put it in quotes.")
         if not self.image and not 1 <= len(self.text) <= MOST:
-            given, known = f"{len(self.text)} texts were given.", "A page shows one text, or a source and a target."
-            raise SpecError(given, known, "Put it in quotes.")
+            raise SpecError(f"{given}.", "A page shows one text, or a source and a target.", "Put it in quotes.")
 
 
 @dataclass(frozen=True, eq=False)
