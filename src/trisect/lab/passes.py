@@ -387,7 +387,7 @@ def erasure_rows(
     if unit == "nats":
         yield row(0, "loss_nats")
     for i, place in enumerate(places):
-        where = place.edit.row(place.label)
+        where: dict[str, Any] = place.edit.row(place.label)
         first = 1 + i * (1 + draws)
         yield row(first, f"erase_rise_{unit}", **where)
         yield row(1 + len(places) * (1 + draws) + i, f"erase_excess_{unit}", **where)

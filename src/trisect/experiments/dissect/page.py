@@ -186,7 +186,7 @@ def _row(line: Line, verdicts: VerdictsById) -> tuple[str, ...]:
     counted = f"; n\u00a0=\u00a0{words.listed([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
     what = f"{line.what}, {line.unit}{counted * bool(many)}"
     places = words.decimals([mean.mean for mean in line.means.values()])
-    cells = dict.fromkeys(COMPONENTS, "–")
+    cells: dict[str, str] = dict.fromkeys(COMPONENTS, "–")
     for component, mean in line.means.items():
         value, ends = words.number(mean.mean, line.signed, places), words.ends(mean, line.signed, places)
         cells[component] = value if mean.low is None else Markup("{}<small>{}</small>").format(value, ends)

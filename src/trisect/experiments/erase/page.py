@@ -93,7 +93,10 @@ def _label(label: str, sites: Sequence[Site], facts: EraseFacts) -> Finding:
         f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.paired_words(own, facts.unit)}"
     )
     values = tuple(row._replace(n=facts.units).estimate() for row in known)
-    side, compared = f"above 0 at {above}, below 0 at {below}, of {len(sites)}", own and Comparison.of(own)
+    side, compared = (
+        f"above 0 at {above}, below 0 at {below}, of {len(sites)}",
+        None if own is None else Comparison.of(own),
+    )
     return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=compared)
 
 
@@ -150,7 +153,7 @@ def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
     """Every erasure as a row."""
     facts, sites = about.facts, [site for own in _by_label(rows).values() for site in own]
     columns = ("site", "label", "rank", "linear share", f"rise, {axis_unit(facts)}", "random subspaces", "beyond them")
-    places = words.decimals([row.value for site in sites if (row := _number(site, "rise", facts)).mean is not None])
+    places = words.decimals([rise.value for site in sites if (rise := _number(site, "rise", facts)).mean is not None])
     randoms = rows.where(f"erase_random_rise_{unit(facts)}").known.by("stack", "layer", "head", "component", "group")
 
     def number(row: MeasuredValue) -> str:

@@ -16,7 +16,7 @@ from trisect.claims.models import UnitTest
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
-from trisect.core.tables import NewRow, frame
+from trisect.core.tables import NewRow, Scalar, frame
 from trisect.core.trace import Address, Projections, Trace, crosses
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Bench, Measured, Replicates
@@ -312,7 +312,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
         return judge_sampled(SOURCE, draws, values, counted.texts, bound, groups, own=own)
 
     unit = "text" if counted.articles is None else "article"
-    replicates = {
+    replicates: dict[tuple[Scalar, ...], Replicates] = {
         (first.stack, None, None, None, name, None, None): Replicates(
             found.draws, groups, f"first {counted.texts}", unit
         )

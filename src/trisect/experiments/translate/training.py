@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from typing_extensions import TypedDict
 
 from trisect.core.files import inside, read_json_list, read_record, write_json
 from trisect.core.schema import record
-from trisect.core.tables import NewRow
 from trisect.engine.drive import land
 from trisect.engine.jobs import Emit, Files, JobDesk, JobOrder, job
 from trisect.experiments.translate.settings import ROWS, TranslationRecipe
@@ -22,6 +22,7 @@ from trisect.text.bitext import Bitext
 SCORED = ("valid", "test")
 SHOWN = 8  # translations that are kept to look at
 SCORING = 0.03  # of the time that a model takes
+Rows = list[Mapping[str, object]]
 ORDER = ("*/config.json", "scores/*")  # what says that a model is finished comes after all else of it
 
 
@@ -171,18 +172,17 @@ def epochs_kept(keep: int | None, epochs: int) -> range:
     return range(keep, epochs, keep) if keep else range(0)
 
 
-def result_rows(seed: int, place: TranslationFolder, todo: str) -> tuple[list[NewRow], list[NewRow]]:
+def result_rows(seed: int, place: TranslationFolder, todo: str) -> tuple[Rows, Rows]:
     """Rows of the tables `metrics` and `translations` of one model.
 
     They are its loss in training, smoothed, by epoch, and its scores after the last; and pairs that it did not learn from, with
     what it makes of the source.
     """
-    losses, scores = read_json_list(place.losses(seed), todo), read_record(place.scores(seed), todo, ScoresData)
+    losses = read_json_list(place.losses(seed), todo)
+    scores = read_record(place.scores(seed), todo, ScoresData)
     run = {"run": f"translation/{seed}"}
-    metrics = [
-        {**run, "epoch": epoch, "split": "train", "name": "smoothed_loss_nats", "value": loss}
-        for epoch, loss in enumerate(losses, start=1)
-    ]
+    smoothed = {**run, "split": "train", "name": "smoothed_loss_nats"}
+    metrics: Rows = [{**smoothed, "epoch": epoch, "value": loss} for epoch, loss in enumerate(losses, start=1)]
     metrics += [{**run, "epoch": len(losses), **row} for row in scores["scores"]]
     return metrics, [{**run, "pair": i, **row} for i, row in enumerate(scores["translations"], start=1)]
 
