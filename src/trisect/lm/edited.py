@@ -7,7 +7,6 @@ over the places where it stands, the optimiser and the norm see it once, and all
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,20 +21,8 @@ from trisect.lm.fleet import Place, find_runs, layout, mark, size, spans, views
 SLICES = 64  # more stretches than this are written by index
 
 
-class Held(NamedTuple):
-    """Parameters of one member that keep a value."""
-
-    slot: int
-    where: slice | Tensor
-    value: Tensor
-
-
-class Tied(NamedTuple):
-    """Places of one member's row that hold one and the same parameter."""
-
-    slot: int
-    first: slice
-    others: tuple[slice, ...]
+Held = tuple[int, slice | Tensor, Tensor]  # a member's slot, which of its parameters keep a value, and that
+Tied = tuple[int, slice, tuple[slice, ...]]  # a slot, the first place of a shared parameter in the row, and its others
 
 
 class FreshMember:
@@ -62,13 +49,13 @@ class FreshMember:
         """Keep what is marked at the value that it has now."""
         found = find_runs(marks)
         several = [marks.nonzero()[:, 0].to(self.row.device)] if len(found) > SLICES else found
-        self.held += [Held(self.slot, where, self.row[where].clone()) for where in several]
+        self.held += [(self.slot, where, self.row[where].clone()) for where in several]
 
     def share(self, site: Site) -> None:
         """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
         for n in site.layers or ():
             each = [spans(Site((c,), (n,), site.heads), self.model, self.places) for c in site.components]
-            self.tied += [Tied(self.slot, first, tuple(others)) for first, *others in zip(*each, strict=True)]
+            self.tied += [(self.slot, first, tuple(others)) for first, *others in zip(*each, strict=True)]
 
     def fixed(self) -> int:
         """How many of the parameters are not its own to train: what is held, and what is shared but for the first place."""
@@ -79,17 +66,6 @@ class FreshMember:
             for other in others:
                 marks[other] = True
         return int(marks.sum())
-
-
-class Together(NamedTuple):
-    """The same over all members at once, by places in the flattened parameters: a few operations, however many stretches.
-
-    Each round adds other places to first ones, none of them twice; so sums are made in the order of single stretches.
-    """
-
-    held: Int[Tensor, " K"]
-    values: Float[Tensor, " K"]
-    rounds: tuple[tuple[Int[Tensor, " R"], Int[Tensor, " R"]], ...]
 
 
 class Edited:
@@ -118,7 +94,13 @@ class Edited:
         apart = flat.device.type == "cpu" if together is None else not together
         self.together = None if apart else self._gathered()
 
-    def _gathered(self) -> Together:
+    def _gathered(
+        self,
+    ) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"], list[tuple[Int[Tensor, " R"], Int[Tensor, " R"]]]]:
+        """What is held, its values and what is shared over all members at once, by places in the flattened parameters: a few
+        operations, however many stretches. Each round of places adds others to first ones, none of them twice; so sums are
+        made in the order of single stretches.
+        """
         wide, device = self.flat.shape[1], self.flat.device
 
         def places(slot: int, where: slice | Tensor) -> Tensor:
@@ -134,13 +116,11 @@ class Edited:
             rounds.append((ends[0], ends[1]))
         self.held, self.tied = [], []
         nothing = torch.zeros(0, dtype=torch.long)
-        return Together(
-            torch.cat([nothing, *held]).to(device), torch.cat([self.flat.new_empty(0), *values]), tuple(rounds)
-        )
+        return torch.cat([nothing, *held]).to(device), torch.cat([self.flat.new_empty(0), *values]), rounds
 
     def hold_diverged(self, slot: int) -> None:
         """Hold a whole member at what it is now."""
-        self.held.append(Held(slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
+        self.held.append((slot, slice(0, self.flat.shape[1]), self.flat[slot].clone()))
 
     def gather(self, gradient: Float[Tensor, "F P"]) -> None:
         """Make a gradient one of distinct, trainable parameters, in place: sums at the first place, 0 elsewhere."""
@@ -149,11 +129,11 @@ class Edited:
                 gradient[slot, first] += gradient[slot, other]
                 gradient[slot, other] = 0.0
         if self.together is not None:
-            all_of = gradient.view(-1)
-            for first, other in self.together.rounds:
+            all_of, (held, _, rounds) = gradient.view(-1), self.together
+            for first, other in rounds:
                 all_of.index_copy_(0, first, all_of[first] + all_of[other])
                 all_of.index_fill_(0, other, 0.0)
-            all_of.index_fill_(0, self.together.held, 0.0)
+            all_of.index_fill_(0, held, 0.0)
         for slot, where, _ in self.held:
             gradient[slot, where] = 0.0
 
@@ -161,10 +141,10 @@ class Edited:
         """After an update, give ties one value and held parameters theirs: decay and momentum would move them."""
         self._share()
         if self.together is not None:
-            all_of = self.flat.view(-1)
-            for first, other in self.together.rounds:
+            all_of, (held, values, rounds) = self.flat.view(-1), self.together
+            for first, other in rounds:
                 all_of.index_copy_(0, other, all_of[first])
-            all_of.index_copy_(0, self.together.held, self.together.values)
+            all_of.index_copy_(0, held, values)
         for slot, where, value in self.held:
             self.flat[slot, where] = value
 
