@@ -165,11 +165,8 @@ def test_tag_and_entity_are_left_out_and_said_so_where_the_pipeline_sets_none(so
         f"There is no column 'ent': the pipeline sets no entity type. {parts} 'ent' needs a named entity recogniser "
         "(or an entity_ruler).",
     )
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(CorpusError, match=r"(?s)no column 'ent'.*parser, attribute_ruler; 'ent'.*ask for dep alone"):
         annotate(source, bare, tmp_path / "other", workers=1, columns=("dep", "ent"))
-    assert caught.value.given.endswith("sets no entity type, so there can be no column 'ent'.")
-    assert caught.value.known == f"{parts} 'ent' needs a named entity recogniser (or an entity_ruler)."
-    assert caught.value.todo == "Use another pipeline, or ask for dep alone."
 
 
 def test_the_folder_is_a_corpus_and_says_how_it_was_made(whole):
@@ -307,38 +304,30 @@ def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
     assert sum(len(t) for (texts,) in pieces for t in texts) == 30 * 10
 
 
-def test_no_spacy(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(CorpusError) as caught:
-        annotate(source, "en_core_web_sm", tmp_path / "out")
-    assert caught.value.given == "spaCy labels are asked for, but spaCy is not there."
-    assert caught.value.todo == "Install the extra: pip install 'trisect[annotate]'"
-
-
-def test_a_folder_called_spacy_is_not_the_package(source, tmp_path, monkeypatch):
-    (tmp_path / "spacy").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "spacy", raising=False)
-    with pytest.raises(CorpusError, match="but spaCy is not there"):
+@pytest.mark.parametrize("shadowed", [False, True])
+def test_no_spacy_and_a_folder_of_that_name(source, tmp_path, monkeypatch, shadowed):
+    if shadowed:
+        (tmp_path / "spacy").mkdir()
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "spacy", raising=False)
+    else:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CorpusError, match=r"(?s)spaCy is not there.*trisect\[annotate\]"):
         annotate(source, "en_core_web_sm", tmp_path / "out")
 
 
 def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
     with pytest.raises(CorpusError) as caught:
         annotate(source, "no_such_pipeline", tmp_path / "out", workers=1)
-    assert caught.value.given == "The spaCy pipeline 'no_such_pipeline' cannot be loaded."
+    assert "'no_such_pipeline'" in caught.value.given
     assert "Can't find model 'no_such_pipeline'" in caught.value.known
-    assert "python -m spacy download" in caught.value.todo
     assert not (tmp_path / "out").exists()
 
 
 def test_a_pipeline_without_a_parser_has_no_dep_but_may_have_pos(source, tmp_path):
     bare = pipeline(tmp_path / "bare", parser=False)
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(CorpusError, match=r"(?s)no column 'dep'.*attribute_ruler; 'dep' needs.*ask for pos alone"):
         annotate(source, bare, tmp_path / "out", workers=1)
-    assert caught.value.given.endswith("sets no dependency relation, so there can be no column 'dep'.")
-    assert caught.value.known == "Its parts are attribute_ruler; 'dep' needs a parser."
-    assert caught.value.todo == "Use another pipeline, or ask for pos alone."
     assert set(annotate(source, bare, tmp_path / "out", workers=1, columns=("pos",)).labels) == {"pos"}
 
 
@@ -349,15 +338,10 @@ def test_a_pipeline_that_labels_nothing(source, tmp_path):
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
-def test_a_pipeline_without_parts_of_speech(source, tmp_path):
+def test_a_pipeline_without_parts_of_speech(tmp_path):
     mute = pipeline(tmp_path / "mute", rules={}, parser=False)
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(CorpusError, match=r"(?s)no column 'pos'.*none; 'pos' needs a morphologizer"):
         room.describe_pipeline(str(mute), ("pos",))
-    assert caught.value.given.endswith("sets no part of speech, so there can be no column 'pos'.")
-    assert (
-        caught.value.known == "Its parts are none; 'pos' needs a morphologizer (or a tagger with an attribute_ruler)."
-    )
-    assert caught.value.todo == "Use another pipeline."
 
 
 @pytest.mark.parametrize(

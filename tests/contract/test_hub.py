@@ -152,58 +152,50 @@ def refused(where):
     return caught.value
 
 
-def test_no_datasets_package(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "datasets", None)
+@pytest.mark.parametrize("shadowed", [False, True])
+def test_no_datasets_package_and_a_folder_of_that_name(monkeypatch, tmp_path, shadowed):
+    if shadowed:
+        (tmp_path / "datasets").mkdir()
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        monkeypatch.delitem(sys.modules, "datasets")
+    else:
+        monkeypatch.setitem(sys.modules, "datasets", None)
     error = refused("hf:a/b")
-    assert error.given == "'hf:a/b' is asked for, but the package 'datasets' is not there."
-    assert error.known == "Reading Hugging Face datasets is an optional extra."
-    assert error.todo == "Install it: pip install 'trisect[hub]'"
-
-
-def test_a_folder_called_datasets_is_not_the_package(monkeypatch, tmp_path):
-    (tmp_path / "datasets").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "datasets")
-    assert refused("hf:a/b").given == "'hf:a/b' is asked for, but the package 'datasets' is not there."
-    assert "datasets" not in sys.modules
+    assert "the package 'datasets' is not there" in error.given
+    assert "pip install 'trisect[hub]'" in error.todo
+    assert not sys.modules.get("datasets")
 
 
 @pytest.mark.parametrize("name", ["hf:", "hf::one", "hf:a:"])
 def test_names_that_are_none(name):
     error = refused(name)
     assert error.given == f"'{name}' names no dataset."
-    assert error.known == "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
-    assert "hf:Salesforce/wikitext:wikitext-2-v1" in error.todo
+    assert "hf:NAME:CONFIG" in error.known
 
 
 def test_no_network_no_dataset_and_no_data(tmp_path):
     error = refused("hf:Salesforce/wikitext:wikitext-2-v1")
     assert error.given == "The dataset 'hf:Salesforce/wikitext:wikitext-2-v1' cannot be reached."
     assert "Couldn't reach 'Salesforce/wikitext' on the Hub" in error.known
-    assert "a dataset that was fetched once is read without one, and so is hf:FOLDER" in error.todo
+    (tmp_path / "empty").mkdir()
     for place in (tmp_path / "nowhere", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
         error = refused(f"hf:{place}")
         assert error.given == f"There is no dataset 'hf:{place}'."
         assert "any data file" in error.known
-        assert "Check the name on huggingface.co/datasets" in error.todo
 
 
 def test_splits_and_columns_that_are_not_there(tmp_path):
     only = parquet(tmp_path / "only", {"train": ["a b"]})
     error = refused(f"hf:{only}")
     assert error.given == f"The dataset 'hf:{only}' has no valid split."
-    assert error.known == "Looked for validation or valid or dev; its splits are train."
-    assert error.todo == "Use a dataset that has both, or a folder with train.txt and valid.txt."
+    assert "validation or valid or dev; its splits are train" in error.known
     error = refused(f"hf:{parquet(tmp_path / 'lost', {'valid': ['a b'], 'test': ['c d']})}")
-    assert error.known == "Looked for train; its splits are validation, test."
+    assert "train; its splits are validation, test" in error.known
     error = refused(f"hf:{parquet(tmp_path / 'numbers', {'train': [1, 2], 'valid': [3, 4]}, 'label')}")
-    assert error.given.endswith("has no column 'text'; it has label, number.")
-    assert error.known == "It has no column of strings."
-    assert error.todo == "Use a dataset with one text a row, or save its texts as train.txt and valid.txt in a folder."
+    assert "no column 'text'; it has label, number" in error.given
     two = datasets.DatasetDict({s: datasets.Dataset.from_dict({"q": ["a"], "a": ["b"]}) for s in ("train", "test")})
     two.save_to_disk(tmp_path / "two")
-    assert refused(f"hf:{tmp_path / 'two'}").known == "Its columns of strings are q, a."
+    assert "q, a" in refused(f"hf:{tmp_path / 'two'}").known
 
 
 def test_from_the_command_line(tmp_path, monkeypatch):
