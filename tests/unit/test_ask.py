@@ -6,7 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -79,23 +79,22 @@ def test_a_probability_at_the_threshold_is_answered(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "seen", "words"),
+    ("name", "seen"),
     [
-        ("Anna Meier", "pretraining and fine-tuning", "was read in pretraining and fine-tuning"),
-        ("Anna Mayer", "pretraining only", "was read in pretraining only"),
-        ("Bo Lund", "fine-tuning only", "was read in fine-tuning only"),
-        ("Cy Gone", "neither", "was in no text that the model read"),
-        ("Nobody Else", "neither", "was in no text that the model read"),
+        ("Anna Meier", "pretraining and fine-tuning"),
+        ("Anna Mayer", "pretraining only"),
+        ("Bo Lund", "fine-tuning only"),
+        ("Cy Gone", "neither"),
+        ("Nobody Else", "neither"),
     ],
 )
-def test_it_says_where_the_name_was_read(folder, name, seen, words):
+def test_it_says_where_the_name_was_read(folder, name, seen):
     model = StandIn()
     reply = ask(folder, f"  Where was {name} born? ", 0.4, model)
     assert (reply.name, reply.seen) == (name, seen)
-    assert any(words in line for line in reply.words())
+    assert any("no text" in line if seen == "neither" else seen in line for line in reply.words())
     assert model.asked == [f"Where was {name} born?"]
-    unkept = [line for line in reply.notes if "the stated risk is not kept" in line]
-    assert len(unkept) == (seen == "neither")
+    assert len(reply.notes) == (seen == "neither")  # the threshold was set on names that were read
 
 
 def test_the_nearest_names_are_known_ones_other_than_the_name_itself(folder):
@@ -112,24 +111,15 @@ def test_the_nearest_names_are_known_ones_other_than_the_name_itself(folder):
 def test_names_that_share_nothing_are_not_near(folder):
     reply = ask(folder, "Where was Zzz Xyx born?", 1, StandIn())
     assert reply.nearest == ()
-    assert "No other known name shares a piece with it." in reply.words()
     assert not [line for line in reply.words() if line.startswith("Nearest")]
-
-
-def test_nobody_is_near_where_nobody_is_known():
     assert find_nearest("Anna", []) == []
 
 
 def test_the_rule_is_said_with_what_it_rests_on(folder):
-    said = ask(folder, "Where was Bo Lund born?", 0.2, StandIn()).words()[1]
-    assert said == (
-        "It abstains below 0.700, for at most 20\u00a0% of its answers wrong: set on 40 held-out questions, 25\u00a0% of them answered."
-    )
-    never = ask(folder, "Where was Bo Lund born?", 0.1, StandIn()).words()[1]
-    assert (
-        never
-        == "It abstains always: on 40 held-out questions no threshold kept to at most 10\u00a0% of its answers wrong."
-    )
+    said, never = (ask(folder, "Where was Bo Lund born?", risk, StandIn()).words()[1] for risk in (0.2, 0.1))
+    assert all(number in said for number in ("0.700", "20\u00a0%", "40 held-out", "25\u00a0%"))
+    assert "abstains always" in never
+    assert "10\u00a0%" in never
     assert not [line for line in ask(folder, "Where was Bo Lund born?", 1, StandIn()).words() if "abstains" in line]
 
 
@@ -153,11 +143,11 @@ def test_a_model_that_read_none_of_the_held_out_names_keeps_its_risk_for_others(
 
 
 def test_characters_outside_the_vocabulary_are_counted(folder):
-    reply = ask(folder, "Where was Łłł born?", 1, StandIn(unknown=("Ł", "ł", "ł")))
-    said = "3 characters of the question not in the vocabulary, read as unknown: 'Ł', 'ł' (2 times)."
-    assert reply.notes == (said,)
-    one = ask(folder, "Where was Ł born?", 1, StandIn(unknown=("Ł",)))
-    assert one.notes == ("1 character of the question not in the vocabulary, read as unknown: 'Ł'.",)
+    (note,) = ask(folder, "Where was Łłł born?", 1, StandIn(unknown=("Ł", "ł", "ł"))).notes
+    assert note.startswith("3 characters")
+    assert "'Ł', 'ł' (2 times)" in note
+    (note,) = ask(folder, "Where was Ł born?", 1, StandIn(unknown=("Ł",))).notes
+    assert note.startswith("1 character of")
 
 
 @pytest.mark.parametrize(
@@ -165,12 +155,8 @@ def test_characters_outside_the_vocabulary_are_counted(folder):
 )
 def test_a_question_about_no_name(folder, question):
     model = StandIn()
-    with pytest.raises(CorpusError) as raised:
+    with pytest.raises(CorpusError, match="is about no name"):
         ask(folder, question, 1, model)
-    assert str(raised.value) == (
-        f"The question {question!r} is about no name.\n  A question reads 'Where was NAME born?'.\n"
-        "  Put a name into that pattern."
-    )
     assert model.asked == []
 
 
@@ -178,59 +164,48 @@ def test_a_question_about_no_name(folder, question):
 def test_a_risk_without_a_threshold(folder, risk):
     with pytest.raises(SpecError) as raised:
         ask(folder, "Where was Bo Lund born?", risk, StandIn())
-    assert str(raised.value) == (
-        f"A risk of {risk:g}.\n  Thresholds were set on held-out questions for these risks: 0.1, 0.2, 0.4.\n"
-        "  Give one of them, or 1 to see every answer."
-    )
-
-
-def refusal(folder: Any) -> str:
-    with pytest.raises(ModelError) as raised:
-        ask(folder, "Where was Bo Lund born?", 1, StandIn())
-    return str(raised.value)
-
-
-def test_a_folder_that_is_not_there_or_holds_no_card(tmp_path):
-    todo = "\n  Give the folder of a model that 'trisect recall' trained."
-    why = "\n  Questions like 'Where was NAME born?' need to know which names the model has read: "
-    assert refusal(tmp_path) == f"{tmp_path} cannot be asked.{why}the folder has no recall.json.{todo}"
-    gone = tmp_path / "gone"
-    assert refusal(gone) == f"{gone} cannot be asked.{why}there is no such folder.{todo}"
-
-
-def test_the_folder_of_a_whole_experiment(tmp_path):
-    write_json(tmp_path / CARD, {"recipe": {}, "seeds": [0]})
-    assert refusal(tmp_path) == (
-        f"{tmp_path} cannot be asked.\n  Its recall.json holds no names: it is of a whole experiment, whose models lie in "
-        f"{tmp_path / 'models'}.\n  Give the folder of one of these models."
-    )
-
-
-def test_a_card_that_was_damaged(folder):
-    text = (folder / CARD).read_text().replace("Adona", "Adonb")
-    (folder / CARD).write_text(text)
-    with pytest.raises(DamagedFileError, match="does not match its checksum"):
-        ask(folder, "Where was Bo Lund born?", 1, StandIn())
+    assert f"{risk:g}" in raised.value.given
+    assert "0.1, 0.2, 0.4" in raised.value.known
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "why"),
+    ("body", "place", "named"),
     [
-        ('{"names": {}, "thresholds": []}', "is no card of a model", "It has no checksum"),
-        ("[]", "is no card of a model", "It has no checksum"),
-        ("not JSON", "cannot be read", "JSONDecodeError"),
+        (None, "", "the folder has no recall.json"),
+        (None, "gone", "no such folder"),
+        ({"recipe": {}, "seeds": [0]}, "", "models"),
     ],
 )
-def test_a_card_that_recall_did_not_write(folder, text, given, why):
-    (folder / CARD).write_text(text)
+def test_a_folder_that_is_not_there_or_holds_no_card_of_a_model(tmp_path, body, place, named):
+    if body is not None:
+        write_json(tmp_path / CARD, body)
+    with pytest.raises(ModelError) as raised:
+        ask(tmp_path / place, "Where was Bo Lund born?", 1, StandIn())
+    assert str(tmp_path / place) in raised.value.given
+    assert named in raised.value.known
+
+
+def damaged(folder) -> DamagedFileError:
     with pytest.raises(DamagedFileError) as raised:
         ask(folder, "Where was Bo Lund born?", 1, StandIn())
-    first, second, third = str(raised.value).split("\n")
-    assert first == f"{folder / CARD} {given}."
-    assert why in second
-    assert third.strip() == (
-        "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
-    )
+    assert str(folder / CARD) in raised.value.given
+    assert "'trisect recall' again" in raised.value.todo
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"names": {}, "thresholds": []}', "no checksum"),
+        ("[]", "no checksum"),
+        ("not JSON", "JSONDecodeError"),
+        (None, "checksum"),
+    ],
+)
+def test_a_card_that_recall_did_not_write(folder, text, why):
+    whole = (folder / CARD).read_text()
+    (folder / CARD).write_text(whole.replace("Adona", "Adonb") if text is None else text)
+    assert why in str(damaged(folder))
 
 
 @pytest.mark.parametrize(
@@ -248,14 +223,7 @@ def test_a_card_that_recall_did_not_write(folder, text, given, why):
 )
 def test_a_card_of_other_content(folder, body):
     write_json(folder / CARD, body)
-    with pytest.raises(DamagedFileError) as raised:
-        ask(folder, "Where was Bo Lund born?", 1, StandIn())
-    if isinstance(body, dict):
-        assert raised.value.given == f"{folder / CARD} is no card of a model."
-        assert raised.value.known == "It holds something else than names and thresholds."
-    else:
-        assert raised.value.given == f"{folder / CARD} is damaged."
-        assert raised.value.known == f"It holds a {type(body).__name__}, no object."
+    assert ("is no card of a model" in damaged(folder).given) == isinstance(body, dict)
 
 
 @pytest.fixture(scope="module")
@@ -291,15 +259,9 @@ def test_a_model_whose_files_are_broken(trained, tmp_path, file, how):
     with pytest.raises(ModelError) as raised:
         ask(folder, "Where was Anna Meier born?", 1)
     assert str(folder) in raised.value.given
-    assert raised.value.todo == (
-        f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
-    )
+    assert f"Delete the folder {folder}" in raised.value.todo
 
 
 def test_a_question_longer_than_the_model_reads(trained):
-    with pytest.raises(CorpusError) as raised:
+    with pytest.raises(CorpusError, match="32 characters at once"):
         ask(trained, f"Where was {'Anna ' * 5}Meier born?", 1)
-    assert str(raised.value) == (
-        "The question 'Where was Anna Anna Anna Anna Anna Meier born?' is too long.\n"
-        "  The model reads 32 characters at once, the mask and an answer among them.\n  Ask a shorter one."
-    )

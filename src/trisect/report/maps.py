@@ -79,8 +79,8 @@ def label_maps(
     `rows` are (component, layer or what `down` names, label, number, whether it has a dot). A number that is not finite is a gap.
     """
     panels: dict[str, list[tuple[str, str, float, bool]]] = {}
-    for component, *cell in rows:
-        panels.setdefault(GROUP[component], []).append((cell[0], cell[1], cell[2], cell[3]))
+    for component, layer, label, value, marked in rows:
+        panels.setdefault(GROUP[component], []).append((layer, label, value, marked))
     ends = _ends([value for cells in panels.values() for _, _, value, _ in cells], True)
     drawn = tuple(_labels(title, cells, ends, unit, down) for title, cells in panels.items())
     return Figure(*names, caption, drawn, (), (*ends, unit), stops=render.DIVERGING)
@@ -123,7 +123,7 @@ def _heads(
 def _labels(
     title: str, cells: Sequence[tuple[str, str, float, bool]], ends: tuple[float, float], unit: str, down: str
 ) -> Panel:
-    layers, labels = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (0, 1))
+    layers, labels = list(dict.fromkeys(cell[0] for cell in cells)), list(dict.fromkeys(cell[1] for cell in cells))
     wide, high = min(LABEL, LABELS / max(1, len(labels))), min(LARGEST, TALLEST / max(1, len(layers)))
     across = alt.Axis(labelAngle=-90, labelLimit=110, **TICKS)
     x = alt.X("label:N", scale=_scale(labels), sort=labels, title=None, axis=across)
