@@ -231,24 +231,6 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     assert choose_recipe(read.recipe, True, read.settings).data() == rows["recipe"]
 
 
-def test_a_recall_of_an_earlier_version_goes_on(done, tmp_path):
-    """Its plan and its record as version 0.1 wrote them."""
-    out = tmp_path / "r"
-    shutil.copytree(done.folder, out)
-    plan, about = (read_json(out / f"{name}.json", "") for name in ("recall", "about"))
-    assert set(plan) == {"recipe", "people", "device", "seeds", "wall_seconds"}
-    assert set(about) == {
-        "corpus", "command", "settings", "seconds", "notes", "examples", "part", "references", "versions", "claims_hash",
-        "run",
-    }  # fmt: skip
-    write_json(out / "about.json", {name: value for name, value in about.items() if name != "run"})
-    (out / "manifest.json").unlink()
-    kept = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("model.safetensors")}
-    again = trisect.recall(out=out, settings=TINY, workers=0, quiet=True)
-    assert again.about.seconds == plan["wall_seconds"] == done.about.seconds
-    assert kept == {path: path.stat().st_mtime_ns for path in kept}
-
-
 def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_path):
     with (births / "birth_dev.tsv").open("a", encoding="utf-8") as file:
         file.write(f"Where was {'Bo ' * 50}Pell born?\tVale\n")
@@ -327,22 +309,9 @@ def test_bad_input_is_one_message(words, said, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/models"))
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "said"),
-    [
-        (
-            "birth_dev.tsv",
-            "Where was Bo Pell born?\tVale\nWhere was Cy Moor born? Vale\n",
-            r"birth_dev.tsv, line 2: .*\n.*no tab",
-        ),
-        ("wiki.txt", "\n \n", "wiki.txt is empty"),
-        ("birth_places_train.tsv", "", "birth_places_train.tsv is empty"),
-        ("birth_dev.tsv", "Who is Bo?\tVale\n", "birth_dev.tsv, line 1: The question 'Who is Bo\\?' is about no name"),
-    ],
-)
-def test_bad_files_are_named_with_their_line(births, tmp_path, file, content, said):
-    (births / file).write_text(content, encoding="utf-8")
-    with pytest.raises(CorpusError, match=said):
+def test_bad_files_are_named_before_any_training(births, tmp_path):
+    (births / "birth_dev.tsv").write_text("Who is Bo?\tVale\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"birth_dev\.tsv, line 1"):
         trisect.recall(births, out=tmp_path / "r", settings={"left_out": 1}, quiet=True)
     assert not (tmp_path / "r").exists()
 

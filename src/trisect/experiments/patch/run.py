@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import product, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -83,22 +83,12 @@ class Interchanged(NamedTuple):
     values: Float[np.ndarray, " N"]
 
 
-class PairReading(NamedTuple):
-    """One side of a pair token by token: base, donor, which components are patched there, and where the answer is read."""
-
-    pair: int
-    side: str
-    base: tuple[str, ...]
-    donor: tuple[str, ...]
-    patched: tuple[str, ...]
-    answers: int | None
-
-
 class PatchedRuns(NamedTuple):
     """All that was run, as arrays over pairs.
 
     `stated` are ids of answers as the pairs have them, `predicted` the same with the model's own where base or donor is not
-    stated; `own` what it answers to both texts unpatched, `differences` the base's answer's logit less the donor's there.
+    stated; `own` what it answers to both texts unpatched, `differences` the base's answer's logit less the donor's there; `tokens`
+    both texts of every pair side by side, as rows of that table.
     """
 
     pairs: tuple[TextPair, ...]
@@ -107,20 +97,17 @@ class PatchedRuns(NamedTuple):
     own: Mapping[str, Int[np.ndarray, " N"]]
     differences: Mapping[str, Float[np.ndarray, " N"]]
     done: tuple[Interchanged, ...]
-    readings: tuple[PairReading, ...]
+    tokens: tuple[NewRow, ...]
     words: Mapping[int, str]
 
 
-class PatchTables(NamedTuple):
-    """Tables by name, what a reader has to know, and how many pairs count."""
+def tables(
+    subject: str, runs: PatchedRuns, settings: PatchSettings
+) -> tuple[dict[str, pl.DataFrame], tuple[str, ...], int]:
+    """Tables by name, what a reader has to know, and how many pairs count.
 
-    tables: Mapping[str, pl.DataFrame]
-    notes: tuple[str, ...]
-    counted: int
-
-
-def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTables:
-    """`measures`: a row per site and number; `pairs`, `tokens` and `interchanges`: what was read and what came."""
+    `measures`: a row per site and number; `pairs`, `tokens` and `interchanges`: what was read and what came.
+    """
     counted = counted_pairs(runs, settings.answered)
     rows = []
     for name, mine in runs.own.items():  # how many texts the model answers as stated, unpatched
@@ -151,10 +138,10 @@ def tables(subject: str, runs: PatchedRuns, settings: PatchSettings) -> PatchTab
     made = {
         "measures": frame("measures", rows),
         "pairs": pl.DataFrame(pairs, PAIRS, orient="row"),
-        "tokens": pl.DataFrame([row for one in runs.readings for row in _tokens(one)], TOKENS, orient="row"),
+        "tokens": pl.DataFrame(list(runs.tokens), TOKENS, orient="row"),
         "interchanges": pl.DataFrame([row for one in runs.done for row in _came(one, runs)], CHANGES, orient="row"),
     }
-    return PatchTables(made, tuple(notes), int(counted.sum()))
+    return made, tuple(notes), int(counted.sum())
 
 
 def predictions(
@@ -244,15 +231,6 @@ def compared(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " P
 
 def _row(found: PairShare | LogitChange) -> NewRow:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
-
-
-def _tokens(one: PairReading) -> list[NewRow]:
-    sides = {"base": one.base, "donor": one.donor, "patched": one.patched}
-    return [
-        {"pair": one.pair + 1, "side": one.side, "position": place + 1, "patched": "", "answers": place == one.answers}
-        | {name: of[place] for name, of in sides.items() if place < len(of)}
-        for place in range(max(len(one.base), len(one.donor)))
-    ]
 
 
 def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
@@ -393,11 +371,11 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
                     found.keep((how, number), made, texts[ROLES[how][0]], start)
             step(stop, len(prepared.pairs))
     runs = found.runs(subject, directions)
-    made = tables(subject.name, runs, settings)
-    facts = _facts(subject, prepared, runs, settings, made.counted)
-    notes = (*prepared.notes, *made.notes, *subject.notes, *passes.notes)
+    made, noted, counted = tables(subject.name, runs, settings)
+    facts = _facts(subject, prepared, runs, settings, counted)
+    notes = (*prepared.notes, *noted, *subject.notes, *passes.notes)
     drawn = pair_replicates(runs, counted_pairs(runs, settings.answered), settings.seed)
-    return Measured(made.tables, facts, notes, replicates=drawn)
+    return Measured(made, facts, notes, replicates=drawn)
 
 
 def _prepared(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[EditedPass, ...], PreparedPairs]:
@@ -472,7 +450,7 @@ class Gathered:
     values: dict[tuple[str, int], list[Tensor]] = field(default_factory=dict)
     own: dict[str, list[Tensor]] = field(default_factory=dict)
     differences: dict[str, list[Tensor]] = field(default_factory=dict)
-    readings: list[PairReading] = field(default_factory=list)
+    tokens: list[NewRow] = field(default_factory=list)
 
     def note(self, texts: Mapping[str, ReadText], start: int) -> None:
         """What the model answers to both texts by itself, how far apart it holds their answers, and the texts token by token."""
@@ -483,7 +461,7 @@ class Gathered:
             for name, text in texts.items():
                 self.differences.setdefault(name, []).append(self._difference(text.outputs, start))
         sides = patched_sides(base.batch, donor.batch, self.wanted, base.places)
-        self.readings += _readings(texts, self.edits, sides, start)
+        self.tokens += _token_rows(texts, self.edits, sides, start)
 
     def keep(self, key: tuple[str, int], made: Float[Tensor, "B T V"], run: ReadText, start: int) -> None:
         """What came of one edit, the patched text being `run`."""
@@ -520,7 +498,7 @@ class Gathered:
         differences = {name: torch.cat(parts).numpy() for name, parts in self.differences.items()}
         ids = {int(i) for of in (*own.values(), *(one.answers for one in done if one.answers is not None)) for i in of}
         words, pairs = {i: subject.token(i) for i in sorted(ids)}, self.prepared.pairs
-        return PatchedRuns(pairs, stated, completed, own, differences, tuple(done), tuple(self.readings), words)
+        return PatchedRuns(pairs, stated, completed, own, differences, tuple(done), tuple(self.tokens), words)
 
 
 def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
@@ -531,13 +509,12 @@ def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], b
     return torch.where(real, relative_change(new, old), 0.0).sum(1) / real.sum(1)
 
 
-def _readings(
+def _token_rows(
     texts: Mapping[str, ReadText], edits: Sequence[EditedPass], sides: PatchedSides, start: int
-) -> list[PairReading]:
+) -> Iterator[NewRow]:
     """Both texts of each pair side by side, token by token, with what is patched where."""
     base, donor = (texts[name] for name in ("base", "donor"))
     stacks = {(t.address.stack, t.component) for edit in edits for t in edit.targets}
-    found = []
     for name, mask in (("source", sides.source), ("target", sides.target)):
         run = base.batch.source if name == "source" else base.batch.target
         other = donor.batch.source if name == "source" else donor.batch.target
@@ -551,17 +528,15 @@ def _readings(
                 written.append(c)
         answers = base.places if base.places is not None and (name == "target" or base.batch.target is None) else None
         for row in range(len(run.tokens)):
-            found.append(
-                PairReading(
-                    start + row,
-                    name,
-                    tuple(t for t, real in zip(run.tokens[row], run.real[row].tolist(), strict=True) if real),
-                    tuple(t for t, real in zip(other.tokens[row], other.real[row].tolist(), strict=True) if real),
-                    tuple("+".join(written) if on else "" for on in mask[row][run.real[row]].tolist()),
-                    None if answers is None else int(answers[row]),
-                )
+            own, others = (
+                [token for token, real in zip(side.tokens[row], side.real[row].tolist(), strict=True) if real]
+                for side in (run, other)
             )
-    return found
+            patched = ["+".join(written) if on else "" for on in mask[row][run.real[row]].tolist()]
+            answer = None if answers is None else int(answers[row])
+            for place, (token, donors, on) in enumerate(zip_longest(own, others, patched)):
+                named: NewRow = {"pair": start + row + 1, "side": name, "position": place + 1}
+                yield named | {"base": token, "donor": donors, "patched": on or "", "answers": place == answer}
 
 
 def _facts(
