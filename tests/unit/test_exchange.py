@@ -77,7 +77,7 @@ def test_rows_are_means_over_texts_with_intervals():
     found = Exchange((Address("plain", 1), Address("plain", 2)), changes)
     rows = list(exchange_rows(found, 0))
     assert len(rows) == 3 * 2 * 3
-    whole = [r for r in rows if "layer" not in r and (r["group"], r["component"]) == ("weights held", "v")]
+    whole = [r for r in rows if r["layer"] is None and (r["group"], r["component"]) == ("weights held", "v")]
     assert len(whole) == 1
     assert whole[0]["value"] == pytest.approx(changes[:, :, 1, 2].mean())
     low, value, high = (float(whole[0][name] or 0.0) for name in ("low", "value", "high"))

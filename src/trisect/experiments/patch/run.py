@@ -50,6 +50,8 @@ from trisect.stats.tested import finite
 from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
 from trisect.text.sources import open_labelled
 
+# which text is patched, and which it is patched from
+ROLES = {"denoise": ("base", "donor"), "noise": ("donor", "base")}
 DONOR = "donor"
 SINGLE = ("q", "k", "v")
 # what is from the donor -> what is from the donor where base and donor change places
@@ -196,7 +198,7 @@ def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"],
             "n": len(values),
         }
         return [{"measure": "output_change"} | row]
-    own, other = ("base", "donor") if one.how == "denoise" else ("donor", "base")
+    own, other = ROLES[one.how]
     ends = (runs.differences[own][counted], runs.differences[other][counted])
     found = [{"measure": "logit_change"} | _row(logit_change(values, *ends, seed))]
     asked = compared(one, runs, counted)
@@ -249,58 +251,42 @@ def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
     ]
 
 
-class _Ratio(NamedTuple):
-    """A number that is a ratio of sums over some of the pairs; of a `share` each pair adds 0 or 1."""
-
-    named: NewRow
-    above: Float[np.ndarray, " N"]
-    below: Float[np.ndarray, " N"]
-    pairs: Bool[np.ndarray, " P"]
-    share: bool
-
-
 def pair_replicates(
     runs: PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
 ) -> Mapping[tuple[str | float | int | bool | None, ...], Replicates]:
-    """Shares of the own and of the other text's answer, and changes of logits or outputs, by what names their rows."""
-    together: dict[tuple[bytes, bytes], list[_Ratio]] = {}
+    """Shares of the own and of the other text's answer, and changes of logits or outputs, by what names their rows.
+
+    Each is a ratio of sums over some of the pairs; those over the same pairs with the same sum below meet the same draws.
+    """
+    together: dict[tuple[bytes, bytes], list[tuple[NewRow, np.ndarray, np.ndarray, np.ndarray, bool]]] = {}
     for one in runs.done:
-        for ratio in _ratios(one, runs, counted):
-            together.setdefault((ratio.pairs.tobytes(), ratio.below.tobytes()), []).append(ratio)
+        values = one.values[counted]
+        ratios = [("output_change", values, np.ones(len(values)), np.ones(len(values), dtype=bool), False)]
+        if one.answers is not None:
+            own, other = ROLES[one.how]
+            ends = (runs.differences[own][counted], runs.differences[other][counted])
+            ratios = [("logit_change", *logit_ratio(values, *ends), False)]
+            for measure, component, predicted in compared(one, runs, counted):
+                hits, clear = share_hits(one.answers[counted], predicted, component)
+                ratios.append((measure, hits[component][clear], np.ones(int(clear.sum())), clear, True))
+        for measure, above, below, kept, is_share in ratios:
+            pairs = counted.copy()
+            pairs[counted] = kept
+            row, below = where_patched(one) | {"measure": measure}, below.astype(float)
+            of_pairs = together.setdefault((pairs.tobytes(), below.tobytes()), [])
+            of_pairs.append((row, above.astype(float), below, pairs, is_share))
     found: dict[tuple[str | float | int | bool | None, ...], Replicates] = {}
-    for own in together.values():
-        n = len(own[0].below)
-        if n < 2 or own[0].below.sum() == 0:
+    for ratios in together.values():
+        _, _, below, pairs, _ = ratios[0]
+        if len(below) < 2 or below.sum() == 0:
             continue
-        which = digest(json.dumps([[p.base, p.donor] for p, on in zip(runs.pairs, own[0].pairs, strict=True) if on]), 8)
-        drawn = drawn_ratios(np.stack([ratio.above for ratio in own], 1), own[0].below, seed)
-        for column, ratio in enumerate(own):
-            each = ratio.above if ratio.share else None
-            found[tuple(ratio.named.get(name) for name in ROW)] = Replicates(drawn[:, column], n, which, "pair", each)
+        which = digest(json.dumps([[p.base, p.donor] for p, on in zip(runs.pairs, pairs, strict=True) if on]), 8)
+        drawn = drawn_ratios(np.stack([above for _, above, *_ in ratios], 1), below, seed)
+        for column, (row, above, *_, is_share) in enumerate(ratios):
+            each = above if is_share else None  # of a share each pair adds 0 or 1
+            key = tuple(row.get(name) for name in ROW)
+            found[key] = Replicates(drawn[:, column], len(below), which, "pair", each)
     return found
-
-
-def _ratios(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " P"]) -> Iterator[_Ratio]:
-    where, values = where_patched(one), one.values[counted]
-
-    def ratio(measure: str, above: np.ndarray, below: np.ndarray, kept: np.ndarray, share: bool = False) -> _Ratio:
-        pairs = counted.copy()
-        pairs[counted] = kept
-        return _Ratio(where | {"measure": measure}, above.astype(float), below.astype(float), pairs, share)
-
-    if one.answers is None:
-        yield ratio("output_change", values, np.ones(len(values)), np.ones(len(values), dtype=bool))
-        return
-    own, other = ("base", "donor") if one.how == "denoise" else ("donor", "base")
-    moved, room, kept = logit_ratio(values, runs.differences[own][counted], runs.differences[other][counted])
-    yield ratio("logit_change", moved, room, kept)
-    for measure, component, predicted in compared(one, runs, counted):
-        hits, clear = share_hits(one.answers[counted], predicted, component)
-        yield ratio(measure, hits[component][clear], np.ones(int(clear.sum())), clear, True)
-
-
-# which text is patched, and which it is patched from
-ROLES = {"denoise": ("base", "donor"), "noise": ("donor", "base")}
 
 
 ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a layer's at least

@@ -82,9 +82,7 @@ EPOCHS = (
 
 
 Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what probes found in its layers
-EpochWeights = tuple[
-    str, dict[Address, Projections]
-]  # an epoch of a study's model, and the weights of its layers' q, k and v
+EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, and the weights of its layers' q, k and v
 
 
 def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> list[EpochWeights]:
@@ -267,6 +265,19 @@ class Exchange(NamedTuple):
     notes: tuple[str, ...] = ()
     mark: str = ""  # of the texts
 
+    @property
+    def every(self) -> Float[np.ndarray, "N M 2 3"]:
+        """The changes, and after those of all layers their mean over layers."""
+        return np.concatenate([self.changes, self.changes.mean(1, keepdims=True)], 1)
+
+    def numbers(self) -> Iterator[tuple[tuple[int, int, int], NewRow]]:
+        """Where each number of `every` stands, and what names it; the mean over layers has no layer."""
+        layers = [(address.stack, address.layer) for address in self.addresses]
+        places = enumerate([*layers, (self.addresses[0].stack, None)])
+        for (i, (stack, layer)), (j, kind), (c, component) in product(places, enumerate(KINDS), enumerate(COMPONENTS)):
+            named = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGED, "group": kind}
+            yield (i, j, c), named
+
 
 def exchange(
     subject: Subject, texts: Callable[[], Iterator[Labelled]], layers: Sequence[Address], size: int, seed: int
@@ -344,18 +355,12 @@ def _changes(
 
 def exchange_rows(found: Exchange, seed: int) -> Iterator[NewRow]:
     """Mean changes with 95 % intervals over texts: of every layer, and without a layer the mean over layers."""
-    every = np.concatenate([found.changes, found.changes.mean(1, keepdims=True)], 1)
-    n = len(every)
-    flat = every.reshape(n, -1)
+    n, shape = len(found.changes), found.every.shape[1:]
+    flat = found.every.reshape(n, -1)
     ends = percentile_interval(drawn_ratios(flat, np.ones(n), seed), n)
-    shape = every.shape[1:]
     low, high, mean = (one.reshape(shape) for one in (ends.low, ends.high, flat.mean(0)))
-    for i, address in enumerate([*found.addresses, None]):
-        where: NewRow = {"stack": found.addresses[0].stack if address is None else address.stack}
-        where |= {} if address is None else {"layer": address.layer}
-        for (j, kind), (c, component) in product(enumerate(KINDS), enumerate(COMPONENTS)):
-            own = value_row(mean[i, j, c], ends._replace(low=low[i, j, c], high=high[i, j, c]), n)
-            yield where | {"measure": EXCHANGED, "group": kind, "component": component} | own
+    for at, named in found.numbers():
+        yield named | value_row(mean[at], ends._replace(low=low[at], high=high[at]), n)
 
 
 def held_share(found: Exchange, seed: int) -> ResampledHeads | None:
@@ -378,7 +383,12 @@ def profile_replicates(
 
     Heads are counted by their place, texts by what they hold.
     """
-    found = dict(_exchanged(moved, seed)) if moved is not None else {}
+    found: dict[_Key, Replicates] = {}
+    if moved is not None and (n := len(moved.changes)) > 1:
+        drawn = drawn_ratios(moved.every.reshape(n, -1), np.ones(n), seed).reshape(-1, *moved.every.shape[1:])
+        for at, row in moved.numbers():
+            key = tuple(row.get(name) for name in ROW)
+            found[key] = Replicates(drawn[(slice(None), *at)], n, moved.mark, "text")
     stack = scores[0].address.stack
     together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}  # by layer and how many heads there are
     for at, label in enumerate(labels):
@@ -398,19 +408,6 @@ def profile_replicates(
             named: Replicates(drawn[:, i], len(values), f"heads {heads}", "head") for i, (named, _) in enumerate(own)
         }
     return found
-
-
-def _exchanged(moved: Exchange, seed: int) -> Iterator[tuple[_Key, Replicates]]:
-    every = np.concatenate([moved.changes, moved.changes.mean(1, keepdims=True)], 1)
-    n, shape = len(every), every.shape[1:]
-    if n < 2:
-        return
-    drawn = drawn_ratios(every.reshape(n, -1), np.ones(n), seed).reshape(-1, *shape)
-    for i, address in enumerate([*moved.addresses, None]):
-        layer, stack = (None, moved.addresses[0].stack) if address is None else (address.layer, address.stack)
-        for (j, kind), (c, component) in product(enumerate(KINDS), enumerate(COMPONENTS)):
-            named = _key(stack, layer, component, EXCHANGED, kind)
-            yield named, Replicates(drawn[:, i, j, c], n, moved.mark, "text")
 
 
 def _key(stack: str, layer: int | None, component: str, measure: str, group: str) -> _Key:
