@@ -266,13 +266,8 @@ def _how(cross: bool, folds: int) -> tuple[str, ...]:
 
 def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
     """What some profiles have besides: checkpoints, an exchange, MLP probes, erasure."""
-    if names := facts.checkpoints:
-        rule = (
-            "A component keeps (or drops) a label from a checkpoint on where from there to the last one the 95 % interval over all heads, "
-            "not corrected for how many there are, lies above (or below) random maps."
-        )
-        said = (*map(str, checkpoint_findings(numbers, names)), rule)
-        yield Section("When it begins", said, (_over_checkpoints(numbers, names),), (_stages(numbers, names),))
+    if facts.checkpoints:
+        yield _checkpoint_section(numbers, facts.checkpoints)
     if found := _exchange(numbers, facts):
         how = (
             "In each layer, one at a time, the queries, keys or values of another text of as many tokens take the place of the text's "
@@ -287,17 +282,7 @@ def _further(numbers: ProfileNumbers, facts: ProfileFacts) -> Iterator[Section]:
         )
         yield Section("With MLP probes", (str(_mlp(numbers)), how))
     if facts.causal_corpus is not None:
-        what = "the output changes by (as a share)" if facts.unit == "share" else "the loss rises by (nats)"
-        how = (
-            f"What a model keeps it need not use. Here each label is erased by LEACE from all heads of a layer's queries, keys or values, "
-            f"so that no linear map finds it there, and {what.partition(' (')[0]} more than with random subspaces of the same rank is "
-            f"measured on {words.several(facts.causal_texts, 'text')} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over "
-            "texts."
-        )
-        alone = tuple(map(str, _erased(numbers, facts, True)))
-        note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
-        said = (how, *map(str, _erased(numbers, facts, False)), *alone, *([note] * bool(alone)))
-        yield Section("Is it used?", said, (_causal(numbers, facts, what),))
+        yield _causal_section(numbers, facts)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> tuple[Finding, ...]:
@@ -365,7 +350,18 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
         if side in sides.values()
     ]
     said = (", ".join(parts) or "neither kept nor dropped over all heads together") + ". "
-    said += _where(numbers, label)
+    found = []  # the layers where a component lies above random maps, or below, by more than the margin and after Holm
+    for word, way in (("above", 1), ("below", -1)):
+        named = []
+        for c in COMPONENTS:
+            gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
+            if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
+                every = "every layer" if len(there) == len(numbers.spots) > 1 else _spoken(there)
+                named.append(f"{c} in {every}")
+        if named:
+            found.append(f"{word} random maps by {MARGIN:g} or more: {', '.join(named)}")
+    none = f"In no layer does a mean over heads lie {MARGIN:g} or more from random maps after Holm. "
+    said += f"{words.capital('; '.join(found))}. " if found else none
     spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).mean) for c in COMPONENTS))
     at = ", ".join(f"{c} {words.number(numbers.value(spot, label, 'accuracy', c))}" for c in COMPONENTS)
     q, v = (words.number(numbers.value(spot, label, "random", c)) for c in ("q", "v"))
@@ -376,24 +372,6 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     if as_used:
         said += f" Of {words.listed(as_used)}, read as attention used them, this may not be by their weights."
     return said
-
-
-def _where(numbers: ProfileNumbers, label: str) -> str:
-    """The layers where a component lies above random maps, or below, by more than the margin and after Holm."""
-    found = []
-    for word, way in (("Above", 1), ("below", -1)):
-        named = []
-        for c in COMPONENTS:
-            gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
-            if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
-                every = "every layer" if len(there) == len(numbers.spots) > 1 else _spoken(there)
-                named.append(f"{c} in {every}")
-        if named:
-            found.append(f"{word} random maps by {MARGIN:g} or more: {', '.join(named)}")
-    if not found:
-        return f"In no layer does a mean over heads lie {MARGIN:g} or more from random maps after Holm. "
-    text = "; ".join(found)
-    return f"{text[0].upper()}{text[1:]}. "
 
 
 def _spoken(spots: Sequence[LayerSpot]) -> str:
@@ -532,7 +510,11 @@ def checkpoint_findings(numbers: ProfileNumbers, names: Sequence[str]) -> Iterat
         yield Finding("profile_checkpoints", said, UNIT, values, title=title, groups=(label,), per="head")
 
 
-def _over_checkpoints(numbers: ProfileNumbers, names: Sequence[str]) -> Figure:
+def _checkpoint_section(numbers: ProfileNumbers, names: Sequence[str]) -> Section:
+    rule = (
+        "A component keeps (or drops) a label from a checkpoint on where from there to the last one the 95 % interval over all heads, "
+        "not corrected for how many there are, lies above (or below) random maps."
+    )
     gains = (
         (c, name, label, gain.mean or 0.0, gain.side != 0)
         for c, (at, name), label in product(COMPONENTS, enumerate(names), numbers.labels)
@@ -542,16 +524,15 @@ def _over_checkpoints(numbers: ProfileNumbers, names: Sequence[str]) -> Figure:
         "Checkpoints downwards, in the order of training: orange keeps more of the label than random maps, violet less. Means over "
         "all heads of all layers, a dot where the 95 % interval leaves 0 out."
     )
-    return label_maps(("profile-checkpoints", "Checkpoints", "Over checkpoints"), caption, gains, UNIT, "checkpoint")
-
-
-def _stages(numbers: ProfileNumbers, names: Sequence[str]) -> Table:
+    titles = ("profile-checkpoints", "Checkpoints", "Over checkpoints")
+    figure = label_maps(titles, caption, gains, UNIT, "checkpoint")
     lines = []
     for label, spot, c in product(numbers.labels, numbers.spots, COMPONENTS):
-        gains = (numbers.stage(at, c, label, spot.layer).mean for at in range(len(names)))
-        lines.append((f"{label}, {spot.layer}, {c}", *(words.number(gain, True, 3) for gain in gains)))
+        stages = (numbers.stage(at, c, label, spot.layer).mean for at in range(len(names)))
+        lines.append((f"{label}, {spot.layer}, {c}", *(words.number(gain, True, 3) for gain in stages)))
     caption = "Accuracy minus random maps, mean over heads, by checkpoint"
-    return Table(("label, layer, component", *names), tuple(lines), caption, wrap=False)
+    table = Table(("label, layer, component", *names), tuple(lines), caption, wrap=False)
+    return Section("When it begins", (*map(str, checkpoint_findings(numbers, names)), rule), (figure,), (table,))
 
 
 def _mlp(numbers: ProfileNumbers) -> Finding:
@@ -618,7 +599,18 @@ def _erased(numbers: ProfileNumbers, facts: ProfileFacts, single: bool) -> Itera
             yield Finding(name, text, facts.unit, tuple(values), title=label, groups=(label,), per="text")
 
 
-def _causal(numbers: ProfileNumbers, facts: ProfileFacts, what: str) -> Figure:
+def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
+    what, n = "the loss rises by (nats)", words.several(facts.causal_texts, "text")
+    if facts.unit == "share":
+        what = "the output changes by (as a share)"
+    how = (
+        f"What a model keeps it need not use. Here each label is erased by LEACE from all heads of a layer's queries, keys or values, "
+        f"so that no linear map finds it there, and {what.partition(' (')[0]} more than with random subspaces of the same rank is "
+        f"measured on {n} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over texts."
+    )
+    alone = tuple(map(str, _erased(numbers, facts, True)))
+    note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
+    text = (how, *map(str, _erased(numbers, facts, False)), *alone, *([note] * bool(alone)))
     rows = (
         (c, str(row.layer), label, row.value, row.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
@@ -630,4 +622,5 @@ def _causal(numbers: ProfileNumbers, facts: ProfileFacts, what: str) -> Figure:
         f"What {what} with a label erased at one layer, minus the mean of random subspaces; a dot where the 95 % interval "
         f"leaves 0 out, {words.sample(facts.causal_texts, 'text')}."
     )
-    return label_maps(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)
+    figure = label_maps(("profile-causal", "Causal twin", "Erasing each label"), caption, rows, facts.unit)
+    return Section("Is it used?", text, (figure,))
