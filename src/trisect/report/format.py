@@ -144,8 +144,6 @@ def by_component(points: Iterable[Point]) -> dict[str, Mean]:
 
 COMPONENT = {"q": "the queries", "k": "the keys", "v": "the values"}
 GROUP = {"q": "q: queries", "k": "k: keys", "v": "v: values"}
-
-
 FEW, NOTHING = 3, 1e-12
 _RUN = re.compile(r"(.+)-s([0-9]+)-[0-9a-f]{8}")  # the id of a study's run
 TRAINED = {
@@ -311,16 +309,12 @@ def why_open(row: ClaimRow) -> str:
 
 
 FEW_TEXTS = 30
-
-
 LOSSES = {
     "causal": "the model's own loss, of each next token",
     "masked": "the model's own loss, of tokens hidden from it",
     "seq2seq": "the model's own loss, of each token of the target",
     "output": "the model's output, since it has no loss",
 }
-
-
 STACKS = {
     "plain": "",
     "enc": "encoder",

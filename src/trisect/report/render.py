@@ -39,7 +39,6 @@ BLOCKS = {"o": OTHER, "attn": Mark("#5B5F97", "square"), "ffn": Mark("#A63D6B", 
 
 # Sentinels: plain colours in the stored files, re-coloured by the page's style sheet for light and dark.
 INK, SOFT, RULE, PAPER, BASELINE = "#1f2328", "#57606a", "#d8dee4", "#ffffff", "#80868b"
-
 VIRIDIS = (
     "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
     "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",

@@ -138,8 +138,6 @@ class Facts:
 
 
 PageBlock = TextBlock | Bullets | Requirements | Picture | Table | Strip | Verdicts | Code | Facts
-
-
 STYLE = Path(__file__).parent / "page.css"
 # buttons that save drawings and their numbers, for pages that draw by themselves
 SAVE = Path(__file__).parent / "save.js"

@@ -79,8 +79,6 @@ EPOCHS = (
     "Of a study's epochs the weights of q, k and v are kept, not whole models: at each epoch they are applied to what the layers of "
     "the final model read."
 )
-
-
 Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what probes found in its layers
 EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, and the weights of its layers' q, k and v
 

@@ -111,7 +111,6 @@ NEIGHBOURS: dict[str, type[pl.DataType]] = {
     "similarity": REAL,
     "place": TEXT,
 }
-
 CATEGORIES = {  # where a name stood: in pretraining, in fine-tuning
     (True, True): "pretraining and fine-tuning",
     (True, False): "pretraining only",

@@ -39,7 +39,6 @@ AFFINE = "with biases"
 ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
-
 Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
 Marks = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
