@@ -164,11 +164,10 @@ def test_every_point_is_the_loss_of_a_model_that_was_edited_by_hand(folders, tmp
 
 def test_summaries_are_those_of_the_curve_and_lie_within_their_intervals(folders, tmp_path):
     result = rewound(folders["masked"], tmp_path, points=11, exact=True, epsilon=0.02, sites=["q@1", "v@1", "k@2"])
-    single = {
-        (r["site"], r["measure"]): r["value"] for r in result.tables["sites"].iter_rows(named=True) if r["at"] is None
-    }
+    rows = result.tables["sites"].filter(pl.col("at").is_null()).select("site", "measure", "value")
+    single = {(site, measure): value for site, measure, value in rows.iter_rows()}
     assert {site for site, _ in single} == {"q@1", "v@1", "k@2"}
-    for site in {site for site, _ in single}:
+    for site in ("q@1", "v@1", "k@2"):
         losses = curve(result, "rewind_loss_nats", site)
         found = criticality(np.array(list(losses)), np.array(list(losses.values())), 0.02)
         assert single[site, "criticality"] == found.score
@@ -185,26 +184,14 @@ def test_summaries_are_those_of_the_curve_and_lie_within_their_intervals(folders
 def test_texts_of_one_article_are_resampled_together(folders, tmp_path):
     """Each text stands four times, as an article of its own, so that texts as units would say far too much."""
     many = [line for line in LINES for _ in range(4)]
-    found = {
-        name: trisect.rewind(
-            folders["fused"],
-            "step0",
-            "step2",
-            Texts(name, lambda: iter(many), articles=(lambda: (i // 4 for i in range(len(many)))) if marks else None),
-            sites=["v@1"],
-            points=3,
-            exact=True,
-            out=tmp_path / name,
-            quiet=True,
-        )
-        for name, marks in (("apart", None), ("together", True))
-    }
-    ends = {
-        name: {
-            r["measure"]: r["value"] for r in one.tables["sites"].filter(pl.col("at").is_null()).iter_rows(named=True)
-        }
-        for name, one in found.items()
-    }
+    marked = {"apart": None, "together": lambda: (i // 4 for i in range(len(many)))}
+    asked = {"sites": ["v@1"], "points": 3, "exact": True, "quiet": True}
+    found, ends = {}, {}
+    for name, articles in marked.items():
+        texts = Texts(name, lambda: iter(many), articles=articles)
+        found[name] = trisect.rewind(folders["fused"], "step0", "step2", texts, out=tmp_path / name, **asked)
+        single = found[name].tables["sites"].filter(pl.col("at").is_null())
+        ends[name] = dict(single.select("measure", "value").iter_rows())
     assert ends["together"]["rewind_area"] == pytest.approx(ends["apart"]["rewind_area"], abs=1e-12)
     apart, together = (of["rewind_area_high"] - of["rewind_area_low"] for of in ends.values())
     assert together > 1.5 * apart

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -294,7 +294,16 @@ def plan_places(
     notes: dict[str, None] = {}
     for site, targets in groups:
         cuts = tuple(dict.fromkeys(cut for t in targets for cut in cuts_of(t, known[t.address])))
-        grown = _grow(site, targets, cuts, serving)
+        units: dict[str, set[int]] = {}
+        for cut in cuts:
+            units.setdefault(cut.parameter, set()).update(cut.units)
+        own = {(t.component, t.address.layer) for t in targets}
+        own |= {  # every component and layer of the stack that these weights serve
+            (t.component, t.address.layer)
+            for t, cut in serving.items()
+            if t.address.stack == targets[0].address.stack and not units.get(cut.parameter, set()).isdisjoint(cut.units)
+        }
+        grown = Site(tuple(c for c, _ in own), tuple(n for _, n in own), site.heads, site.stack)
         if (
             grown.layers != tuple(dict.fromkeys(t.address.layer for t in targets))
             or grown.components != site.components
@@ -305,23 +314,3 @@ def plan_places(
                 notes[f"{t.component} of {t.address} is not a selection of weights alone: {origin.words}."] = None
         places.setdefault(grown, RewoundSite(grown, cuts))
     return list(places.values()), list(notes)
-
-
-def _grow(
-    site: Site,
-    targets: Sequence[SiteTarget],
-    cuts: Sequence[ParameterSlice],
-    serving: Mapping[SiteTarget, ParameterSlice],
-) -> Site:
-    """The site with every component and layer of its stack that its weights serve."""
-    units: dict[str, set[int]] = {}
-    for cut in cuts:
-        units.setdefault(cut.parameter, set()).update(cut.units)
-    stack = targets[0].address.stack
-    own = {(t.component, t.address.layer) for t in targets}
-    own |= {
-        (t.component, t.address.layer)
-        for t, cut in serving.items()
-        if t.address.stack == stack and not units.get(cut.parameter, set()).isdisjoint(cut.units)
-    }
-    return Site(tuple(c for c, _ in own), tuple(n for _, n in own), site.heads, site.stack)

@@ -221,31 +221,10 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         for title, line in zip(titles, kept, strict=True)
         for c, m in line.means.items()
     ]
-    chart = _chart(titles, rows)
-    said = "; ".join(f"{title}: {largest(line)}" for title, line in zip(titles, kept, strict=True))
-    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
-    caption = (
-        "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
-        "intervals, cut at twice the largest number. Only marks of one line are to be compared."
-    )
-    key = tuple(LegendEntry(c, render.mark(c).colour, render.mark(c).shape) for c in COMPONENTS)
-    zero = LegendEntry("nothing", render.BASELINE, None, (5, 3))
-    return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
-
-
-def line_titles(lines: Sequence[Line]) -> list[str]:
-    """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
-    labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
-    names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
-    return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
-
-
-def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.LayerChart:
-    colour, shape = look_of({c: render.mark(c) for c in COMPONENTS})
+    looks = {c: render.mark(c) for c in COMPONENTS}
+    colour, shape = look_of(looks)
     axis = alt.Axis(domain=False, ticks=False, labelLimit=NAMES, grid=True)
-    y = alt.Y(
-        "line:N", sort=list(titles), scale=alt.Scale(domain=list(titles), paddingInner=0.25), title=None, axis=axis
-    )
+    y = alt.Y("line:N", sort=titles, scale=alt.Scale(domain=titles, paddingInner=0.25), title=None, axis=axis)
     offset = alt.YOffset("group:N", scale=alt.Scale(domain=list(COMPONENTS)), sort=list(COMPONENTS))
     reach = [float(str(row[end])) for row in rows for end in ("low", "high", "value") if row[end] is not None]
     scale = alt.Scale(domain=[min(0.0, *reach) - 0.05, max(1.0, *reach) + 0.05], nice=False, clamp=True)
@@ -256,7 +235,23 @@ def _chart(titles: Sequence[str], rows: Sequence[Mapping[str, object]]) -> alt.L
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
         layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
     main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
-    return lay("", *layers, main, width=PLOT, height=ROW * len(titles))
+    chart = lay("", *layers, main, width=PLOT, height=ROW * len(titles))
+    said = "; ".join(f"{title}: {largest(line)}" for title, line in zip(titles, kept, strict=True))
+    panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
+    caption = (
+        "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
+        "intervals, cut at twice the largest number. Only marks of one line are to be compared."
+    )
+    key = tuple(LegendEntry(c, mark.colour, mark.shape) for c, mark in looks.items())
+    zero = LegendEntry("nothing", render.BASELINE, None, (5, 3))
+    return Figure("together", number, "q, k and v by every kind of evidence", caption, (panel,), (*key, zero))
+
+
+def line_titles(lines: Sequence[Line]) -> list[str]:
+    """A short name for each line: its kind, with the label that it is about where lines of its kind have several, else a number."""
+    labels = {t: {x.what.partition(",")[0] for x in lines if x.title == t} for t in {x.title for x in lines}}
+    names = [f"{x.title}, {x.what.partition(',')[0]}" if len(labels[x.title]) > 1 else x.title for x in lines]
+    return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> Section:

@@ -119,20 +119,9 @@ class TranslationRecipe:
         """How it learns from so many pairs; raises SpecError for what no schedule can be."""
         from trisect.hf.small.gpt import Schedule
 
-        steps = math.ceil(pairs / self.batch)
-        decay = self.epochs * steps * self.batch
-        betas = (self.beta1, self.beta2)
-        return Schedule(
-            self.epochs,
-            self.batch,
-            self.rate,
-            self.warmup_steps * self.batch,
-            decay,
-            self.floor,
-            self.weight_decay,
-            betas,
-            self.clip,
-        )
+        decay = self.epochs * math.ceil(pairs / self.batch) * self.batch
+        rates = self.rate, self.warmup_steps * self.batch, decay, self.floor
+        return Schedule(self.epochs, self.batch, *rates, self.weight_decay, (self.beta1, self.beta2), self.clip)
 
     def lecture(self, padding: int) -> Translating:
         """How a pair becomes a loss."""
