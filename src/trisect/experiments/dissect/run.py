@@ -91,11 +91,7 @@ class DissectWork:
     settings: DissectSettings
     machine: Machine
     works: tuple[tuple[DissectStep, Work[Any]], ...]
-
-    @property
-    def name(self) -> str:
-        """That of its default folder."""
-        return "dissect"
+    name: str = "dissect"  # of its default folder
 
     def check(self, folder: Path) -> None:
         """Raise where the folder holds something else, or a part could not go on."""
