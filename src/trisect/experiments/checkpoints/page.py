@@ -247,7 +247,7 @@ def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
     names = [f"{name} ({i})" if revisions.count(name) > 1 else name for i, name in enumerate(revisions)]
     caption = f"{_what(facts)} with one site's weights as they were at each revision, the last on top. {_n(facts)}"
     titled = ("checkpoints-stages", "Figure 3", f"{_say('name', facts).capitalize()} by revision")
-    heights = dict(reversed([*enumerate(names)]))
+    heights = {float(i): names[i] for i in reversed(range(len(names)))}
     heats = _map(
         titled, caption, _cells(sites, f"midstage_{_say('curve', facts)}"), heights, "revision", _say("unit", facts)
     )
