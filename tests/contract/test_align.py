@@ -140,7 +140,7 @@ def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_pat
     trial = files[1]
     chosen = read_json(done.folder / "align.json", "")["chosen"]
     for name, subject in zip(NAMES, barts, strict=True):
-        made = trisect.align(subject, *trial[:2], gold=trial[2], out=tmp_path, quiet=True, draws=DRAWS)
+        made = trisect.align(subject, *trial[:2], gold=trial[2], out=tmp_path / name, quiet=True, draws=DRAWS)
         own = made.tables["measures"]
         for group, layer in chosen[name].items():
             setting, kind = group.lower().split(" by ")

@@ -257,10 +257,8 @@ def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(su
     found = {(r["component"], r["group"]): r["value"] for r in result.tables["measures"].iter_rows(named=True)}
     assert found["k", "zero"] == pytest.approx(found["q", "zero, heads 3-4"], abs=1e-6)
     assert abs(found["q", "zero"] - found["k", "zero"]) > 1e-4
-    assert (
-        trisect.ablate(subjects["grouped"], texts, out=tmp_path, per="head", quiet=True).tables["measures"].height
-        == 2 * (4 + 2 + 2) + 1
-    )
+    heads = trisect.ablate(subjects["grouped"], texts, out=tmp_path / "heads", per="head", quiet=True)
+    assert heads.tables["measures"].height == 2 * (4 + 2 + 2) + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -268,7 +266,7 @@ def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(su
 def test_every_kind_of_model_can_be_ablated_in_every_way(subjects, tmp_path, kind, how):
     texts = Texts("made", lambda: iter(LINES))
     free, held = (
-        trisect.ablate(subjects[kind], texts, out=tmp_path, how=how, hold=h, quiet=True).tables["measures"]
+        trisect.ablate(subjects[kind], texts, out=tmp_path / str(h), how=how, hold=h, quiet=True).tables["measures"]
         for h in (False, True)
     )
     stacks = ("enc", "dec", "cross") if kind == "paired" else ("plain",)

@@ -633,7 +633,7 @@ def test_a_layer_that_failed_its_proof_is_left_out_and_said(tmp_path, pageless):
     # and where a subject tells of such a layer all the same, its shape decides
     made = Made()
     made.projections = lambda: (*Made().projections(), random_projections(3, heads=4, address=Address("plain", 3)))
-    assert set(run(made, tmp_path).tables["measures"]["layer"]) == {1, 2}
+    assert set(run(made, tmp_path / "made").tables["measures"]["layer"]) == {1, 2}
 
 
 def test_the_verdict_and_the_page_name_texts_and_model(tmp_path, pageless):

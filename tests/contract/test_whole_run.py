@@ -98,16 +98,52 @@ def test_a_missing_an_added_and_an_altered_file_are_found(folders):
     assert said == ["claims.parquet is missing.", "extra.parquet is not of this run.", "report.html was altered."]
 
 
-def test_another_run_takes_the_place_of_the_first_as_a_whole(folders, models):
+def test_the_same_question_again_takes_the_place_of_the_first_as_a_whole(folders, models):
     folder = folders / "one"
-    (folder / "notes.txt").write_text("mine")
     old = seen(folder)
-    trisect.norms(models["two"], WORDS, out=folder, quiet=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "report.html").write_text("altered")
+    (folder / "tables" / "measures.parquet").unlink()
+    trisect.norms(models["one"], WORDS, out=folder, quiet=True)
     new = seen(folder)
-    assert RunFolder(folder).manifest()["run"] == RunFolder(folders / "two").manifest()["run"]
     assert new["notes.txt"] == b"mine"
-    assert new["tables/measures.parquet"] != old["tables/measures.parquet"]
+    assert new["report.html"] != b"altered"
+    assert new["tables/measures.parquet"] == old["tables/measures.parquet"]
     assert RunFolder(folder).check() == []
+
+
+def test_another_question_is_refused_and_changes_nothing(folders, models, tmp_path):
+    ablated = tmp_path / "ablated"
+    trisect.ablate(models["one"], WORDS, sites=("q@1",), out=ablated, quiet=True)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "test.txt").write_text(WORDS[0])
+    calls = [
+        (trisect.norms, folders / "one", models["two"], WORDS, {}, "a model with other weights"),
+        (trisect.norms, folders / "one", models["one"], WORDS[:1], {}, "other texts"),
+        (trisect.norms, folders / "one", models["one"], WORDS, {"block": "full"}, "'trisect norms MODEL --text"),
+        (trisect.norms, folders / "one", [models["one"], models["two"]], WORDS, {}, "'trisect norms MODEL --text"),
+        (trisect.ablate, ablated, models["one"], WORDS, {"sites": ("k@1",)}, "--sites q@1"),
+        (trisect.ablate, ablated, models["two"], WORDS, {"sites": ("q@1",)}, "a model with other weights"),
+        (trisect.ablate, ablated, models["one"], [*WORDS, "w1 ."], {"sites": ("q@1",)}, "other texts"),
+    ]
+    for function, folder, model, words, more, differs in calls:
+        before = seen(folder)
+        with pytest.raises(StudyError) as raised:
+            function(model, words, out=folder, quiet=True, **more)
+        assert str(folder) in raised.value.given
+        assert differs in raised.value.known
+        assert "--out" in raised.value.todo
+        assert seen(folder) == before
+    trisect.ablate(models["one"], WORDS, sites=("q@1",), batch=1, out=ablated, quiet=True)
+
+
+def test_other_models_of_the_same_names_are_another_question(models, tmp_path):
+    both, folder = list(models.values()), tmp_path / "both"
+    trisect.similarity(both, out=folder, quiet=True)
+    trisect.similarity(both, out=folder, quiet=True)
+    with pytest.raises(StudyError, match="other weights"):
+        trisect.similarity(both[::-1], out=folder, quiet=True)
 
 
 def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):
@@ -277,7 +313,9 @@ def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_not
     assert RunFolder(folder).command == "norms"
     with pytest.raises(StudyError, match="holds results of 'trisect norms'"):
         trisect.ablate(models["one"], WORDS, out=folder, quiet=True)
-    trisect.norms(models["two"], WORDS, out=folder, quiet=True)
+    with pytest.raises(StudyError, match="other weights"):
+        trisect.norms(models["two"], WORDS, out=folder, quiet=True)
+    trisect.norms(models["one"], WORDS, out=folder, quiet=True)
     assert RunFolder(folder).check() == []
 
 

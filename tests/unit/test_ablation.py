@@ -196,10 +196,11 @@ def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
         ("q", 1, 1), ("q", 1, 2), ("q", 2, 1), ("q", 2, 2), ("v", 2, 1), ("v", 2, 2),
     ]  # fmt: skip
     assert (tmp_path / "figures" / "ablation-heads.svg").exists()
-    several = trisect.ablate(OWN, made(LINES), out=tmp_path, sites=["v@2.h1-2", "v@2"], quiet=True).tables["measures"]
+    out = tmp_path / "several"
+    several = trisect.ablate(OWN, made(LINES), out=out, sites=["v@2.h1-2", "v@2"], quiet=True).tables["measures"]
     assert set(several["group"].drop_nulls()) == {"mean", "mean, heads 1-2"}
     assert several.filter(pl.col("layer") == 2)["value"].n_unique() == 1
-    assert "v@2.h1-2" in (tmp_path / "report.html").read_text()
+    assert "v@2.h1-2" in (out / "report.html").read_text()
 
 
 class Blurred:

@@ -25,6 +25,7 @@ from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
 from trisect.engine.here import Here
+from trisect.lab import command as lab_command
 from trisect.lab import driver, subject
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
@@ -344,7 +345,7 @@ def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
 )
 def test_a_dataset_of_a_hub_is_known_by_its_commit(tmp_path, monkeypatch, before, after, again):
     commits = [before]
-    monkeypatch.setattr(units_run, "revision_of", lambda where: commits[-1])
+    monkeypatch.setattr(lab_command, "revision_of", lambda where: commits[-1])
     out = stopped(tmp_path, monkeypatch, corpus="hf:someone/texts")
     commits.append(after)
     weigh(asked(tmp_path, corpus="hf:someone/texts"), out)
@@ -388,8 +389,10 @@ def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
     out = stopped(tmp_path, monkeypatch)
     weigh(asked(tmp_path, "stone2", "stone1"), out)
     assert measured == []
-    weigh(asked(tmp_path, "stone1", "stone2"), out)
-    assert measured == ["stone1", "stone2"]  # nothing is kept of a run that ended
+    with pytest.raises(StudyError, match="other weights"):
+        weigh(asked(tmp_path, "stone1", "stone2"), out)
+    weigh(asked(tmp_path, "stone2", "stone1"), out)
+    assert measured == ["stone2", "stone1"]  # nothing is kept of a run that ended
 
 
 def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatch):
@@ -405,7 +408,6 @@ def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatc
 
 
 def test_units_that_do_not_say_whose_they_are_are_measured_again(tmp_path, monkeypatch):
-    weigh(asked(tmp_path), tmp_path / "out")
     out = stopped(tmp_path, monkeypatch, grams=4)
     for unit in RunFolder(out).units:
         (unit / MANIFEST).write_text("{")

@@ -449,8 +449,11 @@ def test_page_and_figures_are_made_again_from_what_lies_in_the_folder(ran, tmp_p
 
 def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeypatch, tmp_path):
     monkeypatch.setattr("trisect.lab.driver.write_page", lambda folder, page: folder / "theory.html")
-    given: dict[str, Any] = {"beta": 1, "dim": 6, "keys": 3, "samples": 500, "out": tmp_path, "quiet": True}
-    again, other = (trisect.theory_page("stretched_key_two_heads", seed=s, **given).tables["theory"] for s in (7, 8))
+    given: dict[str, Any] = {"beta": 1, "dim": 6, "keys": 3, "samples": 500, "quiet": True}
+    again, other = (
+        trisect.theory_page("stretched_key_two_heads", seed=seed, out=tmp_path / str(seed), **given).tables["theory"]
+        for seed in (7, 8)
+    )
     assert again.equals(ran.tables["theory"].filter(name="stretched_key_two_heads", beta=1.0))
     assert other["error"].item() != again["error"].item()
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trisect.core.files import Json, digest, digest_place
 from trisect.core.schema import Group, Setting, settings_of
 from trisect.core.subject import Subject, Texts
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
+from trisect.text.hub import is_hub, revision_of, split_name
+from trisect.text.worlds import is_generated
 
 
 def groups_of(settings: Any) -> Iterable[object]:
@@ -80,3 +85,34 @@ def _word(one: Setting, value: Any) -> str:
     if not one.has_path or not Path(value).exists():
         return str(value)
     return one.name.upper() if one.option.argument else Path(value).resolve().name
+
+
+def question_of(words: str, settings: Any, models: Sequence[str], texts: Texts | None) -> dict[str, Json]:
+    """What a run is asked, and on what, as its record notes it: `words` are its command, `models` marks of their weights.
+
+    A command names no path, and leaves out what Python alone has, so that both are marked by their content.
+    """
+    hidden = [one for one in settings_of(type(settings)) if isinstance(one, Setting) and one.name != "batch"]
+    given = {
+        one.name: value for one in hidden if not one.words and (value := getattr(settings, one.name)) != one.default
+    }
+    return {
+        "command": words,
+        "models": [*models],
+        "texts": None if texts is None else [texts.name, texts.fingerprint],
+        "files": [*sorted(place_marks(settings, hub=False).values())],
+        "data": digest(json.dumps(given, sort_keys=True, default=str)) if given else "",
+    }
+
+
+def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
+    """A mark of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
+    named = [d for d in settings_of(type(settings)) if isinstance(d, Setting) and d.has_path]
+    given = (getattr(settings, one.name) for one in named)
+    each = (one for value in given for one in (value if isinstance(value, tuple) else (value,)))
+    values = [one for one in each if isinstance(one, str | Path) and not is_generated(one)]
+    found = {str(value): digest_place(Path(value)) for value in values if not is_hub(value) and Path(value).exists()}
+    for value in map(str, filter(is_hub, values if hub else ())):
+        place = Path(split_name(value)[0])
+        found[value] = digest_place(place) if place.is_dir() else revision_of(value) or secrets.token_hex(16)
+    return found

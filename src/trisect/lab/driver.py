@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +15,12 @@ import polars as pl
 
 from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, StudyError, door
-from trisect.core.files import inside, read_json, write_json
+from trisect.core.files import Json, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
-from trisect.lab.command import command, groups_of
+from trisect.lab.command import command, groups_of, question_of
 from trisect.lab.experiment import Bench, Experiment, Measured, Result, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record_of
@@ -101,22 +102,29 @@ def run(
     out: str | Path | None = None,
     quiet: bool = False,
     links: Sequence[StudyLink] = (),
+    is_part: bool = False,
 ) -> Result[F]:
     """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
 
     Where the settings name several models it is run over them (`lab.units`). `out` is a folder, or the page of an experiment that
-    leaves that alone; the experiment's own default where null. `links` stand above its page. Raises TrisectError before anything
-    is written where settings or inputs are wrong.
+    leaves that alone; the experiment's own default where null. `links` stand above its page. A part of a dissection (`is_part`)
+    lies among its files, and takes the place of whatever that part gave before. Raises TrisectError before anything is written
+    where settings or inputs are wrong, or where the folder holds the answer to another question.
     """
     models = several_models(settings)
     if models is None:
         check_workers(settings)
     over: Experiment[S, Any] = experiment if models is None else OverModels(experiment, models)
-    return _run(over, settings, out, quiet, tuple(links))
+    return _run(over, settings, out, quiet, tuple(links), is_part)
 
 
 def _run(
-    experiment: Experiment[S, F], settings: S, out: str | Path | None, quiet: bool, links: tuple[StudyLink, ...]
+    experiment: Experiment[S, F],
+    settings: S,
+    out: str | Path | None,
+    quiet: bool,
+    links: tuple[StudyLink, ...],
+    is_part: bool,
 ) -> Result[F]:
     if out is not None:  # what can be known before a model is loaded
         check_place(out, bool(experiment.single))
@@ -129,25 +137,29 @@ def _run(
     subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.prepare(settings, machine) if isinstance(experiment, TrainingExperiment) else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
+    if work is not None:
+        with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
+            RunFolder(place).recover()
+            measured = work.measure(Bench(place, machine, subjects, texts))
+            words = measured.command or command(experiment.name, settings, subjects, texts)
+            return conclude(experiment, measured, place, words, time.monotonic() - began, links)
+    one: Experiment[Any, Any] = experiment
+    several = one.models if isinstance(one, OverModels) else None
+    words = command(one.name, settings, subjects, texts, () if several is None else several.words)
     if experiment.single:
         check_page(_page_at(experiment, place), experiment.name, bool(links))
         bench = Bench(_parent(place), machine, subjects, texts)
         measured = experiment.measure(settings, bench)  # a page is written at once
-        words = command(experiment.name, settings, subjects, texts)
         return conclude(experiment, measured, place, words, time.monotonic() - began, links)
-    if work is None:
-        with RunFolder(place).lock(lambda: free_folder(experiment, place)), RunFolder(place).stage() as stage:
-            bench = Bench(stage, machine, subjects, texts, experiment.of, place)
-            measured = experiment.measure(settings, bench)
-            words = command(experiment.name, settings, subjects, texts)
-            done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage)
-            RunFolder(place).remove_units()
-            return done
-    with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
-        RunFolder(place).recover()
-        measured = work.measure(Bench(place, machine, subjects, texts))
-        words = measured.command or command(experiment.name, settings, subjects, texts)
-        return conclude(experiment, measured, place, words, time.monotonic() - began, links)
+    models = one.marks(settings) if isinstance(one, OverModels) else [model.fingerprint for model in subjects]
+    asked = question_of(words, settings, models, texts)
+    check = partial(free_folder, experiment, place, None if is_part else asked)
+    with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
+        bench = Bench(stage, machine, subjects, texts, experiment.of, place)
+        measured = experiment.measure(settings, bench)
+        done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage, asked)
+        RunFolder(place).remove_units()
+        return done
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
@@ -227,10 +239,33 @@ def read(experiment: Experiment[S, F], folder: Path, paths: Mapping[str, Path]) 
     return experiment.returns(folder, tables, report, found, about, paths, experiment.paged, experiment.makes)
 
 
-def free_folder(experiment: Experiment[Any, Any], out: Path) -> None:
-    """Raise StudyError for a folder of a study, of another experiment, or of anything else; this one's own is replaced whole."""
-    if not RunFolder(out).check_command(experiment.name):
-        RunFolder(out).check_empty(f"results of 'trisect {experiment.name}'")
+# what a record's question says of a run, and how a difference in it is named
+PARTS = {"models": "a model with other weights", "texts": "other texts", "files": "other files", "data": "other data"}
+
+
+def free_folder(experiment: Experiment[Any, Any], out: Path, asked: Mapping[str, Json] | None = None) -> None:
+    """Raise StudyError for a folder of a study, of another experiment, of another question (`asked`), or of anything else.
+
+    The answer to the same question is replaced whole.
+    """
+    folder = RunFolder(out)
+    if not folder.check_command(experiment.name):
+        folder.check_empty(f"results of 'trisect {experiment.name}'")
+    if asked is None or folder.latest is None:
+        return
+    staged = folder.latest / experiment.record
+    try:
+        body = read_json(staged if staged.exists() else out / experiment.record, "")
+    except DamagedFileError:  # gone or altered: the same command again is what repairs it
+        return
+    noted = body.get("asked", {"command": body.get("command")})
+    assert isinstance(noted, dict)
+    differ = [f"'{noted['command']}'"] if noted["command"] != asked["command"] else []
+    differ += [words for name, words in PARTS.items() if name in noted and noted[name] != asked[name]]
+    if differ:
+        given = f"{out} was given for results of '{asked['command']}'."
+        known = f"It holds results of {' and of '.join(differ)}, which would be written over."
+        raise StudyError(given, known, "Choose another folder with --out, or remove this one.")
 
 
 def _subjects(experiment: Experiment[Any, Any], settings: Any) -> tuple[Subject, ...]:
@@ -268,11 +303,12 @@ def conclude(
     seconds: float,
     links: tuple[StudyLink, ...] = (),
     stage: Path | None = None,
+    asked: Mapping[str, Json] | None = None,
 ) -> Result[F]:
     """Write everything that a run leaves, from what it measured: tables, record, figures and page, all of them or none.
 
     `links` stand above its page; where none are given, those that the run before had. `stage` is where measuring has put files
-    already; null is an empty one.
+    already; null is an empty one. `asked` is the question that the record notes (`question_of`).
     """
     about = About(
         experiment.name,
@@ -289,8 +325,8 @@ def conclude(
     links = links or measured.links or _noted_links(place / experiment.record)
     if stage is None:
         with RunFolder(place).stage() as fresh:
-            return _landed(experiment, place, fresh, tables, about, measured.paths, links)
-    return _landed(experiment, place, stage, tables, about, measured.paths, links)
+            return _landed(experiment, place, fresh, tables, about, measured.paths, links, asked)
+    return _landed(experiment, place, stage, tables, about, measured.paths, links, asked)
 
 
 def _landed(
@@ -301,6 +337,7 @@ def _landed(
     about: About[F],
     paths: Mapping[str, Path],
     links: tuple[StudyLink, ...],
+    asked: Mapping[str, Json] | None,
 ) -> Result[F]:
     """Stage tables, record, figures and page, and have all of them land together."""
     body = record_of(about)
@@ -308,6 +345,7 @@ def _landed(
     for name, table in tables.items():
         write_table(stage / "tables", name, table, mark)
     noted = {"links": [astuple(link) for link in links]} if links else {}
+    noted |= {} if asked is None else {"asked": asked}
     write_json(stage / experiment.record, body | {"run": mark} | noted)
     done = _shown(experiment, stage, tables, about, paths, links)
     RunFolder(place).commit(stage, experiment.name, mark, experiment.record)

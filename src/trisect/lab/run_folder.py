@@ -86,13 +86,18 @@ class RunFolder:
         return body
 
     @property
-    def command(self) -> str:
-        """The experiment whose run lies there, or was staged whole and has not landed to its end; empty where there is none."""
+    def latest(self) -> Path | None:
+        """Where its run lies: here, or staged whole where it has not landed to its end; None where there is none."""
         for place in (*self._made("run"), self.path):
             with suppress(DamagedFileError):  # half of a run, or a list of files that is not ours
-                if RunFolder(place).has_run:
-                    return str(RunFolder(place).manifest()["experiment"])
-        return ""
+                if RunFolder(place).has_run and RunFolder(place).manifest():
+                    return place
+        return None
+
+    @property
+    def command(self) -> str:
+        """The experiment whose run lies there (`latest`); empty where there is none."""
+        return "" if (place := self.latest) is None else RunFolder(place).manifest()["experiment"]
 
     def check_command(self, command: str) -> bool:
         """Whether it holds a run or units of that command; raises StudyError where it is a study's or another's."""

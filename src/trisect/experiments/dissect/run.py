@@ -249,7 +249,7 @@ class Runner:
         ways = (way for _, models in self.pages for way in models.values())
         page = next((way for way in ways if PurePosixPath(way).parent.as_posix() == step.place), "")
         place, links = self.out / step.place, links_from(self.pages, page)
-        result = driver.run(step.experiment, step.settings, place, self.machine.quiet, links)
+        result = driver.run(step.experiment, step.settings, place, self.machine.quiet, links, is_part=True)
         self._write(step, key, {name: os.path.relpath(path, self.out) for name, path in result.paths.items()})
         return result
 

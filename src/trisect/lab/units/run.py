@@ -18,12 +18,11 @@ import polars as pl
 
 from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError
-from trisect.core.files import digest, digest_place
+from trisect.core.files import digest
 from trisect.core.finding import About, Finding
-from trisect.core.schema import Setting, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
-from trisect.lab.command import command
+from trisect.lab.command import place_marks
 from trisect.lab.experiment import Bench, Experiment, Measured
 from trisect.lab.inputs import ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
@@ -51,8 +50,6 @@ from trisect.lab.units.settings import MODELS, SeveralModels, UnitsFacts, UnitsR
 from trisect.lab.versions import code_mark, versions
 from trisect.report.format import slug
 from trisect.report.sheet import Sheet
-from trisect.text.hub import is_hub, revision_of, split_name
-from trisect.text.worlds import is_generated
 
 # of a configuration: no shape follows from it
 NO_PART = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
@@ -122,8 +119,17 @@ class OverModels(Experiment[Any, UnitsFacts]):
         return UnitsResult
 
     def check(self, settings: Any) -> None:
-        """As the single model's own."""
+        """As the single model's own, then that every model can be opened, as far as no weights are read."""
         self.one.check(settings)
+        if self.models is not None:
+            check_models(self.models, settings)
+
+    def marks(self, settings: Any) -> list[str]:
+        """A mark of every model's weights, before any is opened; empty where nobody can mark them."""
+        assert self.models is not None
+        source = getattr(settings, self.models.group)
+        own = (replace(source, model=model) for model in self.models.models)
+        return [one.model.fingerprint if isinstance(one.model, Subject) else weights_mark(settings, one) for one in own]
 
     def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and what they have in common."""
@@ -137,6 +143,26 @@ class OverModels(Experiment[Any, UnitsFacts]):
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
         """The page of several models, which is the same for every experiment."""
         return page.page(tables, about)
+
+
+def check_models(several: SeveralModels, settings: Any) -> None:
+    """Raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read.
+
+    A model that is wrong is met before the first is measured.
+    """
+    options, seen = getattr(settings, several.group).fetched(), []
+    if _workers(settings).away and (here := [m for m in several.models if not isinstance(m, str | Path)]):
+        given = f"{_workers(settings).given} was given with {name_before(here[0])}, which is in memory."
+        known = "Another process opens a model from its files."
+        raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
+    for model, word in zip(several.models, several.words, strict=True):
+        check_there(model, **options)
+        own = model.fingerprint if isinstance(model, Subject) else None
+        name, files = (model.name, ()) if isinstance(model, Subject) else (_name(model, word), weight_files(model))
+        for before, mark, others in seen:
+            if (own is not None and own == mark) or _same(files, others):
+                raise _twice(name, before)
+        seen.append((name, own, files))
 
 
 @dataclass(frozen=True)
@@ -153,7 +179,6 @@ class UnitsMeasure:
         anything, and have no test over them. A finished model is a unit of the folder until all are, so that a call after one
         that was stopped goes on with the next. Raises ModelError where two models have the same weights.
         """
-        self._check_all(settings)
         folder = RunFolder(bench.home or bench.folder)
         places = self._measure_all(self._units(settings), settings, bench, folder)
         done = [self._read(unit, place, bench) for unit, place in places.items()]
@@ -174,29 +199,9 @@ class UnitsMeasure:
 
         judged = judge if claims and self.models.kind == MODELS else None
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
-        words = command(self.one.name, settings, (), bench.given_texts, self.models.words)
         family = done[0].family if claims else None
         notes = (*notes_by_model(done), *_machines([read_unit_data(place)["made_on"] for place in places.values()]))
-        return Measured(named, facts, notes, judged, family, packages=packages, command=words)
-
-    def _check_all(self, settings: Any) -> None:
-        """Raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read.
-
-        A model that is wrong is met before the first is measured.
-        """
-        options, seen = getattr(settings, self.models.group).fetched(), []
-        if _workers(settings).away and (here := [m for m in self.models.models if not isinstance(m, str | Path)]):
-            given = f"{_workers(settings).given} was given with {name_before(here[0])}, which is in memory."
-            known = "Another process opens a model from its files."
-            raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
-        for model, word in zip(self.models.models, self.models.words, strict=True):
-            check_there(model, **options)
-            own = model.fingerprint if isinstance(model, Subject) else None
-            name, files = (model.name, ()) if isinstance(model, Subject) else (_name(model, word), weight_files(model))
-            for before, mark, others in seen:
-                if (own is not None and own == mark) or _same(files, others):
-                    raise _twice(name, before)
-            seen.append((name, own, files))
+        return Measured(named, facts, notes, judged, family, packages=packages)
 
     def _units(self, settings: Any) -> tuple[AskedUnit, ...]:
         """The models in their order, each with a name that none before it has."""
@@ -306,17 +311,6 @@ def weights_mark(settings: Any, source: ModelSource) -> str:
         if earlier := checkpoints_mark(source.model, names, source.remote_code):
             return digest(f"{own}\n{earlier}")
     return ""
-
-
-def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
-    """A mark of every file, folder and (with `hub`) dataset that a setting names; of a dataset on a hub its commit."""
-    named = [d for d in settings_of(type(settings)) if isinstance(d, Setting) and d.has_path]
-    values = [value for one in named if (value := getattr(settings, one.name)) is not None and not is_generated(value)]
-    found = {str(value): digest_place(Path(value)) for value in values if not is_hub(value) and Path(value).exists()}
-    for value in map(str, filter(is_hub, values if hub else ())):
-        place = Path(split_name(value)[0])
-        found[value] = digest_place(place) if place.is_dir() else revision_of(value) or secrets.token_hex(16)
-    return found
 
 
 def check_same(settings: Any, before: Mapping[str, str]) -> None:
