@@ -23,7 +23,6 @@ from trisect.text.sources import open_corpus
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
-    from trisect.claims import ListedPart
     from trisect.experiments.explore.page import Framed
     from trisect.hf.load import Pretrained
     from trisect.hf.verify.proof import Proof
@@ -286,7 +285,7 @@ def _path_of(error: StudyError) -> str:
     return re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.given)[0]
 
 
-def list_claims() -> list[ListedPart]:
+def list_claims() -> list[dict[str, Any]]:
     """Every claim, part, margin and reason, as fixed before any data."""
     from trisect import claims
     from trisect.report.notebook import Listing

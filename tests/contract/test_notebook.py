@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from collections import Counter
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -45,7 +46,7 @@ def assert_alone(html):
 
 def test_a_verdict_shows_effect_interval_and_margin(tables):
     found = notebook.verdicts(tables["claims"])
-    assert list(found) == [f"A-{n}" for n in range(1, 15)]
+    assert list(found) == [f"A-{n}" for n in range(1, 16)]
     one, wholes = found["A-1"], tables["claims"].filter(pl.col("part").is_null())
     row = wholes.filter(claim="A-1").row(0, named=True)
     assert (one.id, one.verdict, one.effect, one.margin) == ("A-1", "supported", row["effect"], 0.02)
@@ -61,7 +62,7 @@ def test_a_verdict_shows_effect_interval_and_margin(tables):
     assert html.count('class="forest"') == 2
     assert str(one) == "A-1 supported: Removing part of speech from the keys of layer 1 makes the model over-fit."
     assert_alone(found._repr_html_())
-    assert found._repr_html_().count('class="claim"') == 14 == len(repr(found).splitlines())
+    assert found._repr_html_().count('class="claim"') == 15 == len(repr(found).splitlines())
 
 
 def test_words_take_the_colour_of_the_page_around_them(tables):
@@ -79,10 +80,9 @@ def test_a_study_in_short(tables):
     assert re.search(rf"Runs {tables['runs'].height} finished", said.replace("\u202f", ""))
     assert re.search(r"Before any verdict holds: the baseline beats the unigram loss \(\+\d", said)
     assert "attention is in use" in said
-    counts: dict[str, int] = dict.fromkeys(("supported", "refuted", "inconclusive"), 0)
-    for verdict in notebook.verdicts(tables["claims"]).values():
-        counts[verdict.verdict] += 1
-    assert "{supported} supported, {refuted} refuted and {inconclusive} inconclusive".format(**counts) in said
+    counts = Counter(verdict.verdict for verdict in notebook.verdicts(tables["claims"]).values())
+    listed = [f"{counts[verdict]} {verdict}" for verdict in ("supported", "refuted", "inconclusive", "not tested")]
+    assert f"{', '.join(listed[:3])} and {listed[3]}" in said
     assert said.endswith("Report out/report.html")
     lost = tables["runs"].with_columns(
         status=pl.when(pl.col("edit") == "none").then(pl.lit("diverged")).otherwise("status")
@@ -98,10 +98,7 @@ def test_everything_that_comes_from_outside_is_escaped(tables):
     shown = [
         result.study(tables, strange, Path(NASTY)),
         notebook.verdicts(named)._repr_html_(),
-        notebook.Listing(
-            claims.ListedPart(**{**r, "sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY})
-            for r in claims.listing()
-        ),
+        notebook.Listing({**r, "sentence": NASTY, "reason": NASTY, "claim_sentence": NASTY} for r in claims.listing()),
         Claim("A-0", NASTY, NASTY, ()),
         notebook.trouble(trisect.TrisectError(NASTY, NASTY, NASTY)),
     ]

@@ -17,7 +17,6 @@ from trisect.core.tables import frame
 from trisect.experiments.recall import rows as recall_rows
 from trisect.experiments.recall.rows import COVERAGES, RISKS
 from trisect.measure.recall import threshold
-from trisect.papers import recall
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import percentile_interval
 
@@ -331,19 +330,6 @@ def test_neighbours_of_every_kind_with_their_places():
     assert set(found["model"]) == {"pretrained"}
     assert recall_rows.neighbours(["Solo"], {}).is_empty()
     assert set(recall_rows.neighbours(["Ada Rask"], known)["match"]) == {"n-grams", "last name"}
-
-
-def test_recalls_claims_are_those_of_the_table():
-    bounds = [[(p.direction, p.bound) for p in c.deciding()] for c in recall.CLAIMS]
-    assert bounds == [
-        [("below", 0.10), ("below", 0.02), ("above", 0.10)],
-        [("within", 0.10)],
-        [("within", 0.10)],
-        [("above", 0.0)],
-    ]
-    assert [c.id for c in recall.CLAIMS] == ["B-1", "B-2", "B-3", "B-4"]
-    assert (recall.SOURCE.key, recall.SOURCE.unit) == ("recall", "name")
-    assert all(p.reason.endswith(".") for c in recall.CLAIMS for p in c.parts)
 
 
 def test_statistics_of_fewer_units_count_with_their_own():

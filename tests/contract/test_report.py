@@ -579,7 +579,7 @@ def test_the_forest_plot_draws_interval_margin_and_claimed_side():
 
 def test_every_claim_has_a_card(study):
     tables, _ = study
-    assert [c.id for c in cards.cards(tables["claims"])] == [f"A-{n}" for n in range(1, 15)]
+    assert [c.id for c in cards.cards(tables["claims"])] == [f"A-{n}" for n in range(1, 16)]
 
 
 def test_ids_are_renamed_in_order_and_numbers_shortened():

@@ -170,7 +170,7 @@ def test_a_layers_tally_equals_the_sums_written_out(seed, causal, block):
         f = np.stack([lengths[b, :, j] for b, i, j in zip(*pairs, strict=True)] or [np.zeros(4)])
         if len(pairs[0]) > 2:
             want = spearman(a.T.astype(np.float32).ravel(), f.T.astype(np.float32).ravel())
-            found = model.cancel.ranks[c].estimate().value[0]
+            found = model.cancel[c].estimate().value[0]
             assert found == pytest.approx(want, abs=0.02)  # 64 bins of up to 288 pairs
     np.testing.assert_allclose(layer.mixing.rows[rows, 1], mixing_ratio(trace, "full").sum(1), rtol=1e-11, atol=1e-11)
     np.testing.assert_array_equal(layer.queries.rows[rows], trace.query_real.sum(1))

@@ -21,7 +21,6 @@ from trisect.hf.load import Pretrained, load
 from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
 from trisect.hf.small.translator import learn_tokenizer
 from trisect.measure.alignment import aer, error_rates, gold_of
-from trisect.papers.norms import ALIGNMENT
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import CrossedBootstrap
 from trisect.text.bitext import SentencePair
@@ -383,12 +382,6 @@ def test_best_layers_are_chosen_for_weights_and_norms_apart():
 def test_lengths_are_grouped_by_the_longer_side():
     found = buckets(np.array([1, 10, 11, 30, 31, 99]))
     assert {most: which.tolist() for most, which in found.items()} == {10.0: [0, 1], 15.0: [2], 30.0: [3], None: [4, 5]}
-
-
-def test_the_claim_is_its_own_source_over_models_in_the_family_of_five():
-    assert (ALIGNMENT.key, ALIGNMENT.unit, ALIGNMENT.family) == ("alignment", "model", 5)
-    (part,) = ALIGNMENT.claims[0].deciding()
-    assert "AER by norms less AER by weights, mean over layers (AWI" in part.sentence
 
 
 def test_shown_pairs_follow_the_rule():

@@ -15,7 +15,7 @@ from trisect import claims
 from trisect.claims import models
 from trisect.claims.models import judge_sampled
 from trisect.core.claim import Claim, Combination, Part, Source, Statistic
-from trisect.papers import SOURCES, norms
+from trisect.papers import SOURCES
 from trisect.report.cards import cards
 from trisect.stats.bootstrap import percentile_interval, percentile_test
 from trisect.stats.paired import summary, t_interval, t_test
@@ -166,18 +166,6 @@ def test_undecided_says_how_many_texts_would_decide():
         350 < needed < 450
     )  # at z = 1 with 100 texts, z = 1.96 takes 100 · 1.96² = 384; the counts go in steps of 2 %
     assert table["spread"][0] == pytest.approx(1.0, rel=0.01)
-
-
-def test_norms_claims_are_those_of_the_table():
-    bounds = [[(p.direction, p.bound) for p in c.deciding()] for c in norms.CLAIMS]
-    assert bounds == [
-        [("above", 0.10)],
-        [("above", 0.05)],
-        [("below", -0.10), ("below", 0.0)],
-        [("above", 0.10), ("within", 0.20)],
-    ]
-    assert norms.SOURCE.unit == "text"
-    assert all(p.reason.endswith(".") for c in norms.CLAIMS for p in c.parts)
 
 
 def test_studies_judge_only_claims_about_training(monkeypatch):

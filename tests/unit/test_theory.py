@@ -157,8 +157,7 @@ def test_neither_the_last_line_nor_the_swap_gives_what_is_wanted():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf])
 def test_beta_is_a_positive_number(name, beta):
-    said = refusal(CONSTRUCTIONS[name], beta=beta)
-    assert said == f"beta {beta} was given.\n  It stretches the query, and is a positive number.\n  Use for example 10."
+    assert f"beta {beta}" in refusal(CONSTRUCTIONS[name], beta=beta)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +176,8 @@ def test_beta_is_a_positive_number(name, beta):
 )
 def test_logits_beyond_the_bound_are_refused_with_the_bound(call, size):
     said = refusal(call)
-    assert said.startswith(f"A logit of size {size}")
-    assert "Logits up to 1e+300 in size are computed" in said
-    assert said.endswith("Use a smaller beta, or smaller inputs.")
+    assert f"size {size}" in said
+    assert "1e+300" in said
 
 
 @pytest.mark.parametrize("name", ["copying", "average", "random_keys_one_head"])
@@ -192,74 +190,35 @@ def test_logits_up_to_the_bound_are_computed(name):
 
 @pytest.mark.parametrize("name", NAMES[:6])
 def test_a_dimension_too_small_for_orthogonal_keys_is_refused(name):
-    said = refusal(CONSTRUCTIONS[name], dim=7, keys=8)
-    assert said == (
-        "dim 7 was given with 8 orthogonal keys.\n  R^7 has no more than 7 vectors that are orthogonal to each other.\n"
-        "  Use a dim of 8 or more, or fewer keys."
-    )
+    assert "dim 7 was given with 8 orthogonal keys" in refusal(CONSTRUCTIONS[name], dim=7, keys=8)
     assert CONSTRUCTIONS[name](dim=8, keys=8, **({"samples": 10} if name in SAMPLED else {})).settings["dim"] == 8
 
 
 @pytest.mark.parametrize("name", NAMES[6:])
 def test_a_dimension_too_small_for_four_orthogonal_vectors_is_refused(name):
-    said = refusal(CONSTRUCTIONS[name], dim=3)
-    assert said == (
-        "dim 3 was given with 4 orthogonal vectors u_a, u_b, u_c, u_d.\n"
-        "  R^3 has no more than 3 vectors that are orthogonal to each other.\n  Use a dim of 4 or more."
-    )
+    assert "dim 3 was given with 4 orthogonal vectors" in refusal(CONSTRUCTIONS[name], dim=3)
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: theory.average(keys=1), ("keys 1 was given.", "needs 2 or more", "Use for example 8.")),
-        (lambda: theory.copying(target=9), ("target 9 was given.", "There are 8 keys.", "from 1 to 8")),
-        (lambda: theory.copying(target=0), ("target 0 was given.", "There are 8 keys.", "from 1 to 8")),
-        (
-            lambda: theory.random_keys_one_head(variance=-1.0),
-            ("variance -1.0 was given.", "It is α, 0 or more.", "1e-4"),
-        ),
-        (
-            lambda: theory.random_keys_two_heads(samples=1),
-            ("samples 1 was given.", "A spread needs 2 or more.", "100000"),
-        ),
+        (lambda: theory.average(keys=1), ("keys 1", "2 or more", "8")),
+        (lambda: theory.copying(target=9), ("target 9", "8 keys", "1 to 8")),
+        (lambda: theory.copying(target=0), ("target 0", "8 keys", "1 to 8")),
+        (lambda: theory.random_keys_one_head(variance=-1.0), ("variance -1.0", "0 or more", "1e-4")),
+        (lambda: theory.random_keys_two_heads(samples=1), ("samples 1", "2 or more", "100000")),
         (
             lambda: theory.random_keys_two_heads(draws=KeyDraws(np.zeros(3), np.zeros((3, 2, 2)))),
-            ("Draws of shapes (3,) and (3, 2, 2) were given.", "There are 8 keys.", "(S,) and (S, 8, 2)"),
+            ("shapes (3,) and (3, 2, 2)", "8 keys", "(S,) and (S, 8, 2)"),
         ),
-        (
-            lambda: theory.average(values=np.zeros((3, 16))),
-            (
-                "Values of shape (3, 16) were given.",
-                "There are 8 keys in dimension 16.",
-                "Give finite numbers [8, 16].",
-            ),
-        ),
-        (
-            lambda: theory.average(values=np.full((8, 16), np.inf)),
-            ("Values of shape (8, 16) with numbers that are not finite were given.", "8 keys", "finite numbers"),
-        ),
-        (
-            lambda: theory.identity_attention(add_c=math.nan),
-            ("add_c nan and add_d 0.0 were given.", "multiples of u_c and u_d", "finite numbers"),
-        ),
-        (
-            lambda: theory.identity_attention(add_d=math.inf),
-            ("add_c 0.0 and add_d inf were given.", "multiples of u_c and u_d", "finite numbers"),
-        ),
-        (lambda: theory.key_query_value(beta=1e-60), ("beta 1e-60 was given.", "β is a length", "1e-50 to 1e50")),
-        (
-            lambda: theory.solve([[1.0]], [[1.0], [2.0]]),
-            ("Words of shape (1, 1) and wanted outputs of shape (2, 1) were given.", "a row for each word", "same N"),
-        ),
-        (
-            lambda: theory.solve([[math.nan]], [[1.0]]),
-            ("that are not finite were given.", "a whole row of NaN", "Replace the other NaN"),
-        ),
-        (
-            lambda: theory.solve([[1.0]], [[1.0, math.nan]]),
-            ("that are not finite were given.", "a whole row of NaN", "Replace the other NaN"),
-        ),
+        (lambda: theory.average(values=np.zeros((3, 16))), ("shape (3, 16)", "8 keys in dimension 16", "[8, 16]")),
+        (lambda: theory.average(values=np.full((8, 16), np.inf)), ("not finite", "8 keys", "finite numbers")),
+        (lambda: theory.identity_attention(add_c=math.nan), ("add_c nan and add_d 0.0", "u_c and u_d", "finite")),
+        (lambda: theory.identity_attention(add_d=math.inf), ("add_c 0.0 and add_d inf", "u_c and u_d", "finite")),
+        (lambda: theory.key_query_value(beta=1e-60), ("beta 1e-60", "β is a length", "1e-50 to 1e50")),
+        (lambda: theory.solve([[1.0]], [[1.0], [2.0]]), ("(1, 1)", "a row for each word", "same N")),
+        (lambda: theory.solve([[math.nan]], [[1.0]]), ("not finite", "a whole row of NaN", "the other NaN")),
+        (lambda: theory.solve([[1.0]], [[1.0, math.nan]]), ("not finite", "a whole row of NaN", "the other NaN")),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_three_parts(call, said):
@@ -460,8 +419,7 @@ def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeyp
 
 def test_an_unknown_name_and_a_place_that_cannot_be_written_are_refused(tmp_path):
     said = refusal(trisect.theory_page, ("copyng",), out=tmp_path / "out")
-    first = "Unknown construction 'copyng'; did you mean 'copying'?"
-    assert said == f"{first}\n  There are {', '.join(NAMES)}.\n  Name one of these, or none for all."
+    assert all(name in said for name in ("'copyng'", "did you mean 'copying'", *NAMES))
     assert not (tmp_path / "out").exists()
     refusal(trisect.theory_page, ("copying",), beta=(1.0, -1.0), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

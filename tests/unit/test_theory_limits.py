@@ -93,21 +93,13 @@ def test_what_is_no_table_of_numbers_is_refused(given):
         ("inputs", lambda: theory.solve(given, [[1.0]])),
         ("outputs", lambda: theory.solve([[1.0]], given)),
     ):
-        said = refusal(call)
-        assert said[0].startswith(f"{name} that are no table of numbers were given: ")
-        assert said[1:] == [
-            "Words and wanted outputs are real numbers, in rows of one length.",
-            "Give lists of floats, or float arrays.",
-        ]
+        assert refusal(call)[0].startswith(f"{name} that are no table of numbers")
 
 
 def test_matrices_beyond_floats_are_refused():
     said = refusal(lambda: theory.solve([[1e-200, 0], [0, 1e-200]], [[1e200], [1.5]]))
-    assert said == [
-        "Words up to 1e-200 and wanted outputs up to 1e+200 in size were given.",
-        "The matrices between them would have numbers beyond float64.",
-        "Give words and wanted outputs in units that make them nearer to 1.",
-    ]
+    assert "1e-200" in said[0]
+    assert "1e+200" in said[0]
 
 
 def test_a_rank_is_counted_exactly_where_floats_do_not_find_it_full():
@@ -129,51 +121,36 @@ def test_a_rank_that_would_take_long_is_bounded_by_the_shape(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "given"),
+    ("call", "given", "known"),
     [
-        (lambda: theory.copying(dim=16.0), "dim 16.0"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.average(keys=2.5), "keys 2.5"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.copying(target=1.0), "target 1.0"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.random_keys_one_head(samples=1e5), "samples 100000.0"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.key_query_value(dim="4"), "dim '4'"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.copying(dim=16.0), "dim 16.0", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.average(keys=2.5), "keys 2.5", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.copying(target=1.0), "target 1.0", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.random_keys_one_head(samples=1e5), "samples 100000.0", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.key_query_value(dim="4"), "dim '4'", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.copying(beta="3"), "beta '3'", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.random_keys_two_heads(variance="0"), "variance '0'", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.identity_attention(add_c=None), "add_c None", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.identity_attention(add_d="1"), "add_d '1'", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.solve([[1.0]], [[1.0]], beta=1j), "beta 1j", "a number"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: theory.average(keys=100_000, dim=100_000),
+            "dim 100000 was given with 100000 orthogonal keys",
+            "10,000,000",
+        ),
+        (lambda: theory.identity_attention(dim=100_000), "dim 100000", "10,000,000"),
+        (lambda: theory.random_keys_one_head(samples=10**12), "samples 1000000000000", "100,000,000"),
     ],
 )
-def test_whole_numbers_are_whole(call, given):
-    name = given.split()[0]
-    assert refusal(call) == [f"{given} was given.", "It is a whole number.", f"Give {name} without a point or quotes."]
+def test_arguments_of_another_kind_or_too_large_for_memory_are_refused(call, given, known):
+    said = refusal(call)
+    assert given in said[0]
+    assert known in said[1]
 
 
-@pytest.mark.parametrize(
-    ("call", "given"),
-    [
-        (lambda: theory.copying(beta="3"), "beta '3'"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.random_keys_two_heads(variance="0"), "variance '0'"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.identity_attention(add_c=None), "add_c None"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.identity_attention(add_d="1"), "add_d '1'"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.solve([[1.0]], [[1.0]], beta=1j), "beta 1j"),  # pyright: ignore[reportArgumentType]
-    ],
-)
-def test_numbers_are_numbers(call, given):
-    name = given.split()[0]
-    assert refusal(call) == [f"{given} was given.", "It is a number.", f"Give {name} as a number, not as text."]
-    assert theory.copying(beta=np.float32(2), dim=np.int64(8)).settings == {"beta": 2, "dim": 8, "keys": 8, "target": 1}  # pyright: ignore[reportArgumentType]
-
-
-def test_tables_too_large_for_memory_are_refused():
-    assert refusal(lambda: theory.average(keys=100_000, dim=100_000)) == [
-        "dim 100000 was given with 100000 orthogonal keys.",
-        "That needs tables of 100000 × 100000 numbers; up to 10,000,000 are computed.",
-        "Use a smaller dim, or fewer keys.",
-    ]
-    assert refusal(lambda: theory.identity_attention(dim=100_000))[1:] == [
-        "That needs tables of 100000 × 100000 numbers; up to 10,000,000 are computed.",
-        "Use a smaller dim.",
-    ]
-    assert refusal(lambda: theory.random_keys_one_head(samples=10**12)) == [
-        "samples 1000000000000 was given.",
-        "Two numbers of each are kept; up to 100,000,000 samples are computed.",
-        "Use for example 100000.",
-    ]
+def test_numbers_of_numpy_are_numbers():
+    found = theory.copying(beta=np.float32(2), dim=np.int64(8))  # pyright: ignore[reportArgumentType]
+    assert found.settings == {"beta": 2, "dim": 8, "keys": 8, "target": 1}
 
 
 def test_a_run_refuses_what_is_no_seed(tmp_path):
@@ -183,18 +160,18 @@ def test_a_run_refuses_what_is_no_seed(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_default_that_leaves_no_room_is_called_a_default(tmp_path):
-    assert refusal(lambda: trisect.theory_page(("average",), keys=20, out=tmp_path / "out")) == [
-        "keys 20 was given, and no dim.",
-        "average has dim 16 by default, and R^16 no 20 orthogonal keys.",
-        "Give also a dim of 20 or more, or fewer keys.",
-    ]
-    assert refusal(lambda: trisect.theory_page(("copying",), dim=4, out=tmp_path / "out")) == [
-        "dim 4 was given, and no keys.",
-        "copying has keys 8 by default, and R^4 no 8 orthogonal keys.",
-        "Give also keys of 4 or fewer, or a larger dim.",
-    ]
-    assert refusal(lambda: trisect.theory_page(("copying",), keys=1, out=tmp_path / "out"))[0] == "keys 1 was given."
+@pytest.mark.parametrize(
+    ("name", "given", "first", "known"),
+    [
+        ("average", {"keys": 20}, "keys 20 was given, and no dim", "dim 16 by default"),
+        ("copying", {"dim": 4}, "dim 4 was given, and no keys", "keys 8 by default"),
+        ("copying", {"keys": 1}, "keys 1 was given", "2 or more"),
+    ],
+)
+def test_a_default_that_leaves_no_room_is_called_a_default(name, given, first, known, tmp_path):
+    said = refusal(lambda: trisect.theory_page((name,), out=tmp_path / "out", **given))
+    assert first in said[0]
+    assert known in said[1]
 
 
 # --- results ---

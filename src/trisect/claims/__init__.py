@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing_extensions import TypedDict
+from typing import Any
 
 from trisect.claims.evidence import MARGIN, Check, preconditions
 from trisect.claims.models import LEAST, judge_sampled
@@ -26,29 +26,10 @@ __all__ = [
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
 
 
-class ListedPart(TypedDict):
-    """One part of one claim as plain data; `effect` is the effect's own fields with its kind."""
-
-    source: str
-    revision: int
-    beside: int
-    citation: str
-    claim: str
-    claim_sentence: str
-    where: str
-    part: str
-    sentence: str
-    direction: str
-    bound: float
-    margin: float
-    unit: str
-    reason: str
-    decides: bool
-    effect: object
-
-
-def listing(unit: str | None = None) -> list[ListedPart]:
+def listing(unit: str | None = None) -> list[dict[str, Any]]:
     """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation.
+
+    `effect` is the effect's own fields with its kind.
 
     `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'name', 'sentence', 'head'; null
     keeps all.

@@ -422,7 +422,13 @@ def _read_measures(
         curves = [run.curves[effect.split] for run in runs if run is not None and effect.split in run.curves]
         if len(curves) < 2 or len(curves[0]) != len(curves[1]):
             return None
-        x, y = map(_stretched, curves) if curves_of.standardised else curves
+        if curves_of.standardised:  # between 0 (the lowest) and 1; a flat one never came down, so it is 1 throughout
+            ends = [(curve.min(), curve.max()) for curve in curves]
+            curves = [
+                (curve - low) / (high - low) if high > low else np.ones_like(curve)
+                for curve, (low, high) in zip(curves, ends, strict=True)
+            ]
+        x, y = curves
         return EffectReading(float(np.mean(np.abs(x - y)[1:])), frozenset(run.run for run in runs if run is not None))
 
     if isinstance(effect, CurveDistance):
@@ -440,12 +446,6 @@ def _read_measures(
     else:
         return None
     return _mean(None if value is None else EffectReading(value, ids) for value in shown)
-
-
-def _stretched(curve: LossCurve) -> LossCurve:
-    """The curve between 0 (its lowest) and 1 (its highest); a flat one never came down, so it is 1 throughout."""
-    low, high = curve.min(), curve.max()
-    return (curve - low) / (high - low) if high > low else np.ones_like(curve)
 
 
 def _mean(readings: Iterable[EffectReading | None]) -> EffectReading | None:

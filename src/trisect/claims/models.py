@@ -247,17 +247,15 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             why = f"in {reasons.count(reasons[0])} of {len(of)} models: {reasons[0]}" if values and reasons else None
             return values, why, any(row["p"] is not None and row["spread"] is None for row in of)
 
-        rows += [row | {"over": "model"} | _why_missing(row, claims) for row in _judged(source, read, about)]
+        for row in _judged(source, read, about):
+            rows.append(row | {"over": "model"})
+            if row["reason"] == NOT_MEASURED:  # where all models say the same reason for it, that stands there
+                same = [
+                    pl.col(name).eq_missing(pl.lit(row.get(name), pl.String)) for name in ("source", "claim", "part")
+                ]
+                reasons = {reason for one in claims for reason in one.filter(*same)["reason"]}
+                rows[-1]["reason"] = reasons.pop() if len(reasons) == 1 else NOT_MEASURED
     return frame("claims", rows)
-
-
-def _why_missing(row: ClaimColumns, claims: Sequence[pl.DataFrame]) -> ClaimColumns:
-    """The reason for what was not measured on any model, where all of them say the same of it."""
-    if row["reason"] != NOT_MEASURED:
-        return {}
-    mine = [pl.col(name).eq_missing(pl.lit(row.get(name), pl.String)) for name in ("source", "claim", "part")]
-    said = {reason for one in claims for reason in one.filter(*mine)["reason"]}
-    return {"reason": said.pop()} if len(said) == 1 else {}
 
 
 def _judged(
@@ -339,8 +337,14 @@ def judge_heads(
         if given is None:
             reason = why.get(part.effect.name, rest)
             return TestedPart(part, Tested(reason=reason), reason)
-        if isinstance(given, Against):
-            return _against_null(part, given)
+        if isinstance(given, Against):  # it must hold for every head, and carries the head that speaks for it least
+            if not len(given.effects):
+                return TestedPart(part, Tested(reason=NO_NULL), NO_NULL)
+            weakest = int(np.argmin([slack(part, float(effect)) for effect in given.effects]))
+            every = conjunction([PValues(*both) for both in zip(given.p_for, given.p_against, strict=True)])
+            low, high, low_family, high_family = (number(end) for end in given.ends[:, weakest])
+            effect, n = float(given.effects[weakest]), len(given.effects)
+            return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
         barred = None
         if not np.isfinite(given.effect):
             barred = NOT_MEASURED
@@ -360,14 +364,3 @@ def judge_heads(
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
     return frame("claims", claim_rows(source, tested, whole_row, {rest, *why.values()}, about=about))
-
-
-def _against_null(part: Part, given: Against) -> TestedPart:
-    """A part that must hold for every head, carrying the head that speaks for it least."""
-    if not len(given.effects):
-        return TestedPart(part, Tested(reason=NO_NULL), NO_NULL)
-    weakest = int(np.argmin([slack(part, float(effect)) for effect in given.effects]))
-    every = conjunction([PValues(*both) for both in zip(given.p_for, given.p_against, strict=True)])
-    low, high, low_family, high_family = (number(end) for end in given.ends[:, weakest])
-    effect, n = float(given.effects[weakest]), len(given.effects)
-    return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)

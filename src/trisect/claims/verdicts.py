@@ -339,6 +339,8 @@ def _test(
     if pairs is not None and sample.n > 1 and [m[:12] for m in measures] == ["interchange_"] * len(leaves):
         sample = sample._replace(spread=max(sample.spread, least_spread(float(sample.mean), pairs)))
     critical = [leaf for leaf in leaves if isinstance(leaf, SiteMean) and leaf.measure == "criticality"]
+    sites = {(site, leaf.split) for leaf in critical for site in leaf.sites}
+    values = [evidence.measured(seed, site, "criticality", split) for seed in readings for site, split in sites]
     rewind = about.get("experiment", {}).get("rewind")
     barred = None
     if not readings:
@@ -347,8 +349,8 @@ def _test(
         barred = f"{claim.least_seeds} seeds are asked for, {int(sample.n)} run"
     elif critical and rewind is not None and float(rewind["epsilon"]) != EPSILON:
         barred = OTHER_EPSILON
-    elif critical and _at_floor(critical, evidence, tuple(readings)):
-        barred = AT_FLOOR
+    elif sum(value in (0.0, 1.0) for value in values) > len(values) / 2:
+        barred = AT_FLOOR  # more than half of the contrast's sites, counted in every seed
     elif claim.floored and (reason := off_floor(claim, evidence)):
         barred = reason
     elif isinstance(part.effect, (Combination, CurveDistance)) and runs & collapsed and any(map(is_attack, leaves)):
@@ -365,13 +367,6 @@ def _test(
         runs & frozenset(run.run for run in evidence.trained.values() if run.diverged),
         runs & collapsed,
     )
-
-
-def _at_floor(leaves: Sequence[SiteMean], evidence: Evidence, seeds: Sequence[int]) -> bool:
-    """Whether more than half of the contrast's sites, counted in every seed, have criticality 0 or 1."""
-    sites = {(site, leaf.split) for leaf in leaves for site in leaf.sites}
-    values = [evidence.measured(seed, site, "criticality", split) for seed in seeds for site, split in sites]
-    return sum(value in (0.0, 1.0) for value in values) > len(values) / 2
 
 
 def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:

@@ -14,7 +14,6 @@ from trisect.core.errors import SpecError, StudyError, door
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
-    from trisect.claims import ListedPart
     from trisect.text.sources import CorpusFacts
 
 
@@ -128,7 +127,7 @@ def _names(given: Sequence[str]) -> list[str] | None:
     return [piece.strip() for text in given for piece in text.split(",")] or None
 
 
-def _claim_lines(rows: Sequence[ListedPart]) -> list[str]:
+def _claim_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines, last = [], ""
     for row in rows:
         if row["claim"] != last:

@@ -253,7 +253,8 @@ class PreparedText:
         for one in planned if positions else ():
             for reached in self._sizes(one).values():
                 if min(positions) >= max(reached):
-                    given = f"{one.site} is to be switched to {one.how!r} at position{'s' * (len(positions) > 1)} {_listed(positions)}."
+                    where = f"position{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}"
+                    given = f"{one.site} is to be switched to {one.how!r} at {where}."
                     known = f"There are {max(reached)} tokens to switch there, counted from 0: it would do nothing."
                     raise CorpusError(given, known, "Choose some of them, or none for all, or take this switch out.")
                 if left := [position for position in positions if position >= min(reached)]:
@@ -296,7 +297,8 @@ class PreparedText:
             return put(targets, means.parts())
         source = self._seconds[address]
         sides = (self.batch.queries(address.stack), source.q), (self.batch.keys(address.stack), source.k)
-        return put_at(targets, source, *(_reached(mine, theirs.shape[2]) for mine, theirs in sides))
+        # positions within the other text's length
+        return put_at(targets, source, *(torch.arange(_length(mine))[None] < theirs.shape[2] for mine, theirs in sides))
 
     @functools.cached_property
     def _own(self) -> Mapping[Address, Parts]:
@@ -371,10 +373,6 @@ def _only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
     return Parts(*kept)
 
 
-def _listed(positions: Sequence[int]) -> str:
-    return ", ".join(map(str, positions))
-
-
 def _tokens(positions: Sequence[int]) -> str:
     """Positions from 0 as tokens from 1, in words."""
     numbers = [str(one + 1) for one in positions]
@@ -392,11 +390,6 @@ def _first(subject: AnsweringSubject, text: TextOrPair) -> tuple[Batch, bool]:
 
 def _length(side: Side) -> int:
     return side.real.shape[1]
-
-
-def _reached(side: Side, length: int) -> Bool[Tensor, "1 T"]:
-    """Which positions lie within another text's length."""
-    return torch.arange(_length(side))[None] < length
 
 
 def _real(side: Side, part: Tensor) -> Bool[Tensor, "1 T"]:

@@ -34,7 +34,7 @@ def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
 def per_head(trace: Trace) -> Float[Tensor, "B H T S"]:
     """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖, as it is added; 0 where query or key is padding. Raises ModelError as transformed_norms."""
     norms = transformed_norms(trace)
-    return (added_weights(trace).to(norms.dtype) * norms[:, :, None]).masked_fill(
+    return (_added_weights(trace).to(norms.dtype) * norms[:, :, None]).masked_fill(
         ~trace.query_real[:, None, :, None], 0.0
     )
 
@@ -99,7 +99,7 @@ def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
     return (spread + after.epsilon).rsqrt()
 
 
-def added_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
+def _added_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
     """The weights, times `query_scale`: with `added_projection` they give what is added."""
     scale = query_scale(trace)
     return single(trace.weights) if scale is None else single(trace.weights) * scale[:, None, :, None]
@@ -237,7 +237,7 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     In stack 'cross' the residual is no position's. 0 at padding. Raises ModelError where the block is not known,
     SpecError for another kind. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N, AttnResLn-N).
     """
-    found = summed(added_weights(trace), trace.values, _projection(trace, kind))
+    found = summed(_added_weights(trace), trace.values, _projection(trace, kind))
     if kind != "attention":
         if not trace.crosses:
             own = torch.linalg.vector_norm(_own(trace, kind), dim=-1)
@@ -251,10 +251,10 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    return ratio_of(trace, mixed(trace, kind))
+    return _ratio(trace, mixed(trace, kind))
 
 
-def ratio_of(trace: Trace, parts: Mixed) -> Float[Tensor, "B T"]:
+def _ratio(trace: Trace, parts: Mixed) -> Float[Tensor, "B T"]:
     """‖context‖ / (‖context‖ + ‖own‖) of both parts; 0 at padding."""
     own, context = (torch.linalg.vector_norm(part, dim=-1) for part in parts)
     whole = own + context
@@ -433,7 +433,7 @@ def block_norms(trace: Trace, kind: str) -> Float[Tensor, "B T S"]:
 
 def block_ratio(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     """mixing.mixing_ratio, and for the kind 'feed-forward' the same behind the feed-forward block."""
-    return ratio_of(trace, feed_forward_mixing(trace)) if kind == KIND else mixing_ratio(trace, kind)
+    return _ratio(trace, feed_forward_mixing(trace)) if kind == KIND else mixing_ratio(trace, kind)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -76,7 +76,9 @@ def put_at(
                 heads = torch.zeros(there.shape[1], dtype=torch.bool, device=there.device)
                 heads[[head - 1 for head in target.heads]] = True
                 chosen = chosen & heads[None, :, None, None]
-            made = _as_long(getattr(source, target.component).to(there), there.shape[2])
+            made = getattr(source, target.component).to(there)[:, :, : there.shape[2]]
+            missing = there.shape[2] - made.shape[2]  # filled up at the end, where padding stands
+            made = torch.nn.functional.pad(made, (0, 0, 0, missing)) if missing else made
             new[target.component] = torch.where(chosen, made, there)
         return Parts(**new)
 
@@ -92,12 +94,6 @@ def hold_later(kept: Mapping[Address, Parts], order: Sequence[Address], address:
     """Writers that leave q, k and v of every layer after `address` as they were recorded; `order` is that of the calls."""
     later = order[order.index(address) + 1 :]
     return {one: put_all(kept[one]) for one in later}
-
-
-def _as_long(given: Shaped[Tensor, "B H T E"], length: int) -> Shaped[Tensor, "B H S E"]:
-    """Cut or filled up at the end, where padding stands."""
-    missing = length - given.shape[2]
-    return given[:, :, :length] if missing <= 0 else torch.nn.functional.pad(given, (0, 0, 0, missing))
 
 
 BASE = "base"  # the answer of the run that is patched, as it is without
@@ -156,7 +152,9 @@ def share_hits(
 ) -> tuple[dict[str, Bool[np.ndarray, " N"]], Bool[np.ndarray, " N"]]:
     """For each prediction the pairs whose answer it is, and the pairs that count; arguments as those of `shares`."""
     assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
-    wanted = {name: np.asarray(predictions[name]) for name in _compared(predictions, component)}
+    # the base's answer, those of q, k and v as far as there are any, and the component's own have to differ
+    names = dict.fromkeys([BASE, *(name for name in "qkv" if name in predictions), component])
+    wanted = {name: np.asarray(predictions[name]) for name in names}
     came = np.asarray(answers)
     return {name: came == of for name, of in wanted.items()}, all_differ(list(wanted.values()))
 
@@ -214,8 +212,3 @@ def logit_ratio(
     moved, room = own - patched, own - other
     kept = np.isfinite(moved) & np.isfinite(room) & ((room != 0) | (moved != 0))
     return moved[kept], room[kept], kept
-
-
-def _compared(predictions: Mapping[str, ArrayLike], component: str) -> list[str]:
-    """What has to differ: the base's answer, those of q, k and v as far as there are any, and the component's own."""
-    return list(dict.fromkeys([BASE, *(name for name in "qkv" if name in predictions), component]))

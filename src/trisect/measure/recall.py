@@ -274,7 +274,8 @@ def nearest_with_same_last_name(names: Sequence[str], known: Sequence[str], top:
     if not len(names) or not len(known):
         return _none(len(names), top)
     number = {"": -1}
-    ours, theirs = (np.array([number.setdefault(_last(name), len(number)) for name in some]) for some in (names, known))
+    last = ([words[-1] if len(words := name.split()) > 1 else "" for name in some] for some in (names, known))
+    ours, theirs = (np.array([number.setdefault(word, len(number)) for word in some]) for some in last)
     same = (ours[:, None] == theirs[None]) & (ours[:, None] >= 0)
     return _nearest(np.where(same, character_similarity(names, known), np.nan), names, known, top)
 
@@ -315,11 +316,17 @@ def follows(
 
     n_a and n_b count how often c is an answer and a neighbour's place; that is the mean over all n! pairings.
     """
-    ours, theirs, kept = _codes(answers, places)
+    number: dict[str, int] = {}
+    codes = [
+        (i, number.setdefault(answer, len(number)), number.setdefault(place, len(number)))
+        for i, (answer, place) in enumerate(zip(answers, places, strict=True))
+        if place is not None
+    ]
+    kept, ours, theirs = np.array(codes, dtype=int).reshape(-1, 3).T
     counted = (np.ones(len(answers)) if weights is None else weights)[..., kept]
     n = np.asarray(counted.sum(-1))
     classes = np.arange(max([*ours, *theirs], default=-1) + 1)
-    tables = [counted @ (codes[:, None] == classes).astype(float) for codes in (ours, theirs)]
+    tables = [counted @ (of[:, None] == classes).astype(float) for of in (ours, theirs)]
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.asarray(counted @ (ours == theirs).astype(float) / n)
         expected = np.asarray((tables[0] * tables[1]).sum(-1) / n**2)
@@ -330,17 +337,6 @@ def agreement(answers: Sequence[str], places: Sequence[str]) -> Float[np.ndarray
     """1 where the answer about the name of the row is the place of the neighbour of the column's name, else 0."""
     ours, theirs = (np.asarray(some, dtype=object) for some in (answers, places))
     return (ours[:, None] == theirs[None]).astype(float)
-
-
-def _codes(
-    answers: Sequence[str], places: Sequence[str | None]
-) -> tuple[Int[np.ndarray, " M"], Int[np.ndarray, " M"], Int[np.ndarray, " M"]]:
-    """Answers and neighbours' places as numbers, of those that have a neighbour with a place, and which these are."""
-    pairs = [(i, a, p) for i, (a, p) in enumerate(zip(answers, places, strict=True)) if p is not None]
-    number: dict[str, int] = {}
-    codes = [(i, number.setdefault(a, len(number)), number.setdefault(p, len(number))) for i, a, p in pairs]
-    kept, ours, theirs = np.array(codes, dtype=int).reshape(-1, 3).T
-    return ours, theirs, kept
 
 
 def _nearest(similarity: Float[np.ndarray, "N M"], names: Sequence[str], known: Sequence[str], top: int) -> Neighbours:
@@ -360,11 +356,6 @@ def _nearest(similarity: Float[np.ndarray, "N M"], names: Sequence[str], known: 
 
 def _none(names: int, top: int) -> Neighbours:
     return Neighbours(np.full((names, top), -1), np.full((names, top), np.nan))
-
-
-def _last(name: str) -> str:
-    words = name.split()
-    return words[-1] if len(words) > 1 else ""
 
 
 def _unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:

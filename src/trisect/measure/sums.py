@@ -249,22 +249,16 @@ class Whose(NamedTuple):
         return Whose(*(part.to(device) for part in self))
 
 
-class Cancel:
+def _by_category(series: int, groups: int, bins: int) -> tuple[Ranks, ...]:
     """Rank correlations of a_ij and ‖f(x_j)‖ over pairs (i, j) with j of each category, for several series at once."""
-
-    def __init__(self, series: int, groups: int, bins: int) -> None:
-        self.ranks = tuple(Ranks(series, groups, bins) for _ in CATEGORIES)
-
-    def add(self, category: int, x: Float[Tensor, "S N"], y: Float[Tensor, "S N"], group: Int[Tensor, " N"]) -> None:
-        """Add the pairs of one category."""
-        self.ranks[category].add(x, y, group)
+    return tuple(Ranks(series, groups, bins) for _ in CATEGORIES)
 
 
 class PooledTally:
     """What is pooled over all layers of a stack: cancelling by category, and frequency, also of words alone."""
 
     def __init__(self) -> None:
-        self.cancel = Cancel(1, GROUPS, FINE)
+        self.cancel = _by_category(1, GROUPS, FINE)
         self.frequency = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
         self.words = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
         self.within = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
@@ -304,14 +298,14 @@ class LayerTally:
         self.means = Sums(GROUPS, kinds, heads, many)  # of a and ‖f(x)‖, added up over tokens
         self.tokens = Sums(GROUPS, many)
         self.mixing = Sums(GROUPS, kinds)  # by weight, by norm: added up over queries
-        self.cancel, self.head_cancel = Cancel(1, FEWER, BINS), Cancel(heads, 1, BINS)
+        self.cancel, self.head_cancel = _by_category(1, FEWER, BINS), _by_category(heads, 1, BINS)
         self.frequency = {name: Ranks(1, FEWER, BINS) for name in ("f", "a")}
         self.head_frequency = {name: Ranks(heads, 1, BINS) for name in ("f", "a")}
 
     @torch.no_grad()
     def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
         """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
-        weights = _masked(trace)
+        weights = single(trace.weights) * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
         f, attention = both(trace)
         layer = [attention] if self.kind == "attention" else [attention, measure_norms.block_norms(trace, self.kind)]
         scale = query_scale(trace)
@@ -371,14 +365,10 @@ class LayerTally:
             row, query, key = mine.nonzero(as_tuple=True)
             x, y = some[row, :, query, key].T, seen.f[row, :, key].T
             group, fewer = whose.group[row], whose.fewer[row]
-            self.head_cancel.add(category, x, y, torch.zeros_like(group))
+            self.head_cancel[category].add(x, y, torch.zeros_like(group))
             flat = x.reshape(1, -1), y.reshape(1, -1)
-            self.cancel.add(category, *flat, fewer.repeat(len(x)))
-            model.cancel.add(category, *flat, group.repeat(len(x)))
-
-
-def _masked(trace: Trace) -> Float[Tensor, "B H T S"]:
-    return single(trace.weights) * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
+            self.cancel[category].add(*flat, fewer.repeat(len(x)))
+            model.cancel[category].add(*flat, group.repeat(len(x)))
 
 
 def _received(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:

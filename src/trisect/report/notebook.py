@@ -13,7 +13,6 @@ import altair as alt
 import polars as pl
 from markupsafe import Markup
 
-from trisect.claims import ListedPart
 from trisect.core.errors import TrisectError
 from trisect.core.printable import safe
 from trisect.report import cards, render
@@ -140,7 +139,7 @@ def trouble(error: TrisectError) -> str:
     return _framed(Markup("<p>{}</p>").format(parts))
 
 
-class Listing(list[ListedPart]):
+class Listing(list[dict[str, Any]]):
     """Claims as plain data, a dictionary a part; in a notebook a table: sentence, margin and the reason for it."""
 
     def _repr_html_(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -63,8 +63,9 @@ def drawn_ratios(
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapter 6.
     """
     draw, found = np.random.default_rng(seed), []
-    for few in _blocks(draws, max(1, _NUMBERS // len(counts))):
-        times = draw_times(draw, len(counts), few, "places")
+    size = max(1, _NUMBERS // len(counts))
+    for start in range(0, draws, size):
+        times = draw_times(draw, len(counts), min(size, draws - start), "places")
         # what is no number, or over 0, makes a replicate that is none
         with np.errstate(invalid="ignore", divide="ignore"):
             found.append((times @ sums) / (times @ counts)[:, None])
@@ -256,9 +257,3 @@ def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(below > 0, (between + within) ** 2 / below, units - 1)
     return np.clip(np.floor(freedom).astype(int) + 1, 2, units)
-
-
-def _blocks(draws: int, size: int) -> Iterator[int]:
-    """The sizes of blocks that sum to so many draws."""
-    for start in range(0, draws, size):
-        yield min(size, draws - start)

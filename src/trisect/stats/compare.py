@@ -30,29 +30,21 @@ def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarra
     couples = list(itertools.combinations(range(len(names)), 2))
     samples = [summary(table[a] - table[b]) for a, b in couples]
     p_holm = holm([float(two_sided(t_test(sample, "above", 0.0))) for sample in samples])
-    pairs = tuple(
-        _pair(names[a], names[b], sample, float(p), margin)
-        for (a, b), sample, p in zip(couples, samples, p_holm, strict=True)
-    )
-    kind = _kind(pairs, names)
-    needed = _needed(samples, pairs, margin, n) if kind == "uncertain" else None
-    return Comparison(kind, tuple(names), pairs, n, margin, needed)
-
-
-def _pair(first: str, second: str, sample: Sample, p: float, margin: float) -> PairedDifference:
-    low, high = (number(end) for end in t_interval(sample))
-    alike = float(t_test(sample, "within", margin).p_for) < ALPHA
-    same = not bool(sample.testable) and int(sample.n) > 1 and abs(float(sample.mean)) <= margin
-    above = p < ALPHA and not alike and float(sample.mean) > 0
-    return PairedDifference(first, second, float(sample.mean), low, high, p, alike or same, above)
-
-
-def _kind(pairs: Sequence[PairedDifference], names: Sequence[str]) -> str:
+    pairs = []
+    for (a, b), sample, p in zip(couples, samples, p_holm, strict=True):
+        low, high = (number(end) for end in t_interval(sample))
+        mean, alike = float(sample.mean), float(t_test(sample, "within", margin).p_for) < ALPHA
+        same = not bool(sample.testable) and int(sample.n) > 1 and abs(mean) <= margin
+        above = bool(p < ALPHA) and not alike and mean > 0
+        pairs.append(PairedDifference(names[a], names[b], mean, low, high, float(p), alike or same, above))
     if all(pair.alike for pair in pairs):
-        return "alike"
-    if all(pair.above for pair in pairs if pair.first == names[0]):
-        return "most"
-    return "above" if any(pair.above for pair in pairs) else "uncertain"
+        kind = "alike"
+    elif all(pair.above for pair in pairs if pair.first == names[0]):
+        kind = "most"
+    else:
+        kind = "above" if any(pair.above for pair in pairs) else "uncertain"
+    needed = _needed(samples, pairs, margin, n) if kind == "uncertain" else None
+    return Comparison(kind, tuple(names), tuple(pairs), n, margin, needed)
 
 
 def _needed(samples: Sequence[Sample], pairs: Sequence[PairedDifference], margin: float, n: int) -> int | None:

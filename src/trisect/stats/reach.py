@@ -14,40 +14,23 @@ from trisect.stats.paired import Sample, t_test
 from trisect.stats.tested import ALPHA, Reals, bonferroni, conjunction, two_sided
 
 MOST_SEEDS = 1000
-ReachMethod: TypeAlias = Literal["t", "bootstrap", "signs", "permutation"]
 ClaimPart: TypeAlias = tuple[Sample, str, float]  # what was seen of a part, its direction and its bound
 
 
-def smallest_p(method: ReachMethod, n: int, draws: int | None = None, sides: int = 2) -> float:
-    """The smallest p-value that a test over `n` units (or groups, or seeds) can give, whatever they show.
+def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int | None = None) -> float:
+    """The smallest two-sided p-value that a test over `n` units (or groups) can give, whatever they show; 1 with fewer than two.
 
-    't' has no floor from two units on, since p goes to 0 with the effect: 0. 'bootstrap' over `draws` draws (DRAWS):
-    where all of them lie on one side, made as wide as t with n − 1 degrees of freedom. 'signs': all 2ⁿ ways to flip the
-    signs of n differences. 'permutation': all n! orders of n units, or `draws` random ones (PERMUTATIONS) where that is
-    fewer. With too few units for any test it is 1.
+    'bootstrap' over `draws` draws (DRAWS): where all of them lie on one side, made as wide as t with n − 1 degrees of
+    freedom. 'permutation': all n! orders of n units, or `draws` random ones (PERMUTATIONS) where that is fewer.
     """
     if n < 2:
         return 1.0
-    if method == "t":
-        return 0.0
     if method == "bootstrap":
         one_sided = expanded_p(0, DRAWS if draws is None else draws, n)
-    elif method == "signs":
-        one_sided = 2.0**-n
     else:
-        assert method == "permutation", method
         drawn = p_of_draws(0, PERMUTATIONS if draws is None else draws)
         one_sided = max(math.exp(-math.lgamma(n + 1)), float(drawn))
-    return float(bonferroni(one_sided, sides))
-
-
-def fewest_units(method: ReachMethod, family: int = 1, draws: int | None = None, most: int = MOST_SEEDS) -> int | None:
-    """The fewest units with which a verdict in a family of claims is within reach (Holm's first step, both sides).
-
-    Null where no number up to `most` would do: then more draws are needed, or another test.
-    """
-    threshold = ALPHA / family
-    return next((n for n in range(2, most + 1) if smallest_p(method, n, draws) < threshold), None)
+    return float(bonferroni(one_sided, 2))
 
 
 def fewest_draws(tests: int, spare: float = 1.0, alpha: float = ALPHA) -> int:

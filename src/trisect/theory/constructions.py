@@ -120,7 +120,7 @@ def average(
         predicted=(vectors[A] + vectors[B]) / 2,
         computed=weights @ vectors,
         error=helpers.length(deviations(weights, [A, B]) @ vectors),
-        expected=helpers.length(average_offset(beta, vectors)),
+        expected=helpers.length(_average_offset(beta, vectors)),
         measured="|c − ½(v_a + v_b)|",
         relation="equals",
         law="α_a = α_b = e^β / (n − 2 + 2e^β); error = (n − 2) / (n − 2 + 2e^β) · |mean of the other values − ½(v_a + v_b)|",
@@ -146,7 +146,7 @@ def _average_errata() -> tuple[Erratum, ...]:
     )
 
 
-def average_offset(beta: float, values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " D"]:
+def _average_offset(beta: float, values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " D"]:
     """c − ½(v_a + v_b) of construction 2: what the other keys' weight adds."""
     others = len(values) - 2
     if others == 0:
@@ -361,7 +361,7 @@ class KeyDraws(NamedTuple):
     along: Float[np.ndarray, "S N 2"]
 
 
-class KeyLogits(NamedTuple):
+class _KeyLogits(NamedTuple):
     """Logits of a block of samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b."""
 
     one: Float[np.ndarray, "S N"]
@@ -381,7 +381,7 @@ def blocks(draws: KeyDraws | None, samples: int, keys: int, variance: float, dra
             yield KeyDraws(draw.standard_normal(count), draw.standard_normal(shape) if variance else np.zeros(shape))
 
 
-def check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float) -> int:
+def _check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float) -> int:
     """How many samples there are; refuses a number below 2 or too large for memory, a negative α, and draws of another shape."""
     if not (math.isfinite(variance) and variance >= 0):
         raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
@@ -402,7 +402,7 @@ def check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float
     return samples
 
 
-def scores(draws: KeyDraws, beta: float, variance: float, stretched: bool) -> KeyLogits:
+def scores(draws: KeyDraws, beta: float, variance: float, stretched: bool) -> _KeyLogits:
     """Every logit k_iᵀq of these samples, for one head and for two."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
         found = beta * math.sqrt(variance) * draws.along
@@ -411,7 +411,7 @@ def scores(draws: KeyDraws, beta: float, variance: float, stretched: bool) -> Ke
         if stretched:
             found[:, A, 0] += beta * HALF * draws.stretch
         first, second = found[..., 0], found[..., 1]
-        return KeyLogits(first + second, first, second)
+        return _KeyLogits(first + second, first, second)
 
 
 MOST = 600.0  # of an exponent
@@ -444,7 +444,7 @@ def logit_normal(mean: float, spread: float) -> Weight:
     return Weight(first, float(mass @ (w - first) ** 2), float(mass @ (w - 0.5) ** 2))
 
 
-def one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
+def _one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
     """Root mean square of |c − ½(v_a + v_b)| with q = β(μ_a + μ_b) and Σ_i = αI.
 
     What the others take is that of exact keys. Between a and b the weight's log-odds are y ~ N(0, 4αβ²), so that its
@@ -459,7 +459,7 @@ def one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"])
     return math.sqrt(squared(offset) + 8 * wobble * _spread(weights, values))
 
 
-def two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
+def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
     """Root mean square of |c − ½(v_a + v_b)| with q_1 = βμ_a, q_2 = βμ_b and Σ_i = αI.
 
     c_1 − v_a = Σ_{i≠a} x_i (v_i − v_a) / (1 + Σ x_i), x_i = exp(−β + β√α(z_i − z_a)ᵀμ_a) lognormal, s² = αβ²: E x_i = e^{−β+s²},
@@ -492,7 +492,7 @@ def _spread(weights: Array, values: Array) -> float:
     return float(weights**2 @ ((values - weights @ values) ** 2).sum(1))
 
 
-class Stretched(NamedTuple):
+class _Stretched(NamedTuple):
     """A head under a stretched k_a as α vanishes: α_a has log-odds N(β − offset, ½β²), and c = α_a v_a + (1 − α_a) rest."""
 
     mean: float
@@ -509,19 +509,19 @@ class Stretched(NamedTuple):
         return logit_normal(self.mean, self.spread).variance * squared(value - self.rest)
 
 
-def stretched_one(beta: float, values: Float[np.ndarray, "N D"]) -> Stretched:
+def stretched_one(beta: float, values: Float[np.ndarray, "N D"]) -> _Stretched:
     """One head, q = β(μ_a + μ_b): α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, variance ½)."""
     return _stretched(beta, np.r_[beta, np.zeros(len(values) - 2)], values)
 
 
-def stretched_first(beta: float, values: Float[np.ndarray, "N D"]) -> Stretched:
+def stretched_first(beta: float, values: Float[np.ndarray, "N D"]) -> _Stretched:
     """The first of two heads, q_1 = βμ_a: α_a = e^{βγ} / (e^{βγ} + n − 1). The second does not see the stretch."""
     return _stretched(beta, np.zeros(len(values) - 1), values)
 
 
-def _stretched(beta: float, logits: Array, values: Float[np.ndarray, "N D"]) -> Stretched:
+def _stretched(beta: float, logits: Array, values: Float[np.ndarray, "N D"]) -> _Stretched:
     offset = float(np.logaddexp.reduce(logits))
-    return Stretched(beta - offset, HALF * beta, np.exp(logits - offset) @ np.delete(values, A, 0))
+    return _Stretched(beta - offset, HALF * beta, np.exp(logits - offset) @ np.delete(values, A, 0))
 
 
 def squared(values: Array) -> float:
@@ -533,7 +533,7 @@ MEANS = "Keys k_i ~ N(μ_i, αI) around orthonormal means"
 STRETCHED = "Σ_a = αI + ½ μ_a μ_aᵀ, Σ_i = αI for every other i"
 
 
-class Sampled(NamedTuple):
+class _Sampled(NamedTuple):
     """Sums over samples for one head and for two: what constructions 3 to 6 report from."""
 
     weights: Float[np.ndarray, "3 N"]  # means: the one head, the first, the second
@@ -544,7 +544,7 @@ class Sampled(NamedTuple):
     negative: Array  # positions of samples with q_1ᵀk_a < 0
 
 
-class Setup(NamedTuple):
+class _Setup(NamedTuple):
     """Checked arguments and drawn inputs."""
 
     beta: float
@@ -552,7 +552,7 @@ class Setup(NamedTuple):
     samples: int
     means: Float[np.ndarray, "N D"]
     values: Float[np.ndarray, "N D"]
-    sampled: Sampled
+    sampled: _Sampled
 
     @property
     def queries(self) -> Float[np.ndarray, "2 D"]:
@@ -582,7 +582,7 @@ def random_keys_one_head(
         _frame("random_keys_one_head", made, heads=1),
         question="Does the query for a mean of two still work when the keys are noisy?",
         error=made.sampled.rms[0],
-        expected=one_head_rms(made.beta, variance, made.values),
+        expected=_one_head_rms(made.beta, variance, made.values),
         law="error² = (that of exact keys, e^{−β})² + 8 E[(σ(y) − ½)²] Σ α_i²|v_i − c|², y ~ N(0, 4αβ²); for large β the second "
         "is near (½β√α|v_a − v_b|)² while β√α ≪ 1",
         domain=f"{MEANS}, √α ≪ 1. At a fixed α it falls in β, has its least where e^{{−β}} meets β√α, and then rises: the drawback "
@@ -613,7 +613,7 @@ def random_keys_two_heads(
         _frame("random_keys_two_heads", made, heads=2),
         question="Do two heads, one for each value, bear noisy keys better?",
         error=made.sampled.rms[1],
-        expected=two_head_rms(made.beta, variance, made.values),
+        expected=_two_head_rms(made.beta, variance, made.values),
         law="error = e^{−β} / (1 + (n − 1)e^{−β}) times a constant of the values, and for α > 0 factors between e^{αβ²} and e^{2αβ²}",
         domain=f"{MEANS}. Exact for α = 0; for α > 0 where αβ ≪ ¼, and either β√α ≪ 1 or e^β ≫ n. It falls in β while √α ≪ 1; past "
         "that it rests on the rare samples (a share near Φ(−1/√(2α)) for each other key) in which another key wins.",
@@ -723,16 +723,16 @@ def _set_up(
     draws: KeyDraws | None,
     generator: Generator | None,
     stretched: bool,
-) -> Setup:
+) -> _Setup:
     beta = helpers.check_beta(beta)
     keys, dim = helpers.check_keys(keys, dim)
     variance = helpers.check_number("variance", variance)
-    samples = check_draws(draws, samples, keys, variance)
+    samples = _check_draws(draws, samples, keys, variance)
     draw = helpers.generator(generator)
     means = helpers.frame(keys, dim, draw)
     vectors = helpers.given_values(values, keys, dim, draw)
     sampled = _sample(beta, variance, samples, vectors, draws, draw, stretched)
-    return Setup(beta, variance, samples, means, vectors, sampled)
+    return _Setup(beta, variance, samples, means, vectors, sampled)
 
 
 def _sample(
@@ -743,7 +743,7 @@ def _sample(
     draws: KeyDraws | None,
     draw: Generator,
     stretched: bool,
-) -> Sampled:
+) -> _Sampled:
     """Go over all samples a block at a time; c itself is never kept, only its sums."""
     n, dim = values.shape
     weights, odds, negative = np.zeros((3, n)), np.empty((2, samples)), []
@@ -770,10 +770,10 @@ def _sample(
     spread = second / counts - ((first / counts[:, None]) ** 2).sum(-1)
     rms = np.sqrt(second[:, 0] / samples)
     (one, one_kept), (two, two_kept) = np.maximum(spread, 0.0).tolist()
-    return Sampled(weights / samples, (rms[0], rms[1]), (one, two), (one_kept, two_kept), odds, positions)
+    return _Sampled(weights / samples, (rms[0], rms[1]), (one, two), (one_kept, two_kept), odds, positions)
 
 
-def _frame(name: str, made: Setup, heads: int) -> Construction:
+def _frame(name: str, made: _Setup, heads: int) -> Construction:
     """What constructions 3 to 6 have in common."""
     queries = made.queries if heads == 2 else made.queries.sum(0, keepdims=True)
     weights = made.sampled.weights[1:] if heads == 2 else made.sampled.weights[0]

@@ -24,14 +24,6 @@ def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "
 
     Raises TheoryError where a logit is beyond ±1e300 or not a number.
     """
-    check_logits(logits)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return weights
-
-
-def check_logits(logits: Float[np.ndarray, "..."]) -> None:
-    """Refuse logits beyond the bound, within which their differences are finite."""
     most = float(max(logits.max(), -logits.min()))  # NaN, if there is one, or the largest size
     if not most <= LARGEST:
         raise TheoryError(
@@ -39,6 +31,9 @@ def check_logits(logits: Float[np.ndarray, "..."]) -> None:
             f"Logits up to {LARGEST:.0e} in size are computed; beyond that differences of two are no numbers.",
             "Use a smaller beta, or smaller inputs.",
         )
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return weights
 
 
 def deviations(weights: Float[np.ndarray, "... N"], wanted: Sequence[int]) -> Float[np.ndarray, "... N"]:

@@ -45,8 +45,18 @@ def certificate(words: Float[np.ndarray, "N D"], wanted: Float[np.ndarray, "N M"
     scaled = np.ldexp(wanted, -power)  # of size 1, so that no square is too small or too large
     size = float(np.abs(scaled[asked]).max(initial=0.0))
     rank = rank_bound(words)
-    rounded = [_zero(words, scaled, asked, rank), _rank(scaled, asked, rank)]
-    found = [one._replace(bound=_grown(one.bound, power)) for one in rounded if one and one.bound > SURE * size]
+    spanned = Certificate(
+        f"The words span a space of dimension {rank}, and every output is a mean of the values V x_i, which span no more. "
+        "The wanted outputs do.",
+        _out_of_rank(scaled[asked], rank),
+    )
+
+    def grown(bound: float) -> float:
+        """bound · 2^power, or the largest float where it is more."""
+        return MOST if bound and math.frexp(bound)[1] + power > sys.float_info.max_exp else math.ldexp(bound, power)
+
+    rounded = [_zero(words, scaled, asked, rank), spanned]
+    found = [one._replace(bound=grown(one.bound)) for one in rounded if one and one.bound > SURE * size]
     equal = _equal(words, wanted, asked)
     return max(found if equal is None else [equal, *found], key=lambda one: one.bound, default=None)
 
@@ -134,11 +144,21 @@ def _zero(words: Array, wanted: Array, asked: Array, rank: int) -> Certificate |
     sums = [sum(map(Fraction, column)) for column in words.T.tolist()]
     if not any(sums):
         return Certificate(said + "Here x̄ = 0, and so is that output.", helpers.length(wanted[place]))
-    shares = _shares(words, sums)
+    shares, target = _shares(words, sums), wanted[place]
+    farthest = 1 + float(np.abs(shares).max())
     if rank == 1:
-        return _on_a_line(said, shares, wanted, asked, place)
-    if not wanted[place].any():
-        return _zero_wanted(said, shares, wanted, asked, rank)
+        # with x_i = s_i x̄, c_i = t_i V x̄ and t_i between the ends of s: |t_i y_0 − y_i| ≤ r (1 + |t_i|) for a worst miss r
+        square, bound = float(target @ target), 0.0
+        for want in wanted[asked]:
+            nearest = float(np.clip(want @ target / square, shares.min(), shares.max())) if square else 0.0
+            bound = max(bound, helpers.length(nearest * target - want) / farthest)
+        line = "All words lie on one line, so that every output is V x̄ times a number between the least and the largest x_i / x̄."
+        return Certificate(said + line, bound)
+    if not target.any():
+        # V x̄ = 0 costs V a dimension. With c_0 missed by e, V x_j = s_j e + V (x_j less its part s_j x̄): the outputs are
+        # t eᵀ, |t| ≤ max |s_j|, and a table of rank one less: a worst miss r has r (1 + max |s_j|) ≥ the distance from such
+        less = "That output is wanted to be 0, so that V takes one dimension less than the words span, and so do all outputs."
+        return Certificate(said + less, _out_of_rank(wanted[asked], rank - 1) / farthest)
     return None
 
 
@@ -152,56 +172,12 @@ def _shares(words: Array, sums: list[Fraction | int]) -> Float[np.ndarray, " N"]
         return np.nan_to_num(np.ldexp(words, -power) @ along / (along @ along) / mean, nan=0.0)
 
 
-def _on_a_line(said: str, shares: Array, wanted: Array, asked: Array, place: int) -> Certificate:
-    """With x_i = s_i x̄, c_i = t_i V x̄ and t_i between the ends of s: |t_i y_0 − y_i| ≤ r (1 + |t_i|) for a worst miss r."""
-    target = wanted[place]
-    square = float(target @ target)
-    bound = 0.0
-    for want in wanted[asked]:
-        nearest = float(np.clip(want @ target / square, shares.min(), shares.max())) if square else 0.0
-        bound = max(bound, helpers.length(nearest * target - want) / (1 + float(np.abs(shares).max())))
-    return Certificate(
-        said
-        + "All words lie on one line, so that every output is V x̄ times a number between the least and the largest "
-        "x_i / x̄.",
-        bound,
-    )
-
-
-def _zero_wanted(said: str, shares: Array, wanted: Array, asked: Array, rank: int) -> Certificate:
-    """V x̄ = 0 costs V a dimension.
-
-    With c_0 missed by e, V x_j = s_j e + V (x_j less its part s_j x̄): the outputs are t eᵀ, |t| ≤ max |s_j|, and a table of
-    rank one less, so that a worst miss r has r (1 + max |s_j|) ≥ the distance from such tables.
-    """
-    factor = 1 + float(np.abs(shares).max())
-    return Certificate(
-        said
-        + "That output is wanted to be 0, so that V takes one dimension less than the words span, and so do all outputs.",
-        _out_of_rank(wanted[asked], rank - 1) / factor,
-    )
-
-
-def _rank(wanted: Array, asked: Array, rank: int) -> Certificate:
-    """Wanted outputs of a larger rank than the words."""
-    return Certificate(
-        f"The words span a space of dimension {rank}, and every output is a mean of the values V x_i, which span no more. "
-        "The wanted outputs do.",
-        _out_of_rank(wanted[asked], rank),
-    )
-
-
 def _out_of_rank(wanted: Array, rank: int) -> float:
     """How far the worst row is at least from every table of that rank (Eckart & Young 1936, spread over the rows)."""
     if not len(wanted):
         return 0.0
     values = np.linalg.svd(wanted, compute_uv=False)
     return float(np.sqrt((values[rank:] ** 2).sum() / len(wanted)))
-
-
-def _grown(bound: float, power: int) -> float:
-    """bound · 2^power, or the largest float where it is more."""
-    return MOST if bound and math.frexp(bound)[1] + power > sys.float_info.max_exp else math.ldexp(bound, power)
 
 
 SOLVED, IMPOSSIBLE, NOT_FOUND = "solved", "impossible", "not found"

@@ -156,9 +156,9 @@ def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Draw
         over.append(means)
         for c in _present(tally):
             own = {"layer": address.layer, "group": CATEGORIES[c]}
-            rho = layer.cancel.ranks[c].estimate(drawn.fewer, drawn.fewer.shape[1])
+            rho = layer.cancel[c].estimate(drawn.fewer, drawn.fewer.shape[1])
             yield own | {"measure": "spearman_a_f"} | drawn.row(rho, (0,), fewer=True)
-            each_head = layer.head_cancel.ranks[c].estimate()
+            each_head = layer.head_cancel[c].estimate()
             for h in range(heads.value.shape[1]):
                 known = {"value": finite(each_head.value[h]), "n": drawn.n}
                 yield own | {"measure": "spearman_a_f", "head": h + 1} | known
@@ -168,7 +168,7 @@ def _cancelling(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, Draw
                     yield own | {"measure": name, "head": h + 1} | drawn.row(heads, (k, h, c))
     for c in _present(tally):
         group = CATEGORIES[c]
-        rho = tally.model.cancel.ranks[c].estimate(drawn.times, drawn.times.shape[1])
+        rho = tally.model.cancel[c].estimate(drawn.times, drawn.times.shape[1])
         rho = DrawnEstimate(rho.value[0], rho.draws[:, 0])
         layers = DrawnEstimate(
             spearman(np.stack([e.value[:, c] for e in over], -1)),

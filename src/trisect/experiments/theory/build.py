@@ -26,31 +26,26 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names)) or tuple(CONSTRUCTIONS)
 
 
-def build(name: str, given: Given, seed: int) -> Construction:
+def build(name: str, settings: Given, seed: int) -> Construction:
     """The construction of that name with these arguments, as far as it has them; the same seed gives the same draws.
 
     Raises TheoryError for what cannot be built.
     """
     make = CONSTRUCTIONS[name]
     taken = inspect.signature(make).parameters
-    arguments = {k: v for k, v in given.items() if v is not None and k in taken}
-    _check_room(name, arguments, {k: taken[k].default for k in ("keys", "dim") if k in taken})
-    return make(**arguments, generator=np.random.default_rng([seed, list(CONSTRUCTIONS).index(name)]))
-
-
-def _check_room(name: str, arguments: Mapping[str, Any], defaults: Mapping[str, int]) -> None:
-    """Where one of `keys` and `dim` is given and the other's default leaves no room for the keys, say whose default it is."""
+    arguments: dict[str, Any] = {k: v for k, v in settings.items() if v is not None and k in taken}
+    # where one of `keys` and `dim` is given and the other's default leaves no room for the keys, say whose default it is
+    defaults = {k: taken[k].default for k in ("keys", "dim") if k in taken}
     alone = [k for k in defaults if k in arguments]
-    if len(defaults) < 2 or len(alone) != 1:
-        return
-    asked = {k: helpers.check_whole(k, arguments.get(k, default)) for k, default in defaults.items()}
-    if asked["dim"] >= asked["keys"] or asked[alone[0]] < 2:
-        return
-    given, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")
-    raise TheoryError(
-        f"{given} {asked[given]} was given, and no {other}.",
-        f"{name} has {other} {asked[other]} by default, and R^{asked['dim']} no {asked['keys']} orthogonal keys.",
-        f"Give also a dim of {asked['keys']} or more, or fewer keys."
-        if other == "dim"
-        else f"Give also keys of {asked['dim']} or fewer, or a larger dim.",
-    )
+    if len(defaults) == 2 and len(alone) == 1:
+        asked = {k: helpers.check_whole(k, arguments.get(k, default)) for k, default in defaults.items()}
+        if asked["dim"] < asked["keys"] and asked[alone[0]] >= 2:
+            given, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")
+            raise TheoryError(
+                f"{given} {asked[given]} was given, and no {other}.",
+                f"{name} has {other} {asked[other]} by default, and R^{asked['dim']} no {asked['keys']} orthogonal keys.",
+                f"Give also a dim of {asked['keys']} or more, or fewer keys."
+                if other == "dim"
+                else f"Give also keys of {asked['dim']} or fewer, or a larger dim.",
+            )
+    return make(**arguments, generator=np.random.default_rng([seed, list(CONSTRUCTIONS).index(name)]))

@@ -7,7 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
@@ -23,7 +23,7 @@ from trisect.report import format as words
 from trisect.report import notebook, render, sheet
 from trisect.report.charts import Figure, Panel, chart_of, lay
 from trisect.report.sheet import Document
-from trisect.theory import Construction, ErrorCurve, KeyDraws, LogOdds, sweep
+from trisect.theory import Construction, ErrorCurve, KeyDraws, sweep
 from trisect.theory.result import Array
 
 if TYPE_CHECKING:
@@ -114,71 +114,63 @@ def _over_beta(
     colour = alt.Color("name:N", scale=colours, title=None, legend=LEGEND)
     shape = alt.Shape("name:N", scale=shapes, title=None, legend=LEGEND)
     y = alt.Y("value:Q", scale=alt.Scale(type="log"), title=unit, axis=alt.Axis(format="~e", tickCount=5))
-    x, of = (
-        _beta(curve, here if marked else None),
-        {kind: [r for r in rows if r["kind"] == kind] for kind in (LAW, COMPUTED)},
-    )
+    ends = [*curve.beta.tolist(), *([here] if marked else [])]
+    low, high = min(ends), max(ends)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [t for k in powers for s in (1, 2, 5) if low <= (t := s * 10.0**k) <= high]
+    if len(ticks) > 7:
+        ticks = [t for t in ticks if math.log10(t).is_integer()][:: max(1, len(ticks) // 21)]
+    axis = alt.Axis(values=ticks, tickCount=len(ticks), format="~g")
+    x = alt.X("beta:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), title="β", axis=axis)
+    of = {kind: [r for r in rows if r["kind"] == kind] for kind in (LAW, COMPUTED)}
     law = chart_of("law", of[LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3])
     main = chart_of("main", of[COMPUTED]).mark_point(size=26, filled=True, opacity=1)
     large = chart_of("here", marked).mark_point(size=90, strokeWidth=2, opacity=1, filled=False)
     return [law.encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in (main, large))]
 
 
-class Bins(NamedTuple):
-    """What a histogram counts: its name, the edges, the samples, and the law's share of every bin."""
-
-    name: str
-    edges: Array
-    samples: Array
-    law: Array
-
-
-def _bins(odds: LogOdds) -> Bins:
-    """Bins of the weight; of its log-odds where nearly all of the weight's law is in one bin."""
-    edges = np.linspace(0.0, 1.0, BINS + 1)
-    law = np.diff(odds.cdf(edges))
-    if law.max() < 0.95:
-        return Bins("weight", edges, odds.weights, law)
-    edges = np.linspace(odds.law_mean - 4.5 * odds.law_spread, odds.law_mean + 4.5 * odds.law_spread, BINS + 1)
-    shares = np.diff(special.ndtr((edges - odds.law_mean) / odds.law_spread))
-    return Bins("log-odds", edges, odds.samples, shares)
-
-
 def _samples(result: Construction) -> Panel:
     """Histogram of the weight over samples, with the closed form's share of every bin drawn over it."""
     assert result.odds is not None
-    bins, apart = _bins(result.odds), np.zeros(len(result.odds.samples), dtype=bool)
+    odds, apart = result.odds, np.zeros(len(result.odds.samples), dtype=bool)
+    # of the weight; of its log-odds where nearly all of the weight's law is in one bin
+    unit, edges, samples = "weight", np.linspace(0.0, 1.0, BINS + 1), odds.weights
+    expected = np.diff(odds.cdf(edges))
+    if expected.max() >= 0.95:
+        unit, samples = "log-odds", odds.samples
+        edges = np.linspace(odds.law_mean - 4.5 * odds.law_spread, odds.law_mean + 4.5 * odds.law_spread, BINS + 1)
+        expected = np.diff(special.ndtr((edges - odds.law_mean) / odds.law_spread))
     if result.apart is not None:
         apart[result.apart.samples] = True
     bars: TheoryRows = []
     below = np.zeros(BINS)
     for name, chosen in ((APART, apart), (COMPUTED, ~apart)):
-        above = below + np.histogram(bins.samples[chosen], bins.edges)[0] / len(apart)
-        columns = (bins.edges[:-1], bins.edges[1:], below, above)
+        above = below + np.histogram(samples[chosen], edges)[0] / len(apart)
+        columns = (edges[:-1], edges[1:], below, above)
         bars += [
             {"from": start, "to": end, "low": low, "high": high, "name": name}
             for start, end, low, high in zip(*(c.tolist() for c in columns), strict=True)
             if high > low
         ]
         below = above
-    middle = (bins.edges[1:] + bins.edges[:-1]) / 2
-    line = [{"at": a, "value": v, "name": LAW} for a, v in zip(middle.tolist(), bins.law.tolist(), strict=True)]
+    middle = (edges[1:] + edges[:-1]) / 2
+    line = [{"at": a, "value": v, "name": LAW} for a, v in zip(middle.tolist(), expected.tolist(), strict=True)]
     names = [COMPUTED, *([APART] if result.apart is not None else []), LAW]
     looks = {COMPUTED: "#b9a3d3", APART: NUMBERS[TWO].colour, LAW: render.INK}
     scale = alt.Scale(domain=names, range=[looks[n] for n in names])
     colour = alt.Color("name:N", scale=scale, title=None, legend=LEGEND)
-    wide, share = alt.Scale(domain=[float(bins.edges[0]), float(bins.edges[-1])], nice=False), "share of samples"
+    wide, share = alt.Scale(domain=[float(edges[0]), float(edges[-1])], nice=False), "share of samples"
     blocks, steps = (
         chart_of("bars", bars).mark_rect(),
         chart_of("law", line).mark_line(strokeWidth=1.6, interpolate="step"),
     )
-    x = alt.X("from:Q", scale=wide, title=bins.name)
+    x = alt.X("from:Q", scale=wide, title=unit)
     drawn = [
         blocks.encode(x, alt.X2("to"), alt.Y("low:Q", title=share), alt.Y2("high"), colour),
-        steps.encode(alt.X("at:Q", scale=wide, title=bins.name), alt.Y("value:Q", title=share), colour),
+        steps.encode(alt.X("at:Q", scale=wide, title=unit), alt.Y("value:Q", title=share), colour),
     ]
     said = (
-        f"Histogram of the {bins.name} over {len(apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
+        f"Histogram of the {unit} over {len(apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
         f"distance is {result.odds.distance:.3g}."
     )
     if result.apart is not None:
@@ -213,19 +205,6 @@ def _weights(result: Construction) -> Panel:
     return _panel(f"{mean}" + (f", first {BARS} keys" if left else ""), [bars], said)
 
 
-def _beta(curve: ErrorCurve, here: float | None) -> alt.X:
-    """The axis of β, logarithmic, with room for the β of the result."""
-    ends = [*curve.beta.tolist(), *([] if here is None else [here])]
-    low, high = min(ends), max(ends)
-    ticks = [
-        s * 10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for s in (1, 2, 5)
-    ]
-    kept = [t for t in ticks if low <= t <= high]
-    kept = kept if len(kept) <= 7 else [t for t in kept if math.log10(t).is_integer()][:: max(1, len(kept) // 21)]
-    axis = alt.Axis(values=kept, tickCount=len(kept), format="~g")
-    return alt.X("beta:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), title="β", axis=axis)
-
-
 def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
     return Panel(title, lay(title, *layers), f"{title}. {said}", (), {})
 
@@ -245,30 +224,27 @@ _RAISED = re.compile(r"\^(\{[^}]*\}|\([^)]*\)|[−-]?\w+)")
 def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Document:
     """The interactive page, and a figure for each construction at its last β, built again from what was noted of it."""
     last = {str(one["name"]): one for one in about.facts.settings}
-    drawn = tuple(figure(build(name, _arguments(one), about.facts.seed)) for name, one in last.items())
-    return Document("theory.html", html(base_draws()), drawn)
-
-
-def _arguments(noted: Mapping[str, str | float]) -> dict[str, float]:
-    return {name: value for name, value in noted.items() if not isinstance(value, str)}
+    drawn = []
+    for name, noted in last.items():
+        arguments = {key: value for key, value in noted.items() if not isinstance(value, str)}
+        drawn.append(figure(build(name, arguments, about.facts.seed)))
+    return Document("theory.html", html(base_draws()), tuple(drawn))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> tuple[Finding, ...]:
     """A finding for each row of the table: what was computed beside the law, and what varies less with two heads."""
-    return tuple(map(_finding, tables["theory"].iter_rows(named=True)))
-
-
-def _finding(row: Mapping[str, Any]) -> Finding:
-    sign = RELATIONS[row["relation"]]
-    said = (
-        f"{row['name']}  β {row['beta']:g}: {row['measured']} = {row['error']:.3g}; law: {sign} {row['expected']:.3g}"
-    )
-    values = [Estimate("error", row["error"], n=row["samples"]), Estimate("law", row["expected"])]
-    if row["variance_one"] is not None:
-        said += f"; variance of c {row['variance_one']:.3g} with one head, {row['variance_two']:.3g} with two"
-        values += [Estimate(name, row[name], n=row["samples"]) for name in ("variance_one", "variance_two")]
-    held = {True: "error ≤ law", False: "error > law"}[row["error"] <= row["expected"]]
-    return Finding(row["name"], said, row["measured"], tuple(values), held if row["relation"] == "at most" else "")
+    found = []
+    for row in tables["theory"].iter_rows(named=True):
+        sign = RELATIONS[row["relation"]]
+        said = f"{row['name']}  β {row['beta']:g}: {row['measured']} = {row['error']:.3g}; law: {sign} {row['expected']:.3g}"
+        values = [Estimate("error", row["error"], n=row["samples"]), Estimate("law", row["expected"])]
+        if row["variance_one"] is not None:
+            said += f"; variance of c {row['variance_one']:.3g} with one head, {row['variance_two']:.3g} with two"
+            values += [Estimate(name, row[name], n=row["samples"]) for name in ("variance_one", "variance_two")]
+        held = "error ≤ law" if row["error"] <= row["expected"] else "error > law"
+        bound = held if row["relation"] == "at most" else ""
+        found.append(Finding(row["name"], said, row["measured"], tuple(values), bound))
+    return tuple(found)
 
 
 def base_draws(seed: int = 0, samples: int = SAMPLES) -> KeyDraws:
@@ -335,11 +311,9 @@ def rich(text: str) -> Markup:
 
 def figures(numbers: tuple[float, ...]) -> Markup:
     """Numbers in a row, three digits each."""
-    return Markup(", ").join(_figure(number) for number in numbers)
-
-
-def _figure(number: float) -> Markup:
-    digits, _, power = f"{number if abs(number) > ROUNDING else 0:.3g}".replace("-", "−").partition("e")
-    return (
-        Markup("{}·10<sup>{}</sup>").format(digits, power.replace("−0", "−").lstrip("+0")) if power else Markup(digits)
-    )
+    shown = []
+    for number in numbers:
+        digits, _, power = f"{number if abs(number) > ROUNDING else 0:.3g}".replace("-", "−").partition("e")
+        raised = Markup("{}·10<sup>{}</sup>").format(digits, power.replace("−0", "−").lstrip("+0"))
+        shown.append(raised if power else Markup(digits))
+    return Markup(", ").join(shown)

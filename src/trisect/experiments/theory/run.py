@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -45,35 +44,6 @@ def measure(settings: TheorySettings, bench: Bench) -> Measured[TheoryFacts]:
         for name, beta in asked:
             results.append(build(name, {**given, "beta": beta}, settings.seed))
             step(len(results), len(asked))
-    table = pl.DataFrame([_row(one) for one in results], schema=SCHEMA)
-    facts = TheoryFacts(settings.seed, tuple({"name": one.name, **one.settings} for one in results))
-    return Measured({"theory": table}, facts, _notes(results, given), packages=())
-
-
-def _row(result: Construction) -> dict[str, Any]:
-    v, s = result.variances, result.settings
-    numbers = ("dim", "keys", "samples")
-    return {
-        "name": result.name,
-        "beta": s["beta"],
-        "variance": s.get("variance"),
-        **{k: int(s[k]) if k in s else None for k in numbers},
-        "measured": result.measured,
-        "error": result.error,
-        "relation": result.relation,
-        "expected": result.expected,
-        "variance_one": None if v is None else v.one,
-        "variance_one_law": None if v is None else v.one_law,
-        "variance_two": None if v is None else v.two,
-        "variance_two_law": None if v is None else v.two_law,
-        "apart_share": None if result.apart is None else result.apart.share,
-        "law": result.law,
-        "domain": result.domain,
-    }
-
-
-def _notes(results: Sequence[Construction], given: Given) -> tuple[str, ...]:
-    """Which arguments had nothing to act on, and where a law was not met."""
     notes = [
         f"{name} does not apply to {', '.join(left)}."
         for name, value in given.items()
@@ -84,4 +54,22 @@ def _notes(results: Sequence[Construction], given: Given) -> tuple[str, ...]:
         for one in results
         if one.relation == "at most" and one.error > one.expected
     ]
-    return tuple(dict.fromkeys(notes))
+    facts = TheoryFacts(settings.seed, tuple({"name": one.name, **one.settings} for one in results))
+    table = pl.DataFrame([_row(one) for one in results], schema=SCHEMA)
+    return Measured({"theory": table}, facts, tuple(dict.fromkeys(notes)), packages=())
+
+
+def _row(result: Construction) -> dict[str, Any]:
+    v, s = result.variances, result.settings
+    same = ("name", "measured", "error", "relation", "expected", "law", "domain")
+    return {
+        **{name: getattr(result, name) for name in same},
+        "beta": s["beta"],
+        "variance": s.get("variance"),
+        **{k: int(s[k]) if k in s else None for k in ("dim", "keys", "samples")},
+        "variance_one": None if v is None else v.one,
+        "variance_one_law": None if v is None else v.one_law,
+        "variance_two": None if v is None else v.two,
+        "variance_two_law": None if v is None else v.two_law,
+        "apart_share": None if result.apart is None else result.apart.share,
+    }
