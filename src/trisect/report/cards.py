@@ -112,7 +112,7 @@ VERDICTS = ("supported", "refuted", "inconclusive", "not tested")
 
 
 @dataclass(frozen=True)
-class PartView:
+class _PartView:
     """One part of a claim, ready for the page: its sentence, its numbers as words, and its drawing."""
 
     sentence: str
@@ -132,7 +132,7 @@ class Card:
     verdict: str
     badge: Markup
     reason: str
-    parts: tuple[PartView, ...]
+    parts: tuple[_PartView, ...]
     facts: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...]
     early_stopping: str
@@ -243,7 +243,7 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
     return asked.group(1) if asked else "not testable here"
 
 
-def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
+def _part(row: Mapping[str, Any], span: tuple[float, float]) -> _PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
     places = PLACES.get(row.get("over") or unit_of(row["source"]))
     effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
@@ -262,7 +262,7 @@ def _part(row: Mapping[str, Any], span: tuple[float, float]) -> PartView:
         )
         if row[key] is not None
     ]
-    return PartView(
+    return _PartView(
         sentence=row["sentence"] or row["part"],
         numbers=numbers,
         reading="; ".join(readings),

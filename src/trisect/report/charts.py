@@ -331,15 +331,11 @@ class Figure:
         )
 
 
-def data_of(rows: Sequence[Mapping[str, object]]) -> alt.InlineData:
-    """Rows for a chart."""
-    # As text, since the chart library copies and checks every value of a list several times over.
-    return alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
-
-
 def chart_of(name: str, rows: Sequence[Mapping[str, object]]) -> alt.Chart:
     """A layer of a panel: its rows, by a name that the page knows it by."""
-    return alt.Chart(data_of(rows), name=name)
+    # As text, since the chart library copies and checks every value of a list several times over.
+    data = alt.InlineData(values=json.dumps(rows), format=alt.JsonDataFormat(type="json"))
+    return alt.Chart(data, name=name)
 
 
 def lay(title: str, *layers: alt.Chart, width: float = PANEL_WIDTH, height: float = HEIGHT) -> alt.LayerChart:

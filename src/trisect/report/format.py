@@ -39,7 +39,7 @@ def side(one: HasInterval) -> int:
     return 0 if one.low is None or one.high is None else (one.low > 0) - (one.high < 0)
 
 
-class SitePosition(NamedTuple):
+class _SitePosition(NamedTuple):
     """Where a site stands in a figure: its group (`q`, `q+k`), its layers as spelt, and their mean as depth.
 
     `single` is one layer, all of its heads together.
@@ -75,14 +75,14 @@ class Mean(NamedTuple):
 
 
 @cache
-def place(site: str) -> SitePosition:
+def place(site: str) -> _SitePosition:
     """Read a site of the rows; combined components and several layers make a place of their own."""
     known = Site.parse(site)
     group = "+".join(known.components)
     if known.layers is None:
-        return SitePosition(group, "all", math.inf, False)
+        return _SitePosition(group, "all", math.inf, False)
     depth = sum(known.layers) / len(known.layers)
-    return SitePosition(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1 and known.heads is None)
+    return _SitePosition(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1 and known.heads is None)
 
 
 def order(site: str) -> tuple[bool, float, str, bool, int, str]:

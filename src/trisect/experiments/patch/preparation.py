@@ -74,14 +74,14 @@ def patched_sides(
     return PatchedSides(source, _chosen(run.target, other.target, wanted, places))
 
 
-def own_tokens(side: Side) -> Bool[Tensor, "B T"]:
+def _own_tokens(side: Side) -> Bool[Tensor, "B T"]:
     """Positions that are a text's own, neither padding nor added by the tokenizer."""
     return side.real & ~side.special
 
 
 def _last(side: Side) -> Int[Tensor, " B"]:
     """Each row's last own token, or its last real one where it has none of its own."""
-    own = own_tokens(side)
+    own = _own_tokens(side)
     own = torch.where(own.any(1, keepdim=True), own, side.real)
     return (own.long() * torch.arange(1, own.shape[1] + 1)).argmax(1)
 
@@ -163,7 +163,7 @@ def _places(model: object) -> dict[str, str]:
 TOGETHER = 64  # texts that are tokenized at once
 
 
-class TokenizedText(NamedTuple):
+class _TokenizedText(NamedTuple):
     """A text's own tokens, and how many positions it takes with those that the tokenizer adds; target 0 where there is none."""
 
     source: tuple[int, ...]
@@ -226,12 +226,12 @@ def tokenize(
     texts: Sequence[TextOrPair],
     places: Sequence[str] | None = None,
     noted: dict[str, None] | None = None,
-) -> list[TokenizedText]:
+) -> list[_TokenizedText]:
     """The tokens of every text; with `places`, which name them, raises CorpusError for one that is longer than a window.
 
     What is to be said of how they are read is added to `noted`.
     """
-    found: list[TokenizedText] = []
+    found: list[_TokenizedText] = []
     for batch in subject.batches(texts, TOGETHER):
         if noted is not None:
             noted.update(dict.fromkeys(batch.notes))
@@ -242,9 +242,9 @@ def tokenize(
                 if side.ids is None:
                     known = "Pairs are aligned by them."
                     raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
-                ids.append(tuple(side.ids[row][own_tokens(side)[row]].tolist()))
+                ids.append(tuple(side.ids[row][_own_tokens(side)[row]].tolist()))
             lengths = [int(side.real[row].sum()) for side in sides]
-            own = TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
+            own = _TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
             if not start:
                 found.append(own)
             elif places is not None:
@@ -305,7 +305,7 @@ def _ids(subject: Subject, texts: Sequence[str]) -> list[tuple[int, ...]]:
     return [one.source for one in _tried(subject, texts)]
 
 
-def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[TokenizedText]:
+def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
     """The tokens of every text; none for a text of whose words the model knows too few."""
     try:
         return tokenize(subject, texts)
@@ -316,7 +316,7 @@ def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[TokenizedText]
                 rows = any(True for _ in subject.batches([text], 1))
             except ModelError:
                 rows = False
-            found.append(tokenize(subject, [text])[0] if rows else TokenizedText((), (), (0, 0)))
+            found.append(tokenize(subject, [text])[0] if rows else _TokenizedText((), (), (0, 0)))
         return found
 
 
@@ -341,7 +341,7 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
 
 
 def _answer_ids(
-    subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[TextOrPair, TokenizedText]
+    subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[TextOrPair, _TokenizedText]
 ) -> dict[str, Int[np.ndarray, " N"]]:
     """Every stated answer as the one token that it is behind the base (the donor's behind the donor)."""
     mask, asked = subject.mask, []

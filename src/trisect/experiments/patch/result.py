@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import polars as pl
-
 from trisect.core.files import Json
 from trisect.experiments.patch.page import direction, mean, place_of, read_sites
 from trisect.experiments.patch.settings import PatchFacts
@@ -41,22 +39,19 @@ class Patched(Result[PatchFacts]):
     @property
     def sites(self) -> tuple[PatchedSite, ...]:
         """Every site that was patched, in the order of layers, heads and components; both directions where both were run."""
-        return read_patched(self.tables["measures"])
+        found = []
+        for site in read_sites(self.tables["measures"]):
+            scored = next((site[m] for m in ("own", "unchanged", "output_change") if m in site), None)
+            n = 0 if scored is None else scored.n or 0
+            others = {name.removeprefix("as "): row.mean for name, row in site.items() if name.startswith("as ")}
+            own, unchanged, *rest = (
+                mean(site, m) for m in ("own", "unchanged", "donor", "logit_change", "output_change")
+            )
+            found.append(PatchedSite(place_of(site).site, own, others, unchanged, n, direction(site), *rest))
+        return tuple(found)
 
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data, the sites among the rest."""
         found = super().data()
         found["sites"] = [site.data() for site in self.sites]
         return found
-
-
-def read_patched(measures: pl.DataFrame) -> tuple[PatchedSite, ...]:
-    """The table `measures` by site."""
-    found = []
-    for site in read_sites(measures):
-        scored = next((site[m] for m in ("own", "unchanged", "output_change") if m in site), None)
-        n = 0 if scored is None else scored.n or 0
-        others = {name.removeprefix("as "): row.mean for name, row in site.items() if name.startswith("as ")}
-        own, unchanged, *rest = (mean(site, m) for m in ("own", "unchanged", "donor", "logit_change", "output_change"))
-        found.append(PatchedSite(place_of(site).site, own, others, unchanged, n, direction(site), *rest))
-    return tuple(found)

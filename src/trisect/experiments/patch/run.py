@@ -73,7 +73,7 @@ CHANGES = {
 }
 
 
-class Interchanged(NamedTuple):
+class _Interchanged(NamedTuple):
     """One site patched in one direction: what each pair then answered (null: no answers), and the difference of logits.
 
     `values` are changes of the output where there are no answers.
@@ -85,7 +85,7 @@ class Interchanged(NamedTuple):
     values: Float[np.ndarray, " N"]
 
 
-class PatchedRuns(NamedTuple):
+class _PatchedRuns(NamedTuple):
     """All that was run, as arrays over pairs.
 
     `stated` are ids of answers as the pairs have them, `predicted` the same with the model's own where base or donor is not
@@ -98,19 +98,19 @@ class PatchedRuns(NamedTuple):
     predicted: Mapping[str, Int[np.ndarray, " N"]]
     own: Mapping[str, Int[np.ndarray, " N"]]
     differences: Mapping[str, Float[np.ndarray, " N"]]
-    done: tuple[Interchanged, ...]
+    done: tuple[_Interchanged, ...]
     tokens: tuple[NewRow, ...]
     words: Mapping[int, str]
 
 
 def tables(
-    subject: str, runs: PatchedRuns, settings: PatchSettings
+    subject: str, runs: _PatchedRuns, settings: PatchSettings
 ) -> tuple[dict[str, pl.DataFrame], tuple[str, ...], int]:
     """Tables by name, what a reader has to know, and how many pairs count.
 
     `measures`: a row per site and number; `pairs`, `tokens` and `interchanges`: what was read and what came.
     """
-    counted = counted_pairs(runs, settings.answered)
+    counted = _counted_pairs(runs, settings.answered)
     rows = []
     for name, mine in runs.own.items():  # how many texts the model answers as stated, unpatched
         if name in runs.stated:
@@ -162,7 +162,7 @@ def predictions(
     return found
 
 
-def counted_pairs(runs: PatchedRuns, answered: bool) -> Bool[np.ndarray, " N"]:
+def _counted_pairs(runs: _PatchedRuns, answered: bool) -> Bool[np.ndarray, " N"]:
     """Pairs that count: with `answered` those whose two texts the model answers as stated."""
     right = np.ones(len(runs.pairs), dtype=bool)
     for name, mine in runs.own.items() if answered else ():
@@ -171,7 +171,7 @@ def counted_pairs(runs: PatchedRuns, answered: bool) -> Bool[np.ndarray, " N"]:
     return right
 
 
-def where_patched(one: Interchanged) -> NewRow:
+def where_patched(one: _Interchanged) -> NewRow:
     """The columns that say which site was patched, and in which direction."""
     heads, several = one.edit.site.heads, len(one.edit.addresses) > 1
     single = heads is not None and len(heads) == 1
@@ -186,7 +186,7 @@ def where_patched(one: Interchanged) -> NewRow:
     }
 
 
-def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"], seed: int) -> list[NewRow]:
+def _site(one: _Interchanged, runs: _PatchedRuns, counted: Bool[np.ndarray, " N"], seed: int) -> list[NewRow]:
     """The numbers of one site in one direction."""
     values = one.values[counted]
     if one.answers is None:
@@ -208,7 +208,7 @@ def _site(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " N"],
     return [*found, *({"measure": f"as {name}"} | _row(share) for name, share in scored[-1].others.items())]
 
 
-class ComparedAnswers(NamedTuple):
+class _ComparedAnswers(NamedTuple):
     """A share of answers: the column `measure` of its row, whose prediction is counted, and the predictions that have to differ."""
 
     measure: str
@@ -216,18 +216,18 @@ class ComparedAnswers(NamedTuple):
     predicted: Mapping[str, Int[np.ndarray, " N"]]
 
 
-def compared(one: Interchanged, runs: PatchedRuns, counted: Bool[np.ndarray, " P"]) -> list[ComparedAnswers]:
+def compared(one: _Interchanged, runs: _PatchedRuns, counted: Bool[np.ndarray, " P"]) -> list[_ComparedAnswers]:
     """Shares of one site in one direction: of the other text's answer and, where it has one, of the component's own."""
     component = "+".join(one.edit.site.components)
     named = {name: of[counted] for name, of in predictions(one.how, component, runs.predicted).items()}
     both = {name: named[name] for name in (BASE, DONOR)}
-    found = [ComparedAnswers(DONOR, DONOR, both)]
+    found = [_ComparedAnswers(DONOR, DONOR, both)]
     if component == "q+k+v":
-        found.append(ComparedAnswers("own", DONOR, both))
+        found.append(_ComparedAnswers("own", DONOR, both))
     elif component in named:
         beside = SINGLE if component in SINGLE else ()  # four values leave a joint component no answer of its own
         ours = {name: named[name] for name in (BASE, *beside, component) if name in named}
-        found.append(ComparedAnswers("own", component, ours))
+        found.append(_ComparedAnswers("own", component, ours))
     return found
 
 
@@ -235,7 +235,7 @@ def _row(found: PairShare | LogitChange) -> NewRow:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
 
 
-def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
+def _came(one: _Interchanged, runs: _PatchedRuns) -> list[NewRow]:
     """What came of every pair."""
     where, count = where_patched(one), len(runs.pairs)
     came: Sequence[str | None] = [None] * count
@@ -252,7 +252,7 @@ def _came(one: Interchanged, runs: PatchedRuns) -> list[NewRow]:
 
 
 def pair_replicates(
-    runs: PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
+    runs: _PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
 ) -> Mapping[tuple[str | float | int | bool | None, ...], Replicates]:
     """Shares of the own and of the other text's answer, and changes of logits or outputs, by what names their rows.
 
@@ -293,7 +293,7 @@ ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a
 FEW = 2  # edits of a batch for which one more pass, to begin from, would cost more than it spares
 
 
-class ReadText(NamedTuple):
+class _ReadText(NamedTuple):
     """One side of some pairs as the model reads it unpatched: batch, where it answers, what it gives there, q, k and v.
 
     `outputs` are logits [B 1 V] at `places`, or all outputs [B T D] where the model gives no answers (`places` null).
@@ -334,7 +334,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     subject = answering(bench.subject)
     wanted = read_positions(settings.positions)
     edits, prepared = _prepared(settings, subject)
-    found, passes = Gathered(prepared, edits, wanted), edited_passes(subject)
+    found, passes = _Gathered(prepared, edits, wanted), edited_passes(subject)
     directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
     order = list(subject.shape.heads)
     in_order = sorted(enumerate(edits), key=lambda one: order.index(one[1].address))
@@ -360,7 +360,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     made, noted, counted = tables(subject.name, runs, settings)
     facts = _facts(subject, prepared, runs, settings, counted)
     notes = (*prepared.notes, *noted, *subject.notes, *passes.notes)
-    drawn = pair_replicates(runs, counted_pairs(runs, settings.answered), settings.seed)
+    drawn = pair_replicates(runs, _counted_pairs(runs, settings.answered), settings.seed)
     return Measured(made, facts, notes, replicates=drawn)
 
 
@@ -380,19 +380,19 @@ def answering(subject: Subject) -> AnsweringSubject:
 
 def _read(
     subject: AnsweringSubject, pairs: Sequence[TextPair], wanted: Mapping[str, Sequence[Address]], room: int | None
-) -> dict[str, ReadText]:
+) -> dict[str, _ReadText]:
     """Both texts of some pairs, each read once without a patch, with q, k and v at what is wanted of it and there is room for."""
     found = {}
     for name in ("base", "donor"):
         texts = [pair.base if name == "base" else pair.donor for pair in pairs]
         batch = next(iter(subject.batches(texts, len(texts))))
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
-        found[name] = ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
+        found[name] = _ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
     return found
 
 
 def _hold(
-    subject: AnsweringSubject, texts: dict[str, ReadText], name: str, address: Address, edited: Sequence[Address]
+    subject: AnsweringSubject, texts: dict[str, _ReadText], name: str, address: Address, edited: Sequence[Address]
 ) -> None:
     """See that what one text has at an address is there, with that of as many of the addresses behind as there is room for."""
     text = texts[name]
@@ -406,7 +406,7 @@ def _hold(
 def _patched(
     subject: AnsweringSubject,
     passes: EditedPasses,
-    texts: Mapping[str, ReadText],
+    texts: Mapping[str, _ReadText],
     how: str,
     edit: EditedPass,
     wanted: tuple[int, ...] | str,
@@ -426,7 +426,7 @@ def _patched(
 
 
 @dataclass
-class Gathered:
+class _Gathered:
     """What is gathered pair by pair: by direction and edit, answers and differences of logits (or changes of the output)."""
 
     prepared: PreparedPairs
@@ -438,7 +438,7 @@ class Gathered:
     differences: dict[str, list[Tensor]] = field(default_factory=dict)
     tokens: list[NewRow] = field(default_factory=list)
 
-    def note(self, texts: Mapping[str, ReadText], start: int) -> None:
+    def note(self, texts: Mapping[str, _ReadText], start: int) -> None:
         """What the model answers to both texts by itself, how far apart it holds their answers, and the texts token by token."""
         base, donor = texts["base"], texts["donor"]
         if base.places is not None:
@@ -449,7 +449,7 @@ class Gathered:
         sides = patched_sides(base.batch, donor.batch, self.wanted, base.places)
         self.tokens += _token_rows(texts, self.edits, sides, start)
 
-    def keep(self, key: tuple[str, int], made: Float[Tensor, "B T V"], run: ReadText, start: int) -> None:
+    def keep(self, key: tuple[str, int], made: Float[Tensor, "B T V"], run: _ReadText, start: int) -> None:
         """What came of one edit, the patched text being `run`."""
         if run.places is None:
             self.values.setdefault(key, []).append(output_change(made, run.outputs, run.batch))
@@ -469,7 +469,7 @@ class Gathered:
             found.append(logits.gather(1, torch.where(ids == UNKNOWN, mine, ids)[:, None])[:, 0])
         return found[0] - found[1]
 
-    def runs(self, subject: AnsweringSubject, directions: Sequence[str]) -> PatchedRuns:
+    def runs(self, subject: AnsweringSubject, directions: Sequence[str]) -> _PatchedRuns:
         """Everything as arrays over pairs."""
         own = {name: torch.cat(parts).numpy() for name, parts in self.own.items()}
         stated = {name: np.asarray(ids) for name, ids in self.prepared.answers.items()}
@@ -480,11 +480,11 @@ class Gathered:
         done = []
         for how, (number, edit) in product(directions, enumerate(self.edits)):
             answers, values = self.answers.get((how, number)), torch.cat(self.values[how, number]).numpy()
-            done.append(Interchanged(how, edit, None if answers is None else torch.cat(answers).numpy(), values))
+            done.append(_Interchanged(how, edit, None if answers is None else torch.cat(answers).numpy(), values))
         differences = {name: torch.cat(parts).numpy() for name, parts in self.differences.items()}
         ids = {int(i) for of in (*own.values(), *(one.answers for one in done if one.answers is not None)) for i in of}
         words, pairs = {i: subject.token(i) for i in sorted(ids)}, self.prepared.pairs
-        return PatchedRuns(pairs, stated, completed, own, differences, tuple(done), tuple(self.tokens), words)
+        return _PatchedRuns(pairs, stated, completed, own, differences, tuple(done), tuple(self.tokens), words)
 
 
 def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
@@ -496,7 +496,7 @@ def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], b
 
 
 def _token_rows(
-    texts: Mapping[str, ReadText], edits: Sequence[EditedPass], sides: PatchedSides, start: int
+    texts: Mapping[str, _ReadText], edits: Sequence[EditedPass], sides: PatchedSides, start: int
 ) -> Iterator[NewRow]:
     """Both texts of each pair side by side, token by token, with what is patched where."""
     base, donor = (texts[name] for name in ("base", "donor"))
@@ -526,7 +526,7 @@ def _token_rows(
 
 
 def _facts(
-    subject: AnsweringSubject, prepared: PreparedPairs, runs: PatchedRuns, settings: PatchSettings, counted: int
+    subject: AnsweringSubject, prepared: PreparedPairs, runs: _PatchedRuns, settings: PatchSettings, counted: int
 ) -> PatchFacts:
     return PatchFacts(
         subject.name,

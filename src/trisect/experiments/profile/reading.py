@@ -109,7 +109,7 @@ class WordsRead(NamedTuple):
         return self.sides[0].groups
 
 
-class SidePlaces(NamedTuple):
+class _SidePlaces(NamedTuple):
     """Where the words of one sequence stand in a batch, and the components that are of them."""
 
     components: tuple[str, ...]
@@ -192,7 +192,7 @@ def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
 
 
 @dataclass
-class LayerCollector:
+class _LayerCollector:
     """Layers as they are met in the first batch, and rows of every batch; `weights` gives each layer's."""
 
     weights: Mapping[Address, Callable[[], Projections]]
@@ -202,19 +202,19 @@ class LayerCollector:
     begun: bool = False
 
     @classmethod
-    def of(cls, subject: Subject) -> LayerCollector:
+    def of(cls, subject: Subject) -> _LayerCollector:
         """An empty one for the layers of a model."""
         given = subject.projections()
         return cls({p.address: partial(given.__getitem__, i) for i, p in enumerate(given)})
 
     def read(
-        self, subject: Subject, batch: Batch, sides: Sequence[SidePlaces], inputs: Callable[[Trace], LayerInputs]
+        self, subject: Subject, batch: Batch, sides: Sequence[_SidePlaces], inputs: Callable[[Trace], LayerInputs]
     ) -> None:
         """Keep what every layer reads at the words of a batch; `inputs` gives what a layer's maps read, or why not."""
         subject.each(batch, lambda trace: self._add(trace, sides, inputs(trace)))
         self.begun = True
 
-    def _add(self, trace: Trace, sides: Sequence[SidePlaces], inputs: LayerInputs) -> None:
+    def _add(self, trace: Trace, sides: Sequence[_SidePlaces], inputs: LayerInputs) -> None:
         on = trace.q.device
         sides = [side._replace(rows=side.rows.to(on), columns=side.columns.to(on)) for side in sides]
         if not self.begun:
@@ -225,7 +225,7 @@ class LayerCollector:
                 for component in (c for c in side.components if c in layer.own):
                     layer.own[component].add(_used_at(trace, component, side))
 
-    def _begin(self, trace: Trace, sides: Sequence[SidePlaces], inputs: LayerInputs) -> None:
+    def _begin(self, trace: Trace, sides: Sequence[_SidePlaces], inputs: LayerInputs) -> None:
         if isinstance(inputs, str):
             if not inputs:
                 return
@@ -284,7 +284,7 @@ def as_used(layers: Mapping[Address, LayerWords]) -> frozenset[str]:
     return frozenset(c for layer in layers.values() for c in layer.own)
 
 
-def _used_at(trace: Trace, component: str, side: SidePlaces) -> Float[Tensor, "W E"]:
+def _used_at(trace: Trace, component: str, side: _SidePlaces) -> Float[Tensor, "W E"]:
     return used(trace, component)[side.rows, side.columns].flatten(1).cpu()
 
 
@@ -312,7 +312,7 @@ def read_words(
     A word is read at its first piece, in causal models at its last, which alone has seen all of it. Raises CorpusError where
     too few words are read, ModelError where no layer can be.
     """
-    marker, collector = WordTexts(subject), LayerCollector.of(subject)
+    marker, collector = WordTexts(subject), _LayerCollector.of(subject)
     names: dict[str, list[str | None]] = {name: [] for name in label.labels}
     numbers: list[int] = []
     articles: list[int | None] = []
@@ -341,11 +341,11 @@ def read_words(
             count = batch.rows[-1][0] + 1
             if places:
                 rows, columns = (torch.tensor([getattr(p, n) for p in places]) for n in ("row", "position"))
-                collector.read(subject, batch, [SidePlaces(COMPONENTS, rows, columns)], own_inputs)
+                collector.read(subject, batch, [_SidePlaces(COMPONENTS, rows, columns)], own_inputs)
             advance(min(len(numbers), settings.words), settings.words)
     collector.check(subject)
-    side = ReadSide(COMPONENTS, classes_of(names), _groups(numbers, len(set(numbers)), settings.folds, articles))
-    refuse_side(texts.name, side)
+    side = ReadSide(COMPONENTS, _classes_of(names), _groups(numbers, len(set(numbers)), settings.folds, articles))
+    _refuse_side(texts.name, side)
     piece = "last" if last else "first"
     said = f"A word is read at its {piece} piece; {RARE}"
     return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, said, *collector.notes()))
@@ -370,7 +370,7 @@ def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Lab
         yield one
 
 
-def classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]:
+def _classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]:
     """Labels by name, whose rare classes are one."""
     found = []
     for name, given in names.items():
@@ -380,7 +380,7 @@ def classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]
     return tuple(found)
 
 
-def refuse_side(name: str, side: ReadSide) -> None:
+def _refuse_side(name: str, side: ReadSide) -> None:
     """Raise CorpusError where a label has one class alone, or there is one group of texts alone."""
     if len(np.unique(side.groups)) < 2:
         known = "It has one group of texts that follow one another, and each is predicted from others."
@@ -429,7 +429,7 @@ def read_pairs(
     the source at its first. Raises CorpusError where too few words are read, ModelError where no layer can be.
     """
     model = crossing(subject)
-    pairs, collector = _pairs_wanted(texts, settings.limit, settings.words), LayerCollector.of(subject)
+    pairs, collector = _pairs_wanted(texts, settings.limit, settings.words), _LayerCollector.of(subject)
     names: list[dict[str, list[str | None]]] = [{name: [] for name in label.labels} for _ in SIDES]
     numbers: list[list[int]] = [[] for _ in SIDES]
     same: dict[str | None, str | None] = {}  # one string for all words of a class
@@ -454,11 +454,11 @@ def read_pairs(
             advance(min(max(map(len, numbers)), settings.words), settings.words)
     collector.check(subject)
     sides = tuple(
-        ReadSide(components, classes_of(of), _groups(own, len(pairs), settings.folds), name)
+        ReadSide(components, _classes_of(of), _groups(own, len(pairs), settings.folds), name)
         for (name, components), of, own in zip(SIDES, names, numbers, strict=True)
     )
     for side in sides:
-        refuse_side(f"{texts.name} ({side.name})", side)
+        _refuse_side(f"{texts.name} ({side.name})", side)
     lost = f"{long:,} of {len(pairs):,} sentence pairs have more pieces than the model reads, and are left out."
     notes = (*texts.notes, *subject.notes, *([lost] if long else []), WHOSE, GAINS, f"{RARE[0].upper()}{RARE[1:]}")
     for labels in zip(*(side.labels for side in sides), strict=True):
@@ -508,10 +508,10 @@ def _words(crossed: Crossed, pairs: Sequence[SentencePair]) -> tuple[_Met, _Met]
 
 def _asked(
     model: Pretrained, crossed: Crossed, met: tuple[_Met, _Met]
-) -> tuple[list[SidePlaces], Callable[[Trace], LayerInputs]]:
+) -> tuple[list[_SidePlaces], Callable[[Trace], LayerInputs]]:
     """Where words stand in a batch, and what gives the inputs of a layer there: of q the decoder's, of k and v the encoder's output."""
     sides = [
-        SidePlaces(components, torch.tensor([at[0] for at in own]), torch.tensor([at[2] for at in own]))
+        _SidePlaces(components, torch.tensor([at[0] for at in own]), torch.tensor([at[2] for at in own]))
         for (_, components), own in zip(SIDES, met, strict=True)
     ]
     output: Float[Tensor, "B S D"] | None = getattr(

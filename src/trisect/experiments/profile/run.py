@@ -184,7 +184,7 @@ FITTED = 10_000  # labelled positions that erasers are fitted to, about
 SPLITS = ("test", "valid", "train")
 
 
-class CausalTwin(NamedTuple):
+class _CausalTwin(NamedTuple):
     """Rows of erasures, the texts that they were measured on by name and number, and notes."""
 
     rows: tuple[NewRow, ...]
@@ -199,7 +199,7 @@ def erase_labels(
     classes: Sequence[WordClasses],
     addresses: Collection[Address],
     bench: Bench,
-) -> CausalTwin:
+) -> _CausalTwin:
     """Erase every label from every layer's q, k or v, all heads together, with erasers fitted to the profile's own split.
 
     Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
@@ -228,7 +228,7 @@ def erase_labels(
     table = tally.table(other.name)
     articles = marked_articles((one.article for one in texts), tally.kept)
     rows = tuple(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
-    return CausalTwin(rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes))
+    return _CausalTwin(rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes))
 
 
 def relabelled(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
@@ -436,7 +436,7 @@ def _texts(settings: ProfileSettings) -> LabelledTexts:
         raise (no_bitext(error) if is_bitext(settings.corpus) else error) from None
 
 
-class ReadCorpus(NamedTuple):
+class _ReadCorpus(NamedTuple):
     """Texts or sentence pairs, their labels, and what reads their words in a model; `texts` and `label` of texts alone."""
 
     name: str
@@ -447,7 +447,7 @@ class ReadCorpus(NamedTuple):
     label: WordLabeller | None = None
 
     @classmethod
-    def of(cls, settings: ProfileSettings) -> ReadCorpus:
+    def of(cls, settings: ProfileSettings) -> _ReadCorpus:
         """What the settings name; raises CorpusError."""
         if settings.attention == CROSS:
             pairs = open_pairs(settings.corpus, settings.split)
@@ -476,7 +476,7 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     check_model(settings, subject)
     epochs = epochs_of(settings.source, subject, settings.checkpoints)
     revisions = [] if isinstance(subject, OwnModel) else revisions_of(settings.source, settings.checkpoints)
-    corpus = ReadCorpus.of(settings)
+    corpus = _ReadCorpus.of(settings)
     read, scores, checked = _profile(subject, corpus, settings, bench, epochs, settings.mlp)
     twin = None
     if settings.causal is not None and corpus.label is not None:
@@ -517,7 +517,7 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
 
 def _profile(
     subject: Subject,
-    corpus: ReadCorpus,
+    corpus: _ReadCorpus,
     settings: ProfileSettings,
     bench: Bench,
     epochs: Sequence[EpochWeights] = (),
@@ -683,9 +683,9 @@ def _facts(
     settings: ProfileSettings,
     bench: Bench,
     read: WordsRead,
-    corpus: ReadCorpus,
+    corpus: _ReadCorpus,
     stages: Sequence[Stage],
-    twin: CausalTwin | None,
+    twin: _CausalTwin | None,
 ) -> ProfileFacts:
     return ProfileFacts(
         bench.subject.name,

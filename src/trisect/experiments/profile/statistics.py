@@ -55,7 +55,7 @@ class LayerScores:
         return self.gains(component, label) if self.apart else self.heads[component].accuracy[:, label]
 
 
-class HeadTests(NamedTuple):
+class _HeadTests(NamedTuple):
     """One component of one layer and one label, head by head.
 
     `p` counts random maps, `p_drawn` takes them as near normal, so that it can survive a correction; `among` is the share
@@ -79,7 +79,7 @@ class MeanTest(NamedTuple):
     n: int
 
 
-def head_tests(scores: LayerScores, component: str, label: int) -> HeadTests:
+def head_tests(scores: LayerScores, component: str, label: int) -> _HeadTests:
     """Every head of a component against random maps, and among the layer's other heads."""
     null, own = scores.null(component, label), scores.heads[component]
     values = own.accuracy[:, label]
@@ -87,7 +87,7 @@ def head_tests(scores: LayerScores, component: str, label: int) -> HeadTests:
     every = np.concatenate([scores.compared(c, label) for c in scores.heads])
     below = (every[None] < mine[:, None]).sum(1) + ((every[None] == mine[:, None]).sum(1) - 1) / 2
     among = below / max(1, len(every) - 1)
-    return HeadTests(
+    return _HeadTests(
         values, own.bits[:, label], null.scores(values), null.beyond(values), null.predicted(values), among
     )
 

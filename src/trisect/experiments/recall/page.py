@@ -315,11 +315,11 @@ def _right_figure(
     base = numbers.number("accuracy", BASELINE)
     levels = {"always the commonest place": base.value} if base else {}
     panels = [
-        share_panel("Questions held out", held_out, share_axis(held_out, [*levels.values(), *beside]), levels, others)
+        _share_panel("Questions held out", held_out, _share_axis(held_out, [*levels.values(), *beside]), levels, others)
     ]
     if met:
-        axis = share_axis(met, list(levels.values()))
-        panels.append(share_panel("By where the model met the name", met, axis, levels))
+        axis = _share_axis(met, list(levels.values()))
+        panels.append(_share_panel("By where the model met the name", met, axis, levels))
     n = words.sample(
         max(r.n or 0 for r in numbers.measures.where("accuracy", group=None, subject=numbers.models)), "name"
     )
@@ -399,7 +399,7 @@ def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None
         points, ends = tuple((r.at or 0.0, r.value) for r in rows), tuple((r.low, r.high) for r in rows)
         path = Path(SHORT.get(m, m), look(m), points, marks=True, ends=ends)
         title = MODELS.get(m, m).capitalize()
-        panels.append(path_panel(title, [path], "probability", "share right", diagonal=True))
+        panels.append(_path_panel(title, [path], "probability", "share right", diagonal=True))
         total = max(total, sum(row.n or 0 for row in rows))
     errors = _by_model(numbers, "ece", found)
     tail = f" Expected calibration error: {errors}." if errors else ""
@@ -424,7 +424,7 @@ def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
         f"The share of answers whose probability is at most so high, by where the model met the name; "
         f"{MODELS.get(deep, deep)}. The further right a line, the surer. Medians: {middle}, n counting answers."
     )
-    panel = path_panel("Confidence by category", paths, "probability of the answer", "share of answers")
+    panel = _path_panel("Confidence by category", paths, "probability of the answer", "share of answers")
     return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys({c: c for c in found}))
 
 
@@ -445,7 +445,7 @@ def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
     )
     if area := numbers.number("auroc_probability", deep):
         caption += f" Area under the curve of the probability: {words_for(area)}."
-    panel = path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", diagonal=True)
+    panel = _path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", diagonal=True)
     key = tuple(LegendEntry(path.name, path.look.colour, path.look.shape) for path in paths)
     return Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), key)
 
@@ -460,7 +460,7 @@ def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
         f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} {words.sample(count, 'name')}."
     )
     paths = [Path(SHORT.get(m, m), look(m), tuple((r.at or 0.0, r.value) for r in rows)) for m, rows in found.items()]
-    panel = path_panel("An abstaining model", paths, "share of questions answered", "share wrong")
+    panel = _path_panel("An abstaining model", paths, "share of questions answered", "share wrong")
     return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys({m: MODELS.get(m, m) for m in found}))
 
 
@@ -513,7 +513,7 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
         f"chance; {MODELS.get(deep, deep)}. Above chance by {'; '.join(f'{c[0]} {c[4]}' for c in cells)}. "
         f"n\u00a0=\u00a0{'; '.join(f'{c[0]} {c[1]}' for c in cells)} names."
     )
-    panel = share_panel("Follows the nearest name", shares, share_axis(shares))
+    panel = _share_panel("Follows the nearest name", shares, _share_axis(shares))
     key = keys({"observed": "observed", "by chance": "by chance"})
     figure = Figure("recall-unseen", "", "Guesses about unseen names", caption, (panel,), key)
     columns = ("Nearest by", "n", "match", "by chance", "excess", "p")
@@ -665,7 +665,7 @@ def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
     return tuple(LegendEntry(name, look(of).colour, look(of).shape) for of, name in named.items())
 
 
-def share_axis(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
+def _share_axis(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
     """The axis that holds every share of a figure, from 0 up."""
     ends = [e for s in shares for e in (s.number.mean, s.number.low, s.number.high) if e is not None]
     values = [*ends, *(v for s in shares for v in s.seeds), *more]
@@ -673,7 +673,7 @@ def share_axis(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxi
     return axis._replace(high=min(axis.high, 1.03), low=axis.low if min(values, default=0.0) < 0 else 0.0)
 
 
-def share_panel(
+def _share_panel(
     title: str,
     shares: Sequence[Share],
     axis: SharedAxis,
@@ -706,7 +706,7 @@ def share_panel(
     return Panel(title, lay(title, *layers, width=wide), text, (), {})
 
 
-def path_panel(title: str, paths: Sequence[Path], x_title: str, y_title: str, diagonal: bool = False) -> Panel:
+def _path_panel(title: str, paths: Sequence[Path], x_title: str, y_title: str, diagonal: bool = False) -> Panel:
     """Lines over a share from 0 to 1; `diagonal` draws where both are the same."""
     ticks = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], tickCount=40, format="~g")
     x = alt.X("x:Q", scale=alt.Scale(domain=[-0.03, 1.03], nice=False, clamp=True), title=x_title, axis=ticks)

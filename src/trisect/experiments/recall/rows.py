@@ -186,11 +186,6 @@ def commonest_place(answers: pl.DataFrame) -> str | None:
     return one.group_by("gold").len().sort(["len", "gold"], descending=[True, False])["gold"][0]
 
 
-def count_names(seeds: AnswerSeeds) -> int:
-    """How many names the answers are about."""
-    return pl.concat(seeds)["name"].n_unique()
-
-
 def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
     """Answers about names that the model met nowhere and that have a neighbour of the kind, with its place: `neighbour`."""
     # an invented name may be somebody of the text after all
@@ -209,7 +204,7 @@ def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Answe
     return [seed for seed in found if len(seed)]
 
 
-def valid_answers(mine: pl.DataFrame) -> AnswerSeeds:
+def _valid_answers(mine: pl.DataFrame) -> AnswerSeeds:
     """Answers to the valid questions whose place is known."""
     return by_seed(mine.filter(pl.col("split") == "valid").drop_nulls("correct"))
 
@@ -299,10 +294,10 @@ def judge(
     """
     redrawn, found = AnswerBootstrap(seed, draws), dict[str, CrossedEstimate]()
     for model in ("plain", "pretrained"):
-        if seeds := valid_answers(answers.filter(pl.col("model") == model)):
+        if seeds := _valid_answers(answers.filter(pl.col("model") == model)):
             found[f"accuracy_{model}"] = redrawn.share(seeds, _accuracy)
     place, plain = commonest_place(answers), answers.filter(pl.col("model") == "plain")
-    if place is not None and valid_answers(plain):
+    if place is not None and _valid_answers(plain):
         # Where only one of the plain model and the commonest place is right: the difference of the two is that of accuracies.
         # Apart, neither is taken for certain where it never happens.
         alone = {
@@ -310,7 +305,7 @@ def judge(
             "baseline_alone_right": ~pl.col("correct") & (pl.col("gold") == place),
         }
         for stream, (name, which) in enumerate(alone.items(), 1):
-            found[name] = redrawn.share(valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
+            found[name] = redrawn.share(_valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
     mine = answers.filter(pl.col("model") == asked_of(answers))
     for row, one in _separations(mine, redrawn):
         found[f"{row['measure']}_excess"] = one.minus(0.5)
@@ -339,7 +334,7 @@ def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow
 
 def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Calibration of the answers' probabilities."""
-    if not (seeds := valid_answers(mine)):
+    if not (seeds := _valid_answers(mine)):
         return
     whole = redrawn(seeds, lambda a, w: np.stack(recall.calibration(probability(a), right(a), weights=w)[-2:], -1))
     yield {"measure": "ece"} | _honest(whole.at(0).row(), seeds)
@@ -355,7 +350,7 @@ def _calibration(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRo
 
 def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple[NewRow, CrossedEstimate]]:
     """AUROC of right against wrong valid answers: by each score, and by what can be seen of the answer alone."""
-    if not (seeds := valid_answers(mine)):
+    if not (seeds := _valid_answers(mine)):
         return
     for score in SCORES:
         found = redrawn(seeds, lambda a, w, s=score: recall.auroc(sureness(a, s), right(a), w))
@@ -375,7 +370,7 @@ def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple
 
 def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:
     """Risk against coverage by the answer's probability, and the thresholds for stated risks."""
-    if not (seeds := valid_answers(mine)):
+    if not (seeds := _valid_answers(mine)):
         return
 
     def curve(answers: pl.DataFrame, weights: NameWeights) -> recall.RiskCoverage:
@@ -394,7 +389,7 @@ def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow
     held = by_seed(held_out(mine))
     for risk in RISKS:
         found = [recall.threshold(probability(answers), right(answers), risk) for answers in held]
-        own = {"at": risk, "n": count_names(held)}
+        own = {"at": risk, "n": pl.concat(held)["name"].n_unique()}
         if len(found) == 1:
             yield own | {"measure": "threshold", "value": found[0].value}
         yield own | {"measure": "threshold_coverage", "value": float(np.mean([one.coverage for one in found]))}

@@ -140,9 +140,16 @@ class RecallWork:
         bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
         examples = self.settings.examples
         whole = RecallSettings(people.name, plan.seeds, recipe.name, changed(RECIPES, recipe), examples)
+        facts = RecallFacts(
+            f"{people.name}, fingerprint {people.fingerprint}",
+            recipe.data(),
+            examples,
+            people.notes[-1] if people.fingerprint != people.origin else "",
+            REFERENCES if people.origin == COURSE else (),
+        )
         return Measured(
             tables,
-            recall_facts(recipe, people, examples),
+            facts,
             (*people.notes, *_missing(people)),
             lambda about: judge(answers, bound, nearest),
             "name",
@@ -151,17 +158,6 @@ class RecallWork:
             {one.title: place.model(one) for one in lessons},
             command_of("recall", whole),
         )
-
-
-def recall_facts(recipe: RecallRecipe, people: People, examples: bool) -> RecallFacts:
-    """What is noted beside the tables."""
-    return RecallFacts(
-        f"{people.name}, fingerprint {people.fingerprint}",
-        recipe.data(),
-        examples,
-        people.notes[-1] if people.fingerprint != people.origin else "",
-        REFERENCES if people.origin == COURSE else (),
-    )
 
 
 def open_world(data: str | Path, recipe: RecallRecipe) -> People:

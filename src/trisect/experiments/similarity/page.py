@@ -73,7 +73,7 @@ REFERENCES = (
 )
 
 
-class HeadMeasure(NamedTuple):
+class _HeadMeasure(NamedTuple):
     """Every head's number of one measure, and against random matrices their mean, the heads' z, and the sides of those clear after Holm."""
 
     rows: Measures
@@ -82,7 +82,7 @@ class HeadMeasure(NamedTuple):
     sides: Mapping[tuple[str, int | None, int | None], int]
 
     @classmethod
-    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> HeadMeasure:
+    def of(cls, measures: Measures, measure: str, component: str, group: str | None = None) -> _HeadMeasure:
         """The heads of a measure, of none where it was not measured; the null is averaged over the shapes that there are."""
         rows, null, scores, tests = (
             measures.where(f"{measure}{tail}", component=component, group=group)
@@ -153,7 +153,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
     """How alike each pair is, how symmetric the score, and every verdict with its reason."""
     numbers = Measures.of(tables["measures"])
     found = list(_overlaps(numbers))
-    score = HeadMeasure.of(numbers, "symmetric_share", "q-k")
+    score = _HeadMeasure.of(numbers, "symmetric_share", "q-k")
     if score.rows:
         said = f"Symmetric share of the score: {score.against} on average."
         found.append(score.finding("symmetric_share", said, "q-k"))
@@ -163,7 +163,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) 
 def _overlaps(numbers: Measures) -> Iterator[Finding]:
     """How much the matrices of each pair read the same, against random matrices and against the layer's other heads."""
     for pair in PAIRS:
-        heads = HeadMeasure.of(numbers, "overlap", pair)
+        heads = _HeadMeasure.of(numbers, "overlap", pair)
         if not heads.rows:
             continue
         said = f"Overlap of {_dash(pair)}: {words.number(heads.mean)} on average over {words.several(len(heads.rows), 'head')}"
@@ -191,7 +191,7 @@ def _alike(numbers: Measures) -> Section:
         *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
-    every = {pair: HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
+    every = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
     lead = ()
     if measured := [pair for pair in PAIRS if every[pair].rows]:
         most = max(measured, key=lambda pair: every[pair].mean)
@@ -220,7 +220,7 @@ _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 
 def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
     """How symmetric the score is, by its weights and on texts."""
-    shares = HeadMeasure.of(numbers, "symmetric_share", "q-k")
+    shares = _HeadMeasure.of(numbers, "symmetric_share", "q-k")
     said, more, figures = [], [], []
     if shares.rows:
         said.append(
@@ -274,7 +274,7 @@ def _ranks(numbers: Measures) -> Section:
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
-    every = {c: HeadMeasure.of(numbers, "effective_rank", c) for c in RANKS}
+    every = {c: _HeadMeasure.of(numbers, "effective_rank", c) for c in RANKS}
     have = tuple(c for c in RANKS if every[c].rows)
     kinds = (("effective_rank", "Effective rank", "directions"),)
     short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, RANKS)
@@ -310,7 +310,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
     named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]
     lines = []
     for measure, component in named:
-        same, other = (HeadMeasure.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
+        same, other = (_HeadMeasure.of(numbers, measure, component, group) for group in (None, ELSEWHERE))
         means = Measures((*same.rows, *other.rows)).by("stack")
         cells = (words.number(means[stack].mean) if stack in means else "–" for stack in ("enc", "dec", "cross"))
         null = words.number(other.null if same.null is None else same.null)
@@ -334,7 +334,7 @@ def _compared(numbers: Measures, facts: SimilarityFacts) -> Section:
     """Every measure that has a null, with how many heads differ from it."""
     rows = []
     for measure, component, group in numbers.by("measure", "component", "group"):
-        heads = HeadMeasure.of(numbers, measure, component, group)
+        heads = _HeadMeasure.of(numbers, measure, component, group)
         if heads.null is None:
             continue
         z = sum(heads.scores) / len(heads.scores) if heads.scores else None
@@ -364,7 +364,7 @@ def _grids(
     diverging: bool = False,
 ) -> Iterable[Figure]:
     """One figure of heat maps: a panel for each stack and component; none where nothing was measured."""
-    found = {c: HeadMeasure.of(numbers, measure, c, group) for c in components}
+    found = {c: _HeadMeasure.of(numbers, measure, c, group) for c in components}
     rows = Measures(tuple(row for heads in found.values() for row in heads.rows))
     if not rows:
         return

@@ -43,7 +43,7 @@ Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
 Marks = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
 
-class MapMeasure(NamedTuple):
+class _MapMeasure(NamedTuple):
     """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none)."""
 
     address: Address
@@ -101,14 +101,14 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     return fewest_draws(tests, SPARE)
 
 
-def measure_weights(projections: Iterable[Projections]) -> list[MapMeasure]:
+def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
     """Every measure of every layer, as far as its weights are plain maps of the layer's input.
 
     What would be said of the same matrices again, since a later layer uses them too, is left out.
     """
-    found, keys = list[MapMeasure](), set[object]()
+    found, keys = list[_MapMeasure](), set[object]()
     for p in projections:
-        marks = matrix_marks(p)
+        marks = _matrix_marks(p)
         layer = (crosses(p.address.stack), *marks.items())
         for m in () if layer in keys else _layer(p):
             own = (marks[name] if m.group == AFFINE else marks[name][0] for name in m.component.split("-"))
@@ -120,7 +120,7 @@ def measure_weights(projections: Iterable[Projections]) -> list[MapMeasure]:
     return found
 
 
-def matrix_marks(p: Projections) -> Marks:
+def _matrix_marks(p: Projections) -> Marks:
     """Hashes of a layer's matrices, by which those are found that several layers use; none of what has no matrix."""
     maps = {name: (one.weight, one.bias) for name, one in _maps(p).items()}
     maps |= {} if p.w_o is None else {"o": (p.w_o, None)}
@@ -221,7 +221,7 @@ def _maps(p: Projections) -> dict[str, Map]:
     return maps | {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
 
 
-def _layer(p: Projections) -> Iterator[MapMeasure]:
+def _layer(p: Projections) -> Iterator[_MapMeasure]:
     """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
     maps = _maps(p)
     heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
@@ -249,7 +249,7 @@ def _layer(p: Projections) -> Iterator[MapMeasure]:
         yield _same(p.address, "v-o", "effective_rank", ranks, ("products", maps["v"].shape))
 
 
-def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[MapMeasure]:
+def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[_MapMeasure]:
     """Everything that is said of two maps of the same input; only of what they read where a norm follows one of them."""
     yield from _spans(address, name, None, one.span, other.span)
     if one.bias is not None or other.bias is not None:
@@ -267,15 +267,15 @@ def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[MapMeas
         yield _same(address, name, "symmetric_share", shares, forms)
 
 
-def _spans(address: Address, name: str, group: str | None, left: MapSpan, right: MapSpan) -> Iterator[MapMeasure]:
+def _spans(address: Address, name: str, group: str | None, left: MapSpan, right: MapSpan) -> Iterator[_MapMeasure]:
     found, dim = similarity.angles(left, right), left.basis.shape[1]
     ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
     keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)
-    yield MapMeasure(address, name, "overlap", group, _array(found.overlap), keys)
-    yield MapMeasure(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
+    yield _MapMeasure(address, name, "overlap", group, _array(found.overlap), keys)
+    yield _MapMeasure(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
 
 
-def _among(address: Address, name: str, left: MapSpan, right: MapSpan, shared: int) -> Iterator[MapMeasure]:
+def _among(address: Address, name: str, left: MapSpan, right: MapSpan, shared: int) -> Iterator[_MapMeasure]:
     """Every head's overlap less its mean with the other heads of its layer, and the share of those that overlap no less.
 
     All heads of a layer read one input, some directions of which are larger than others: a second null beside the
@@ -292,20 +292,20 @@ def _among(address: Address, name: str, left: MapSpan, right: MapSpan, shared: i
     none = (None,) * len(own)
     less = np.array([value - rest.mean() for value, rest in zip(own, beside, strict=True)])
     share = np.array([(rest >= v).mean() for v, rest in zip(own, beside, strict=True)])
-    yield MapMeasure(address, name, "overlap_among", None, less, none)
-    yield MapMeasure(address, name, "overlap_others_above", None, share, none)
+    yield _MapMeasure(address, name, "overlap_among", None, less, none)
+    yield _MapMeasure(address, name, "overlap_others_above", None, share, none)
 
 
-def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> MapMeasure:
+def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> _MapMeasure:
     keys = tuple(key if np.isfinite(value) else None for value in values)
-    return MapMeasure(address, name, measure, None, values, keys)
+    return _MapMeasure(address, name, measure, None, values, keys)
 
 
 def _array(values: Tensor) -> np.ndarray:
     return values.cpu().numpy()
 
 
-def compare_with_nulls(found: Sequence[MapMeasure], nulls: Nulls, step: Callable[[int], object]) -> list[NewRow]:
+def compare_with_nulls(found: Sequence[_MapMeasure], nulls: Nulls, step: Callable[[int], object]) -> list[NewRow]:
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
     Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
@@ -347,7 +347,7 @@ CORPUS = "corpus"
 
 
 @dataclass
-class LayerReading:
+class _LayerReading:
     """What was read of one attention layer over texts: moments of q, k and v, and per text the sums and counts of its scores.
 
     `group` query heads share a key/value head.
@@ -368,7 +368,7 @@ class LayerReading:
                 self.texts[text] = self.texts[text] + sums if text in self.texts else sums
                 self.pairs[text] = self.pairs.get(text, 0) + score.pairs
 
-    def scores(self, seed: int) -> OnTexts:
+    def scores(self, seed: int) -> _OnTexts:
         """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
         sums = np.stack([self.texts[text] for text in sorted(self.texts)])
         pairs = np.array([self.pairs[text] for text in sorted(self.texts)], dtype=float)
@@ -377,10 +377,10 @@ class LayerReading:
         values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
         # one seed for both, so that a draw is the same texts whatever is counted
         drawn = [drawn_ratios(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
-        return OnTexts(values, _statistics(*drawn), len(sums))
+        return _OnTexts(values, _statistics(*drawn), len(sums))
 
 
-class OnTexts(NamedTuple):
+class _OnTexts(NamedTuple):
     """What the scores of one layer are like over all texts: a value per head and measure, and the same in R draws of texts."""
 
     values: Float[np.ndarray, "4 H"]
@@ -401,7 +401,7 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     subject, texts, seed = bench.subject, bench.given_texts, settings.seed
     every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
     found = measure_weights(p for p in every if p.address in known)
-    marks = {p.address: matrix_marks(p) for p in every if p.address in known}
+    marks = {p.address: _matrix_marks(p) for p in every if p.address in known}
     left_out = why_left_out(p for p in every if p.address in known)
     notes = dict.fromkeys((*subject.notes, *left_out, *why_counted_once(marks)))
     if not found:
@@ -410,7 +410,7 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     nulls = Nulls(settings.draws, seed, _heads(found))
     with bench.progress("matrices") as step:
         rows = compare_with_nulls(found, nulls, lambda done: step(done, len(found)))
-    read: dict[Address, LayerReading] = {}
+    read: dict[Address, _LayerReading] = {}
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
         with bench.progress("texts") as step:
@@ -438,7 +438,7 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
     return Measured({"measures": measures}, facts, tuple(notes), judge, "head")
 
 
-def _heads(found: Sequence[MapMeasure]) -> int:
+def _heads(found: Sequence[_MapMeasure]) -> int:
     """How many heads the component or pair with most of them has over all layers."""
     counts: Counter[tuple[str, str]] = Counter()
     for m in found:
@@ -448,15 +448,15 @@ def _heads(found: Sequence[MapMeasure]) -> int:
 
 def _read(
     bench: Bench, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
-) -> dict[Address, LayerReading]:
+) -> dict[Address, _LayerReading]:
     """Read every text once; memory grows by a few numbers a text and head."""
-    read, subject = dict[Address, LayerReading](), bench.subject
+    read, subject = dict[Address, _LayerReading](), bench.subject
     count = sum(1 for _ in texts.texts())
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")
 
     def add(batch: Batch, trace: Trace) -> None:
-        read.setdefault(trace.address, LayerReading(trace.group)).add(batch, trace)
+        read.setdefault(trace.address, _LayerReading(trace.group)).add(batch, trace)
 
     with torch.no_grad():
         for one in subject.batches(texts.texts(), batch):
@@ -476,7 +476,7 @@ def _statistics(
     return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
-def _text_rows(read: Mapping[Address, LayerReading], scored: Mapping[Address, OnTexts]) -> Iterator[NewRow]:
+def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _OnTexts]) -> Iterator[NewRow]:
     """CKA of q, k and v over the tokens, and what scores are like, with intervals over texts."""
     for address, layer in read.items():
         place = {"stack": address.stack, "layer": address.layer, "measure": "cka", "group": CORPUS}
@@ -495,7 +495,7 @@ def _text_rows(read: Mapping[Address, LayerReading], scored: Mapping[Address, On
                 yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
 
 
-def _excess(found: Sequence[MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def _excess(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
     """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out.
@@ -517,7 +517,7 @@ def _excess(found: Sequence[MapMeasure], nulls: Nulls) -> dict[str, Against]:
 
 
 def _over_heads(
-    found: Sequence[MapMeasure], scored: Mapping[Address, OnTexts], marks: Mapping[Address, Marks], seed: int
+    found: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], marks: Mapping[Address, Marks], seed: int
 ) -> dict[str, ResampledHeads]:
     """Means over heads with heads resampled; where texts are behind them, heads and texts.
 
@@ -532,7 +532,7 @@ def _over_heads(
         if mine and (less := np.concatenate(mine)).size > 1 and np.isfinite(less).all():
             evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), drawn_means(less, draw), less.size)
     if scored:
-        heads_of: dict[object, list[OnTexts]] = {}
+        heads_of: dict[object, list[_OnTexts]] = {}
         for address, layer in scored.items():
             maps = [marks.get(address, {}).get(name) for name in "qk"]
             heads_of.setdefault(address if None in maps else tuple(maps), []).append(layer)
