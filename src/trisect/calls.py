@@ -211,7 +211,7 @@ def check(out: str | Path) -> list[StudyError]:
     altered or of another run, saying what to do (of results without a list of their files: each table and record). What a command
     keeps until it ends, and goes on from, is read too. Changes nothing.
     """
-    from trisect.experiments.study.check import check_study
+    from trisect.experiments.study.run import check_study
 
     check_named("a folder of results", out)
     folder, planned = Path(out), _planned_by(Path(out)) is not None

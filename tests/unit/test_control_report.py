@@ -30,7 +30,7 @@ from trisect.experiments.dissect.page import (
     summary,
     table,
 )
-from trisect.experiments.study import curves, figures, findings, removal
+from trisect.experiments.study import figures, findings, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
@@ -251,10 +251,10 @@ def test_together_is_the_effect_of_several_less_the_sum_of_each():
         at("q+k@1", 2.0, 2),
         at("v@1-2", 1.0),
     ]
-    found = curves.together(points)
+    found = figures.together(points)
     assert [(p.site, p.seed) for p in found] == [("q+k@1", 1)]  # seed 2 lacks k@1; v@1-2 lacks its layers
     assert found[0].value == pytest.approx(0.4)
-    lost = curves.together([at("q@1", 0.1)._replace(diverged=True), at("k@1", 0.2), at("q+k@1", 0.7)])
+    lost = figures.together([at("q@1", 0.1)._replace(diverged=True), at("k@1", 0.2), at("q+k@1", 0.7)])
     assert lost[0].diverged
 
 

@@ -6,9 +6,8 @@ import polars as pl
 import pytest
 from tests.controlled import SEEDS, everywhere, made
 
-from trisect.experiments.study import curves, figures, findings, removal, words
-from trisect.experiments.study.curves import attacks
-from trisect.experiments.study.figures import Dose, cost_at
+from trisect.experiments.study import figures, findings, removal, words
+from trisect.experiments.study.figures import Dose, attacks, cost_at
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import render
 
@@ -100,8 +99,8 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
         assert one.values == before[key].values  # of the layers where none did, for all components alike
         assert key[0] != "attack" or "Mean over layers 2, 3, 4 and 5:" in one.words
     effects = rows.effects("attack", "valid", "pos")
-    assert {p.site for p in curves.together([*effects, *combined(effects)])} == {"q+k@1", "q+k@5"}
-    alive = curves.together([*(kept := rows.readable(effects)), *combined(kept)])
+    assert {p.site for p in figures.together([*effects, *combined(effects)])} == {"q+k@1", "q+k@5"}
+    alive = figures.together([*(kept := rows.readable(effects)), *combined(kept)])
     assert {p.site for p in alive} == {"q+k@5"}  # its parts at layer 1 are not both there
     bits = {figure.name: figure for figure in removal.removal_figures(rows)}["removed-pos-linear-bits"]
     assert "k@1" not in bits.caption

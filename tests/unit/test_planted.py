@@ -17,7 +17,7 @@ from trisect import claims
 from trisect.core.spec import Design, plain
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
-from trisect.experiments.study import telling
+from trisect.experiments.study import planted
 from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.planted import MethodScore, planted_rows, scores
 from trisect.experiments.study.presets import find_experiments
@@ -150,7 +150,7 @@ def test_nothing_is_scored_where_nothing_is_planted():
     made = tables(perfect)
     assert scores(asked(made, "embedded")) == ()
     assert planted_rows(asked(made, "embedded")) == []
-    assert list(telling.section(asked(made, "embedded"))) == []
+    assert list(planted.section(asked(made, "embedded"))) == []
 
 
 def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
@@ -197,9 +197,9 @@ def test_the_page_begins_with_it_and_marks_the_truth():
         block.text for block in sheet.sections[3].blocks if isinstance(block, TextBlock) and block.look == "notice"
     ]
     assert notices == ["The claims on planted roles ask for at least 5 seeds; this study has 3 seeds."]
-    many = next(telling.section(asked(tables(perfect, seeds=(1, 2, 3, 4, 5)))))
+    many = next(planted.section(asked(tables(perfect, seeds=(1, 2, 3, 4, 5)))))
     assert not any(isinstance(block, TextBlock) and block.look == "notice" for block in many.blocks)
-    records = {one.groups[0]: one for one in telling.findings(rows) if one.measure == "planted"}
+    records = {one.groups[0]: one for one in planted.findings(rows) if one.measure == "planted"}
     assert "AUROC 1.00 over 9 cells and 3 seeds; false alarms 0\u00a0%, misses 0\u00a0%." in str(records["attack"])
     assert records["attack"].values[0].mean == 1
 
@@ -221,4 +221,4 @@ def test_the_truth_is_read_by_scores_alone():
             if any(name in ("trisect.text.planted", "trisect.experiments.study.planted") for name in names):
                 readers.add(path.relative_to(root).as_posix())
     study = "experiments/study"
-    assert readers == {f"{study}/{name}.py" for name in ("planted", "telling", "run")}
+    assert readers == {f"{study}/{name}.py" for name in ("planted", "run")}

@@ -243,7 +243,7 @@ def check(
 
 def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     from trisect import calls
-    from trisect.experiments.study.check import unfinished
+    from trisect.experiments.study.run import unfinished
     from trisect.lab.run_folder import is_study
 
     for error in found:

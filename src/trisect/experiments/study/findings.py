@@ -12,7 +12,7 @@ from trisect.claims import Check
 from trisect.core.finding import Estimate, Finding
 from trisect.core.printable import percent
 from trisect.core.site import Site
-from trisect.experiments.study import figures, removal, telling
+from trisect.experiments.study import figures, planted, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers import roles
@@ -182,7 +182,7 @@ def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding])
     return (
         opening(answers, figure(rows, answers), _more(rows), none=_none(rows)),
         sure(_sure(rows, checks)),
-        undecided(found, telling.blind(rows)),
+        undecided(found, planted.blind(rows)),
     )
 
 
@@ -249,7 +249,7 @@ def found(rows: StudyRows) -> tuple[Finding, ...]:
     return (
         *answer_findings(rows),
         *compared(rows),
-        *telling.findings(rows),
+        *planted.findings(rows),
         *study_words.findings(rows),
         *figures.control_findings(rows),
         *figures.dose_findings(rows),

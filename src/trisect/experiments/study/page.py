@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from trisect.claims import Check, listing, preconditions
 from trisect.core.finding import About, Finding
-from trisect.experiments.study import curves, figures, telling
+from trisect.experiments.study import figures, planted
 from trisect.experiments.study import findings as study_findings
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.findings import found, with_verdicts
@@ -66,7 +66,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     groups = ((group, *GROUPS[group], [one for one in drawn if _group(one.name) == group]) for group in GROUPS)
     sections = (
         *study_findings.sections(rows, checks, found(rows)),
-        *telling.section(rows),
+        *planted.section(rows),
         _attention(checks),
         _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
         *_verdicts(rows, said),
@@ -293,7 +293,7 @@ def _group(name: str) -> str:
 
 def _dark_ramp(rows: StudyRows) -> str:
     """Style rules that give each layer's colour its lighter twin on a dark background."""
-    share = curves.depth_share(rows)
+    share = figures.depth_share(rows)
     pairs = {render.layer_colour(share(s)): render.layer_colour(share(s), dark=True) for s in rows.edited}
     rules = [
         f'  .view [stroke="{a}"] {{ stroke: {b}; }}\n  .view [fill="{a}"] {{ fill: {b}; }}'

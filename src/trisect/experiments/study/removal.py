@@ -14,7 +14,6 @@ from trisect.core.finding import Estimate, Finding
 from trisect.core.methods import input_site, reads_head
 from trisect.core.site import Site
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.curves import SPLIT
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers.tying import SOURCE
 from trisect.report import format as words
@@ -612,7 +611,7 @@ def _by_layer(rows: StudyRows, found: Sequence[Fewer]) -> Iterable[Figure]:
     panels = []
     for split, of in (("valid", [f.loss for f in found]), ("train", [f.train for f in found])):
         if points := [p for one in of for p in one]:
-            title = f"{SPLIT[split].capitalize()} loss"
+            title = f"{study_words.SPLIT[split].capitalize()} loss"
             noun, axis = (
                 Measure(f"change of {title.lower()}", "nats", True),
                 axis_of(points, f"nats, {split}", bend=True),

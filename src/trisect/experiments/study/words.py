@@ -34,6 +34,7 @@ from trisect.report.format import (
 VALID = "change of the validation loss"
 MEANT = "mean over layers"
 BEYOND = "Beyond the paper"  # in place of a number: of figures that the paper has not
+SPLIT = {"train": "train", "valid": "validation"}
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 
