@@ -30,7 +30,7 @@ from torch.utils.flop_counter import flop_registry
 from trisect.core.spec import Run
 from trisect.experiments.study.ledger import fleets
 from trisect.experiments.study.plan import makespan
-from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.presets import find_experiments
 from trisect.lm import fleet, loss, train
 from trisect.lm.adversary import Attackers
 from trisect.lm.train import Trainer
@@ -169,7 +169,7 @@ class Job(NamedTuple):
 def jobs(members: int) -> list[Job]:
     """The training jobs of the preset, in their order."""
     text, found, known = stand_in(), [], dict[tuple[object, ...], list[Traffic]]()
-    paper = find_experiment("paper").resolved()
+    paper = find_experiments("paper")[0].resolved()
     whole = Corpus.make(
         "length", ("a",), {}, {s: Split(np.zeros(n, np.int32), {}) for s, n in (("train", TRAIN), ("valid", VALID))}
     )

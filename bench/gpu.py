@@ -22,7 +22,7 @@ from training import corpus, eager_step
 
 from trisect.core.files import read_json, write_json
 from trisect.core.spec import Run, Text
-from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.presets import find_experiments
 from trisect.lm.replay import CudaGraph
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus, Split
@@ -33,7 +33,7 @@ MEMBERS, STEPS, ROUNDS = 16, 20, 5
 
 def runs(text: Corpus) -> list[Run]:
     """The baseline and the freezing runs of the paper's preset, one seed."""
-    paper = replace(find_experiment("paper"), seeds=(1,), attack=None, rewind=None)
+    paper = replace(find_experiments("paper")[0], seeds=(1,), attack=None, rewind=None)
     paper = replace(paper, training=replace(paper.training, train_sample=700))
     return list(paper.runs(text.fingerprint))[:MEMBERS]
 
@@ -105,7 +105,7 @@ def cases(device: str) -> list[Case]:
 def measure(case: Case, device: str, tiny: bool) -> dict[str, Any]:
     """How fast one fleet is, and what memory it took."""
     text = load_text(Text()) if tiny else labelled_corpus()
-    paper = replace(find_experiment("paper"), seeds=(1,), rewind=None)
+    paper = replace(find_experiments("paper")[0], seeds=(1,), rewind=None)
     if tiny:
         paper = replace(paper, model=replace(paper.model, width=20, feedforward=20))
     paper = replace(paper, training=replace(paper.training, train_sample=700))

@@ -28,7 +28,7 @@ from trisect.core.machine import Machine
 from trisect.core.methods import PAPER_SITES
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run, Training
-from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.presets import find_experiments
 from trisect.lm.feed import Piece, training_piece
 from trisect.lm.fleet import initial, layout, spans, views
 from trisect.lm.matmul import fast_products
@@ -51,7 +51,7 @@ def corpus() -> Corpus:
 
 def trainer(text: Corpus, dropout: float, clip: float = 0.5, products: torch.dtype | None = None) -> Trainer:
     """A fleet of one: the paper's baseline."""
-    paper = find_experiment("paper")
+    paper = find_experiments("paper")[0]
     model, training = replace(paper.model, dropout=dropout), replace(paper.training, clip=clip, train_sample=700)
     return Trainer([Run(text.fingerprint, model, training, 1)], text, products=products)
 
@@ -127,7 +127,7 @@ def products(narrow: torch.dtype | None = None) -> tuple[Callable[[], None], flo
 
     `narrow` is of the decoder's three, which are four fifths of it; those of the encoder are float32.
     """
-    model, tokens = find_experiment("paper").model, BATCH * LENGTH
+    model, tokens = find_experiments("paper")[0].model, BATCH * LENGTH
     wide, each, heads = model.width, model.width // model.heads, model.heads * BATCH
     draw = torch.Generator().manual_seed(0)
 
@@ -233,7 +233,7 @@ def step_rows(rounds: int = 15) -> list[Row]:
 @one_core()
 def fleet_rows(rounds: int = 9, members: int = 8) -> list[Row]:
     """A fleet of eight against eight fleets of one, at the size of `quick`; CPU seconds of one member's step."""
-    quick = find_experiment("quick")
+    quick = find_experiments("quick")[0]
     text = load_text(quick.text)
     runs = [r for r in quick.runs(text.fingerprint) if r.seed == 1 and (r.edit is None or r.edit.kind == "freeze")]
 

@@ -24,7 +24,7 @@ from trisect.experiments.dissect.run import _key, planned_pages, tutorial
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.settings import ProfileSettings
-from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.presets import find_experiments
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
@@ -42,7 +42,7 @@ SMALL = replace(
 )
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1}
-BRIEF = find_experiment("roles-quick")
+BRIEF = find_experiments("roles-quick")[0]
 ROLES = replace(
     BRIEF,
     name="roles-tiny",

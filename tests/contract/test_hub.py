@@ -8,7 +8,8 @@ from tests.unit.test_cli import call
 
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
-from trisect.experiments.study.plan import choose
+from trisect.experiments.study.plan import designs
+from trisect.experiments.study.settings import DesignSource
 from trisect.lab.annotation import annotate
 from trisect.text import hub
 from trisect.text.hub import DatasetTexts
@@ -139,10 +140,11 @@ def test_the_revision_of_a_dataset_on_the_hub_is_noted(tmp_path, monkeypatch):
 def test_the_name_in_an_experiment_works_from_anywhere(tmp_path, monkeypatch):
     parquet(tmp_path / "set", LINES)
     monkeypatch.chdir(tmp_path)
-    assert choose("quick", "hf:set")[0].text.corpus == f"hf:{tmp_path / 'set'}"
-    assert choose("quick", "hf:set:one")[0].text.corpus == f"hf:{tmp_path / 'set'}:one"
+    assert designs(DesignSource("quick", "hf:set"))[0].text.corpus == f"hf:{tmp_path / 'set'}"
+    assert designs(DesignSource("quick", "hf:set:one"))[0].text.corpus == f"hf:{tmp_path / 'set'}:one"
     assert (
-        choose("quick", "hf:Salesforce/wikitext:wikitext-2-v1")[0].text.corpus == "hf:Salesforce/wikitext:wikitext-2-v1"
+        designs(DesignSource("quick", "hf:Salesforce/wikitext:wikitext-2-v1"))[0].text.corpus
+        == "hf:Salesforce/wikitext:wikitext-2-v1"
     )
 
 

@@ -167,10 +167,11 @@ def test_corpus_show_of_the_embedded_corpus():
 
 
 def test_epochs_are_those_of_attacks_too():
-    from trisect.experiments.study.plan import choose
+    from trisect.experiments.study.plan import designs
+    from trisect.experiments.study.settings import DesignSource
 
     for epochs in (3, 300):
-        runs = list(choose("paper", epochs=epochs)[0].runs("text"))
+        runs = list(designs(DesignSource("paper", epochs=epochs))[0].runs("text"))
         assert {r.training.epochs for r in runs} == {epochs}
 
 

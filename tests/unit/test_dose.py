@@ -7,7 +7,7 @@ import pytest
 from tests.controlled import SEEDS, everywhere, made
 
 from trisect.experiments.study import figures, findings, removal, words
-from trisect.experiments.study.figures import Dose, attacks, cost_at
+from trisect.experiments.study.figures import Dose, _attacks, cost_at
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import render
 
@@ -80,7 +80,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
     assert rows.collapsed == frozenset(lost)
     assert not figures.against_control(rows, "pos").points
-    drawn = {figure.name: figure for figure in attacks(rows)}["fig04-attack-pos-valid"]
+    drawn = {figure.name: figure for figure in _attacks(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
     assert "k@1" not in drawn.caption
     assert "nothing is read from sites where one did" in drawn.caption

@@ -16,7 +16,8 @@ from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_experiment
 from trisect.experiments.study.ledger import asked_of, fleets, join_ledger
-from trisect.experiments.study.plan import choose, make_plan, token_seconds
+from trisect.experiments.study.plan import designs, make_plan, token_seconds
+from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
 from trisect.lm.edited import parameters_of
 from trisect.lm.edits import EDITS
@@ -190,10 +191,10 @@ def test_an_experiments_file_asks_for_combined_controls_and_for_edits_of_any_kin
     said = CliRunner().invoke(main, ["plan", str(path), "--only", "edits", "--sites", "k@1", "--json"])
     assert said.exit_code == 2
     assert "narrow at 'k@1' is not possible" in said.output
-    (asked,) = choose(path, methods=("edits",))
+    (asked,) = designs(DesignSource(path, only=("edits",)))
     assert (asked.attack, asked.control, len(asked.edits)) == (None, None, 3)
     assert read_experiment(plain(asked), "again") == asked
-    epochs = {run.id.rpartition("-")[0]: run.training.epochs for run in make_plan(*choose(path)).runs}
+    epochs = {run.id.rpartition("-")[0]: run.training.epochs for run in make_plan(*designs(DesignSource(path))).runs}
     assert [epochs[slug] for slug in SLUGS] == [2, 1, 1, 2, 1]
     missing = replace(asked, edits=(AttackEdit(Q, "mood", 1.0),))
     with pytest.raises(Exception, match="mood"):

@@ -19,7 +19,7 @@ from trisect.core.errors import DamagedFileError, SpecError, StudyError, Trisect
 from trisect.core.files import read_json, write_json
 from trisect.core.schema import plain
 from trisect.core.tables import read_table, write_table
-from trisect.experiments.study.join import JoinedStudy
+from trisect.experiments.study.run import JoinedStudy
 from trisect.experiments.study.settings import DesignSource, StudySettings
 
 ROOT = Path(__file__).parents[2]

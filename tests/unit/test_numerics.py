@@ -13,7 +13,7 @@ from trisect.core.machine import Machine
 from trisect.core.spec import plain
 from trisect.engine.devices import choose_device
 from trisect.experiments.study import tasks
-from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import TrainedSoFar, check_precision, check_step
 from trisect.experiments.study.tasks import StudyJob, Task
 from trisect.lab.folder import Folder
@@ -50,7 +50,7 @@ def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
 
 
 def test_narrow_products_are_refused_in_quick_and_warned_of_where_effects_are_small(monkeypatch):
-    quick, paper = find_experiment("quick"), find_experiment("paper")
+    quick, paper = find_experiments("quick")[0], find_experiments("paper")[0]
     check_precision([quick], "float32")
     with pytest.raises(SpecError, match=r"(?s)'bfloat16' .*in 'quick'.*Leave --precision out"):
         check_precision([quick], "bfloat16")

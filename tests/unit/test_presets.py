@@ -10,7 +10,7 @@ import pytest
 from trisect.core.errors import SpecError
 from trisect.core.methods import METHODS, PAPER_SITES
 from trisect.core.spec import Design, Run
-from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiment, find_experiments, is_preset
+from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiments, is_preset
 
 SMALL = [one for one in PRESETS if one.name in ("quick", "wikitext2-small")]
 
@@ -33,13 +33,13 @@ def test_small_presets_control_the_sites_that_decide(preset: Design):
 
 
 def test_the_papers_own_preset_stays_the_papers():
-    paper = find_experiment("paper")
+    paper = find_experiments("paper")[0]
     assert not any((paper.control, paper.tie, paper.probe, paper.erase))
 
 
 def test_beyond_is_a_grid_of_everything_and_a_sweep_of_strengths():
     grid, sweep = find_experiments("beyond")
-    assert find_experiment("beyond") == grid
+    assert find_experiments("beyond")[0] == grid
     assert {one.text for one in BEYOND} == {one.text for one in BEYOND[:1]}  # one folder holds one text
     assert grid.attack is not None
     assert sweep.attack is not None

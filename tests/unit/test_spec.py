@@ -14,7 +14,7 @@ from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Run, Text, Training, narrowed, plain, read_experiment
 from trisect.core.tables import read_table
-from trisect.experiments.study.presets import PRESETS, find_experiment, only
+from trisect.experiments.study.presets import PRESETS, find_experiments, only
 
 
 def test_an_experiment_survives_the_way_through_json():
@@ -70,7 +70,7 @@ IDS = {  # of the first and the last run, and a hash of all, over a text of this
 
 @pytest.mark.parametrize("name", IDS)
 def test_ids_of_presets_stay_as_they_are(name):
-    found = [run.id for run in find_experiment(name).runs("c" * 32)]
+    found = [run.id for run in find_experiments(name)[0].runs("c" * 32)]
     assert (found[0], found[-1], digest(canonical(found))) == IDS[name]
 
 
@@ -222,7 +222,7 @@ BAD = [
     (lambda: read_experiment({"nom": 1}, "f.json"), "f.json has nom"),
     (lambda: read_experiment({"model": {"depth": 1}}, "f.json"), "model in f.json has depth"),
     (lambda: read_experiment({"model": 3}, "f.json"), "model in f.json is 3"),
-    (lambda: find_experiment("quik"), "Unknown preset or file 'quik'; did you mean 'quick'?"),
+    (lambda: find_experiments("quik")[0], "Unknown preset or file 'quik'; did you mean 'quick'?"),
     (lambda: only(PRESETS[0], ("melt",)), "'melt' is not an experiment"),
     (lambda: only(replace(PRESETS[0], attack=None), ("attack",)), "quick has no attack"),
 ]
@@ -251,9 +251,9 @@ def test_all_errors_have_one_root():
 def test_a_file_that_is_not_json_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(SpecError, match=r"x\.json is not JSON"):
-        find_experiment(tmp_path / "x.json")
+        find_experiments(tmp_path / "x.json")
     (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
-    assert find_experiment(tmp_path / "y.json") == tiny.EXPERIMENT
+    assert find_experiments(tmp_path / "y.json") == tiny.EXPERIMENT
 
 
 def test_the_name_of_an_earlier_version_names_todays():

@@ -14,7 +14,7 @@ from trisect.core.errors import StudyError
 from trisect.core.spec import Design
 from trisect.experiments.study.ledger import FLEET, fleets, join_ledger
 from trisect.experiments.study.plan import gpu_seconds, make_plan, makespan
-from trisect.experiments.study.presets import find_experiment
+from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.settings import StudyMachine
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
@@ -38,7 +38,7 @@ def test_one_place_takes_the_sum_and_enough_places_the_longest(jobs):
 
 
 def test_smaller_fleets_are_more_jobs_of_the_same_runs():
-    runs = list(replace(find_experiment("paper"), seeds=(1, 2, 3, 4, 5)).resolved().runs("0" * 32))
+    runs = list(replace(find_experiments("paper")[0], seeds=(1, 2, 3, 4, 5)).resolved().runs("0" * 32))
     found = {size: fleets(runs, size) for size in (32, 8, 4)}
     assert [len(teams) for teams in found.values()] == [15, 35, 70]
     for size, teams in found.items():
@@ -89,7 +89,7 @@ def test_a_plan_of_gpus_reckons_as_the_estimate_in_the_docs_which_is_marked_as_o
     assert f"{estimate.TRAIN:,} tokens, {estimate.VOCABULARY:,} types" in found
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines() if "| float32 |" in line]
     assert [int(row[0]) for row in cells] == list(estimate.SIZES)
-    paper, text = find_experiment("paper").resolved(), estimate.stand_in()
+    paper, text = find_experiments("paper")[0].resolved(), estimate.stand_in()
     for row, size in zip(cells, estimate.SIZES, strict=True):
         teams = fleets(list(paper.runs(text.fingerprint)), size)
         for attacked, cell in ((False, row[-2]), (True, row[-1])):

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
     from trisect.core.finding import About, Finding
     from trisect.core.machine import Machine
-    from trisect.experiments.study.join import JoinedStudy
     from trisect.experiments.study.plan import Plan
     from trisect.experiments.study.result import Study
-    from trisect.experiments.study.run import PreparedStudy
+    from trisect.experiments.study.run import JoinedStudy, PreparedStudy
     from trisect.report.sheet import Sheet
 
 

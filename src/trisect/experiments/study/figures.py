@@ -115,11 +115,11 @@ def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None
     values = [p.value for points in (*kept, base) for p in points]
     axis = around(values, LOSS, most=max(start) if start else math.inf)
     other = CurveLine("baseline", render.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
-    return [(ps, Curves(tuple(of_runs(ps, measure)), other, axis, _collapsed(rows, ps))) for ps in kept]
-
-
-def _collapsed(rows: StudyRows, points: Sequence[Point]) -> frozenset[str]:
-    return frozenset({p.site for p in points} - {p.site for p in points if p.run not in rows.collapsed})
+    alive = [{p.site for p in ps if p.run not in rows.collapsed} for ps in kept]
+    return [
+        (ps, Curves(tuple(of_runs(ps, measure)), other, axis, frozenset({p.site for p in ps} - own)))
+        for ps, own in zip(kept, alive, strict=True)
+    ]
 
 
 def _caption(rows: StudyRows, edit: str, split: str, label: str | None, points: Sequence[Point], curves: Curves) -> str:

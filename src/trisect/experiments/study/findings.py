@@ -18,7 +18,7 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.papers import roles
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import Mean, Point, interval, paired, spoken_subject
+from trisect.report.format import Point, interval, paired, spoken_subject
 from trisect.report.sheet import NAMES, Section, answered, opening, picture_of, sure, undecided, verdict_findings
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
@@ -64,12 +64,16 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
 def _roles(rows: StudyRows) -> Iterator[Finding]:
     """From interchange at the layer that reads: which answer comes with a donor's q, k or v."""
     for component in NAMES:
-        means = {name: _at(rows, name, component) for name in COLUMNS}
+        at = {
+            name: [p.value for p in rows.measure(name, "valid") if p.site == f"{component}@{roles.LAYER}"]
+            for name in COLUMNS
+        }
+        means = {name: interval(values) if values else None for name, values in at.items()}
         own, others = means[OWN], means[OTHERS]
         if own is None or others is None:
             continue
         thesis, donor, does = DOES[component]
-        share = f"{_percent(own)} of pairs"
+        share = f"{spoken_subject(own, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
         low = own.low if own.low is not None or own.n < 2 else own.mean  # the same in all seeds: its own interval
         clear = low is not None and low > roles.OWN and others.mean < roles.OTHER
         said = (
@@ -84,16 +88,6 @@ def _roles(rows: StudyRows) -> Iterator[Finding]:
             said = f"Not shown here: with {donor} the model {does} in no more than {share}."
         values = tuple(Estimate(column, *mean) for name, column in COLUMNS.items() if (mean := means[name]) is not None)
         yield _answer(component, said, "of pairs", values, "role")
-
-
-def _at(rows: StudyRows, measure: str, component: str) -> Mean | None:
-    site = f"{component}@{roles.LAYER}"
-    values = [point.value for point in rows.measure(measure, "valid") if point.site == site]
-    return interval(values) if values else None
-
-
-def _percent(mean: Mean) -> str:
-    return spoken_subject(mean, text=lambda share: percent(min(1.0, max(0.0, share)), 1))
 
 
 def _costs(rows: StudyRows) -> Iterator[Finding]:

@@ -258,58 +258,30 @@ def reply(settings: PlanSettings) -> Plan:
 
 
 def designs(source: DesignSource) -> tuple[Design, ...]:
-    """The one statement that is meant, or several; raises SpecError or SiteError."""
-    own = source.sites or None
-    return choose(source.experiment, source.corpus, source.seeds, source.epochs, own, source.only)
-
-
-def choose(
-    what: str | Path | Design,
-    corpus: str | Path | None = None,
-    seeds: int | tuple[int, ...] | None = None,
-    epochs: int | None = None,
-    sites: tuple[Site | str, ...] | None = None,
-    methods: tuple[str, ...] | None = None,
-) -> tuple[Design, ...]:
     """A preset, an experiment, or a file's one or several, with some of their settings replaced.
 
-    `seeds` is a number of seeds (1 to N) or the seeds themselves; `epochs` is that of every run, attacks included;
-    `sites` those of every intervention that can be there (an erasure takes whole q, k or v); `methods`
-    leaves the others out. Raises SpecError or SiteError.
+    `epochs` are those of every run, attacks included, `sites` those of every intervention that can be there (an erasure takes
+    whole q, k or v); what is not among `only` is left out. Raises SpecError or SiteError.
     """
-    if isinstance(seeds, int):
-        if isinstance(seeds, bool) or not 1 <= seeds <= 10_000:
-            raise SpecError(
-                f"seeds is {seeds!r}.",
-                "It is a number of seeds, 1 or more (at most 10,000), or the seeds themselves.",
-                "Use for example 5.",
-            )
-        seeds = tuple(range(1, seeds + 1))
-    found = find_experiments(what)
-    if is_preset(what) and methods is None and not there("concept_erasure"):
+    found = find_experiments(source.experiment)
+    if is_preset(source.experiment) and source.only is None and not there("concept_erasure"):
         found = tuple(replace(one, erase=None) for one in found)  # a preset runs with what is installed
-    return tuple(_changed(one, corpus, seeds, epochs, sites, methods) for one in found)
+    return tuple(_changed(one, source) for one in found)
 
 
-def _changed(
-    chosen: Design,
-    corpus: str | Path | None,
-    seeds: tuple[int, ...] | None,
-    epochs: int | None,
-    sites: tuple[Site | str, ...] | None,
-    methods: tuple[str, ...] | None,
-) -> Design:
+def _changed(chosen: Design, source: DesignSource) -> Design:
+    corpus, epochs, methods = source.corpus, source.epochs, source.only
     if corpus is not None:
         chosen = replace(chosen, text=replace(chosen.text, corpus=absolute_place(corpus)))
-    if seeds is not None:
-        chosen = replace(chosen, seeds=tuple(seeds))
+    if source.seeds is not None:
+        chosen = replace(chosen, seeds=source.seeds)
     if epochs is not None:
         attack = chosen.attack and replace(chosen.attack, epochs=None)
         chosen = replace(chosen, training=replace(chosen.training, epochs=epochs), attack=attack)
     if methods is not None:
-        chosen = only(chosen, tuple(methods))
-    if sites is not None:
-        places = tuple(s if isinstance(s, Site) else Site.parse(s) for s in sites)
+        chosen = only(chosen, methods)
+    if source.sites:
+        places = tuple(s if isinstance(s, Site) else Site.parse(s) for s in source.sites)
         # a tie's sites are combinations: those given are meant for it where nothing else is asked
         placed = ("tie",) if methods == ("tie",) else ("attack", "control", "rewind", "freeze")
         parts = {m: part and replace(part, sites=places) for m in placed for part in [getattr(chosen, m)]}

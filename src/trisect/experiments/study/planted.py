@@ -146,14 +146,13 @@ def _cases(found: Sequence[MethodScore], over: str) -> Table:
     found = [one for one in found if one.key != "tie"]  # at sites of its own
     cases = [one.case for one in found[0].effects] if found else []
     rows = tuple((f"{one.title}, {one.unit}", *(_cell(one, case) for case in cases)) for one in found)
-    columns = ("Effect", *(_headed(case) for case in cases))
+    columns = (
+        "Effect",
+        *(Markup("{}{}<small>{}</small>").format(case.site, " ●" * case.carried, case.column) for case in cases),
+    )
     where = "of every cell" if over == "cells" else "at every site"
     caption = f"The effect {where}. {KEY}"
     return Table(columns, rows, caption, folded=False, id=f"planted-{over}", wrap=False)
-
-
-def _headed(case: Case) -> Markup:
-    return Markup("{}{}<small>{}</small>").format(case.site, " ●" * case.carried, case.column)
 
 
 def _cell(one: MethodScore, case: Case) -> Markup:
@@ -315,7 +314,9 @@ def _over_sites(rows: StudyRows, truth: Planted) -> Iterator[Judged]:
     changed = [p._replace(value=1 - p.value) for p in kept]
     yield Judged("interchange_whole", "Interchange, another document", "of pairs", _of_sites(truth, changed), pairs)
     ties = [p for p in rows.effects("tie", "valid") if p.site.rpartition("@")[2].isdigit()]
-    yield Judged("tie", "Tying two matrices", "nats", _grouped(_tied(truth, ties), ties))
+    # at the layer that reads something can be lost
+    tied = [Case(site, "", site.endswith(f"@{truth.layer}")) for site in sorted({p.site for p in ties})]
+    yield Judged("tie", "Tying two matrices", "nats", _grouped(tied, ties))
 
 
 def _columns(truth: Planted) -> tuple[str, ...]:
@@ -330,12 +331,6 @@ def _of_cells(truth: Planted, points: Mapping[str, Sequence[Point]]) -> Effects:
 
 def _of_sites(truth: Planted, points: Sequence[Point]) -> Effects:
     return _grouped([Case(site, "", site in truth.reads) for site in (*truth.reads, *truth.idle)], points)
-
-
-def _tied(truth: Planted, points: Sequence[Point]) -> list[Case]:
-    """Sites that are tied: at the layer that reads something can be lost."""
-    spelt = sorted({p.site for p in points})
-    return [Case(site, "", site.endswith(f"@{truth.layer}")) for site in spelt]
 
 
 def _grouped(cases: Sequence[Case], points: Sequence[Point]) -> Effects:

@@ -118,15 +118,7 @@ def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
     first, second = whole
     trained = replace(first, attack=None, control=None, tie=None, probe=None)
     erased = replace(second, attack=None, control=None, probe=None)
-    bare = {
-        "rewind": None,
-        "freeze": None,
-        "tie": None,
-        "probe": None,
-        "erase": None,
-        "ablate": None,
-        "interchange": None,
-    }
+    bare = dict.fromkeys(("rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange"))
     attacked = (
         replace(
             one,
@@ -144,25 +136,19 @@ ROLES, INDUCTION = _roles(), _induction()
 PLANTED = (ROLES, _brief(ROLES), INDUCTION)
 
 
+QUICK = Design(
+    name="quick",
+    text=Text("embedded", train_tokens=24_000, valid_tokens=4_000),
+    model=Model(width=40, layers=5, heads=5, feedforward=40, dropout=0.1),
+    training=replace(TRAINING, columns=20, eval_columns=10, window=16, warmup=40, train_sample=3_200),
+    seeds=(1, 2, 3),
+)
 # Where a control says most for its time: the layers that the source contrasts, and all three components.
 DECIDING = tuple(Site((c,), (layer,)) for layer in (1, 5) for c in ("q", "k", "v"))
 
 PRESETS: tuple[Design, ...] = (
-    Design(
-        name="quick",
-        text=Text("embedded", train_tokens=24_000, valid_tokens=4_000),
-        model=Model(width=40, layers=5, heads=5, feedforward=40, dropout=0.1),
-        training=Training(
-            epochs=5,
-            window=16,
-            optimizer="adamw",
-            rate=5e-3,
-            decay=0.7,
-            warmup=40,
-            weight_decay=0.01,
-            train_sample=3_200,
-        ),
-        seeds=(1, 2, 3),
+    replace(
+        QUICK,
         control=Control(DECIDING, ("pos",)),
         tie=Tie(),
         probe=Probe(DECIDING, ("pos",), ("linear",)),
@@ -194,20 +180,9 @@ PRESETS: tuple[Design, ...] = (
         freeze=Freeze(),
         ablate=Ablate(),
     ),
-    Design(
+    replace(
+        QUICK,
         name="all-layers",
-        text=Text("embedded", train_tokens=24_000, valid_tokens=4_000),
-        model=Model(width=40, layers=5, heads=5, feedforward=40, dropout=0.1),
-        training=Training(
-            epochs=5,
-            window=16,
-            optimizer="adamw",
-            rate=5e-3,
-            decay=0.7,
-            warmup=40,
-            weight_decay=0.01,
-            train_sample=3_200,
-        ),
         seeds=(1, 2, 3, 4, 5),
         attack=None,
         rewind=Rewind(ALL_LAYERS, points=11, midstage=False),
@@ -243,11 +218,6 @@ def _beyond() -> tuple[Design, ...]:
     )
     sweep = Attack(PAPER_SITES, ("pos", "dep"), strengths=(0.3, 3.0))
     return grid, replace(only(small, ("attack",)), name="beyond", attack=sweep)
-
-
-def find_experiment(what: str | Path | Design) -> Design:
-    """The first of `find_experiments`: the only one, but for `beyond` and the file of an unevenly extended study."""
-    return find_experiments(what)[0]
 
 
 def is_preset(what: object) -> bool:

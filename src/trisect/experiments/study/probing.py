@@ -58,7 +58,8 @@ def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least:
     Raises CorpusError where a fold would have fewer than `least` labelled tokens.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
-    start = np.array([_starts(pieces[p])[r] for p, r in rows])
+    start = np.concatenate([piece.starts for piece in pieces if piece.starts is not None])
+    assert len(start) == len(rows), "a piece of no split has no place in it"
     stop = start + np.array([pieces[p].inputs.shape[1] for p, _ in rows])
     many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
     part = corpus.splits[split]
@@ -132,11 +133,6 @@ def _longest_alone(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray
     if cuts is not None:
         fold[rest] = 1 + np.searchsorted(cuts, rest, side="right")
     return fold
-
-
-def _starts(piece: Piece) -> Int[np.ndarray, " B"]:
-    assert piece.starts is not None, "a piece of no split has no place in it"
-    return piece.starts
 
 
 def _cuts(
@@ -360,17 +356,15 @@ def _rows(
     if train.control is not None and test.control is not None:
         by_chance = found(train.control, test.control)
         values |= {"selectivity": own.accuracy - by_chance.accuracy, "control_bits": by_chance.bits}
-    return [
-        _row(f"probe_{kind}", name, place, float(value), len(test.y))
-        for name, several in values.items()
-        for place, value in zip(places, several, strict=True)
-    ]
-
-
-def _row(kind: str, name: str, place: Probed, value: float, n: int) -> SiteRow:
-    if isinstance(place, Site):
-        return SiteRow(str(place), f"{kind}_{name}", None, "valid", value, n)
-    return SiteRow(str(input_site(place.layer)), f"{kind}_random_{name}", float(place.draw), "valid", value, n)
+    rows = []
+    for name, several in values.items():
+        for place, value in zip(places, several, strict=True):
+            if isinstance(place, Site):
+                whose = (str(place), f"probe_{kind}_{name}", None)
+            else:
+                whose = (str(input_site(place.layer)), f"probe_{kind}_random_{name}", float(place.draw))
+            rows.append(SiteRow(*whose, "valid", float(value), len(test.y)))
+    return rows
 
 
 BOUNDLESS = 10**9  # rows that the text could have had: those that are read stand for more of its kind

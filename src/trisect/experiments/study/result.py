@@ -110,7 +110,10 @@ def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -
     said, name = study_words.study(rows), (about.get("experiment") or {}).get("name", "study")
     checks = [
         Markup("{}: {} ({}){}").format(
-            "holds" if c.ok else "does not hold", c.name, _measured(c.effect), Markup("<br>")
+            "holds" if c.ok else "does not hold",
+            c.name,
+            "not measured" if c.effect is None else f"{words.number(c.effect, True)} nats",
+            Markup("<br>"),
         )
         for c in preconditions({key: tables[key] for key in ("runs", "metrics", "sites")})
     ]
@@ -125,7 +128,3 @@ def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -
     }
     body = Markup("").join(ROW.format(name=key, said=value) for key, value in lines.items())
     return _framed(Markup("<p><b>Study {}</b></p><table>{}</table>").format(name, body))
-
-
-def _measured(effect: float | None) -> str:
-    return "not measured" if effect is None else f"{words.number(effect, True)} nats"

@@ -104,7 +104,9 @@ def interchange(
     whole = {name: values[None] for name, values in final.items()}
     ids = {word: i for i, word in enumerate(vocabulary)}
     base, donor, kept = _known(pairs, ids)
-    predictions = {name: _numbers(words, ids)[kept] for name, words in _answers_by(pairs).items()}
+    predictions = {
+        name: _numbers(words, ids)[kept] for name, words in {BASE: pairs.unchanged, **pairs.predicted}.items()
+    }
     answers = np.concatenate([logits.argmax(1).numpy() for logits in _patched_logits(whole, model, site, base, donor)])
     found = shares(answers, predictions, site.components[0])
     others = {f"interchange_as_{name}": share for name, share in found.others.items()}
@@ -112,10 +114,6 @@ def interchange(
     rows = [SiteRow(str(site), name, None, "valid", share.value, share.n) for name, share in named.items()]
     total = sum(share.hits for share in found.others.values()) / found.n if found.n else None
     return [*rows, SiteRow(str(site), "interchange_others", None, "valid", total, found.n)]
-
-
-def _answers_by(pairs: DonorPairs) -> dict[str, tuple[str, ...]]:
-    return {BASE: pairs.unchanged, **pairs.predicted}
 
 
 @torch.no_grad()
@@ -407,7 +405,8 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> Evalu
     if task.kind == "cut":
         cut = {s: self_only_loss(final, run.model, p) for s, p in pieces.items()}
         found = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
-        unigram = {s: unigram_loss(corpus, _targets(p)) for s, p in pieces.items()}
+        gold = {s: np.concatenate([piece.gold.cpu().numpy() for piece in own]) for s, own in pieces.items()}
+        unigram = {split: unigram_loss(corpus, targets) for split, targets in gold.items()}
         return {"train": found["train"], "valid": found["valid"], "unigram": unigram}
     site = Site.parse(task.site)
     if task.kind == "ablate":
@@ -442,7 +441,3 @@ def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site
     whole = interchange(final, run.model, words, site, world.pairs(count, run.seed))
     each = {c: change_one(final, run.model, words, site, world.near_pairs(count, run.seed, c)) for c in world.columns}
     return [row._asdict() for row in whole] + [row._asdict() | {"label": c} for c, row in each.items()]
-
-
-def _targets(pieces: list[Piece]) -> np.ndarray:
-    return np.concatenate([piece.gold.cpu().numpy() for piece in pieces])

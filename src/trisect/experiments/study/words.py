@@ -472,7 +472,8 @@ def exactness(rows: StudyRows) -> Exactness | None:
     columns += [(title, "nats, 95 % over rows, by seed") for title, _ in bands]
     table = []
     for site in sorted({p.site for p in spent}, key=order):
-        cells = [_span(spent, site), _most(checks, site)]
+        worst = [p.value for p in checks if p.site == site]
+        cells = [_span(spent, site), number(max(worst)) if worst else "–"]
         cells += [_span(nodes, site)] if nodes else []
         cells += [found.get(site, "–") for _, found in bands]
         table.append((site, tuple(cells)))
@@ -531,8 +532,3 @@ def _span(points: list[Point], site: str | None = None) -> str:
     if not mine:
         return "–"
     return count(mine[0]) if mine[0] == mine[-1] else f"{count(mine[0])} to {count(mine[-1])}"
-
-
-def _most(checks: list[Point], site: str) -> str:
-    mine = [p.value for p in checks if p.site == site]
-    return number(max(mine)) if mine else "–"
