@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tinyhf
+from tests import tinyhf, zoo
 
 import trisect
 from trisect.core.errors import ModelError
@@ -134,12 +134,10 @@ def test_the_models_own_inputs_can_be_read():
     assert reading.traces[0].weights.shape == (3, 2, 17, 17)
     assert reading.source.tokens[0][0] == "position 1"
     assert seeing.objective == "output"
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match=r"A text was given to ViTModel\."):
         seeing.read("a text")
-    assert error.value.given == "A text was given to ViTModel."
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match=r"The inputs hold no tensor\."):
         seeing.read({"pixel_values": None})
-    assert error.value.given == "The inputs hold no tensor."
 
 
 def test_own_inputs_of_a_text_model_know_their_padding_and_special_tokens():
@@ -183,9 +181,8 @@ def test_a_folder_a_study_and_the_door(tmp_path):
     assert one.objective == "output"
     same, other = load(tinyhf.bert(head=False)), load(tinyhf.bert(head=False, seed=2))
     assert one.fingerprint == same.fingerprint != other.fingerprint
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match=r"No text was given\."):
         one.read([])
-    assert error.value.given == "No text was given."
 
 
 def test_a_model_has_a_causal_loss_only_where_no_position_sees_a_later_one():
@@ -263,9 +260,8 @@ def test_weights_that_changed_since_are_refused():
     one = subject("gpt2")
     with torch.no_grad():
         next(one.model.parameters()).add_(1.0)
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(ModelError, match=r"The weights of GPT2LMHeadModel have changed since it was loaded\."):
         one.read("w1 w2")
-    assert error.value.given == "The weights of GPT2LMHeadModel have changed since it was loaded."
 
 
 @pytest.mark.parametrize(
@@ -277,29 +273,14 @@ def test_weights_that_changed_since_are_refused():
         (lambda: check_text("gpt2", 0, 3, False), "Text 1 is 3."),
         (lambda: subject("gpt2").read({"input_ids": torch.tensor([[999]])}), BEYOND),
         (lambda: subject("gpt2").read(("w1", "w2")), "Text 1 is ('w1', 'w2')."),
+        *((lambda n=n: subject("gpt2", window=n), f"A window of {n} tokens.") for n in (0, -3, 25)),
+        (lambda: load(zoo.build("mamba")), "MambaForCausalLM has no attention that can be read."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_loaded_or_read(call, given):
     with pytest.raises(ModelError) as error:
         call()
     assert error.value.given == given
-
-
-@pytest.mark.parametrize("window", [0, -3, 25])
-def test_windows_that_do_not_fit(window):
-    with pytest.raises(ModelError) as error:
-        subject("gpt2", window=window)
-    assert error.value.given == f"A window of {window} tokens."
-    assert error.value.known == "A window is 1 token or more, and GPT2LMHeadModel reads at most 24."
-
-
-def test_a_model_without_attention_is_refused_by_name():
-    from transformers import MambaConfig, MambaForCausalLM
-
-    model = MambaForCausalLM(MambaConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, state_size=4))
-    with pytest.raises(ModelError) as error:
-        load(model)
-    assert error.value.given == "MambaForCausalLM has no attention that can be read."
 
 
 def test_addresses_of_an_encoder_decoder():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,6 @@ from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Tex
 from trisect.core.trace import (
     Address,
     Projections,
-    Reading,
     ResidualBlock,
     Side,
     Trace,
@@ -72,8 +72,12 @@ class Desk:
     @classmethod
     def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> Desk:
         """The desk of a model; `window` overrides what model and tokenizer say of their longest input."""
-        config = getattr(model, "config", None)
-        accepts = taken_by(model)
+        config, kinds = (
+            getattr(model, "config", None),
+            (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL),
+        )
+        given = inspect.signature(model.forward).parameters.values()
+        accepts = frozenset(p.name for p in given if p.kind not in kinds)
         start = getattr(config, "decoder_start_token_id", None)
         if start is None:
             start = getattr(config, "bos_token_id", None) or getattr(config, "pad_token_id", None) or 0
@@ -86,15 +90,9 @@ class Desk:
         if self.tokenizer is None:
             known = "It came without a tokenizer, or takes no text at all."
             raise ModelError(f"A text was given to {self.name}.", known, "Give its own inputs as a dict of tensors.")
-        held: list[TokenWindow] = []
-        for number, text in enumerate(texts):
-            for window in self._windows(number, text):
-                held.append(window)
-                if len(held) == size:
-                    yield self._batch(held, scored)
-                    held = []
-        if held:
-            yield self._batch(held, scored)
+        windows = (window for number, text in enumerate(texts) for window in self._windows(number, text))
+        while rows := list(itertools.islice(windows, size)):
+            yield self._batch(rows, scored)
 
     def _windows(self, number: int, text: TextOrPair) -> Iterator[TokenWindow]:
         paired = self.objective == "seq2seq" or "decoder_input_ids" in self.accepts
@@ -102,9 +100,8 @@ class Desk:
         pieces, aims = list(self._cut(source)), list(self._cut(target, True)) if paired else []
         if aims and len(aims) != len(pieces):
             given = f"Text {number + 1} is {len(pieces)} windows of source and {len(aims)} of target."
-            raise ModelError(
-                given, "Each window of a source is read with its own of the target.", "Give shorter texts."
-            )
+            known = "Each window of a source is read with its own of the target."
+            raise ModelError(given, known, "Give shorter texts.")
         for i, (start, ids, special) in enumerate(pieces):
             _, aim, aim_special = aims[i] if aims else (0, [], [])
             yield TokenWindow(number, start, ids, special, aim, aim_special, not isinstance(text, tuple))
@@ -179,19 +176,16 @@ class Desk:
         rows = []
         for own, there in zip(ids.tolist(), real.tolist(), strict=True):
             pieces = self.tokenizer.convert_ids_to_tokens(own)
-            rows.append(
-                tuple("" if not ok or piece is None else piece for piece, ok in zip(pieces, there, strict=True))
-            )
+            pairs = zip(pieces, there, strict=True)
+            rows.append(tuple("" if not ok or piece is None else piece for piece, ok in pairs))
         return tuple(rows)
 
     def _hide(self, ids: Tensor, may: Tensor, rows: list[TokenWindow]) -> tuple[Tensor, Tensor]:
         """Replace 15 % of each row's own tokens, at least one, by the mask; a function of text and window alone."""
         mask = self.tokenizer.mask_token_id
         if mask is None:
-            known = "Its tokenizer has no mask token."
-            raise ModelError(
-                f"The loss of {self.name} cannot be computed.", known, "Use the tokenizer it was trained with."
-            )
+            given, known = f"The loss of {self.name} cannot be computed.", "Its tokenizer has no mask token."
+            raise ModelError(given, known, "Use the tokenizer it was trained with.")
         hidden, labels = ids.clone(), torch.full_like(ids, IGNORED)
         for i, row in enumerate(rows):
             draw = torch.Generator().manual_seed(row.text * 1_000_003 + row.start)
@@ -201,13 +195,6 @@ class Desk:
             labels[i, chosen] = ids[i, chosen]
             hidden[i, chosen] = mask
         return hidden, labels
-
-
-def taken_by(model: nn.Module) -> frozenset[str]:
-    """The names that a model's forward takes, as far as it says."""
-    kinds = inspect.Parameter
-    given = inspect.signature(model.forward).parameters.values()
-    return frozenset(p.name for p in given if p.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL))
 
 
 def takes_any(model: nn.Module) -> bool:
@@ -245,14 +232,6 @@ MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_
 PLACEHOLDERS = ("image", "video", "audio")
 
 
-class Sides(NamedTuple):
-    """The sides of a batch: those of the text, or of what stands for it, and of the stacks beside."""
-
-    source: Side
-    target: Side | None
-    beside: dict[str, Side]
-
-
 @dataclass(frozen=True, eq=False)
 class Stack:
     """The calls of one stack, as far as their positions go."""
@@ -283,8 +262,10 @@ class Stack:
         return torch.stack(own).any(0) if own else torch.ones(rows, length, dtype=torch.bool)
 
 
-def find_sides(inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]) -> Sides:
-    """The sides of a dict of the model's own inputs, for as many positions as its attention saw."""
+def find_sides(
+    inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addresses: Sequence[Address]
+) -> tuple[Side, Side | None, dict[str, Side]]:
+    """Source, target and the sides of other stacks, of a dict of the model's own inputs: for as many positions as attention saw."""
     stacks = [
         Stack(name, [c for c, a in zip(calls, addresses, strict=True) if a.stack == name])
         for name in dict.fromkeys(a.stack for a in addresses)
@@ -293,23 +274,19 @@ def find_sides(inputs: ModelInputs, tokenizer: Any, calls: Sequence[Call], addre
     named = next((n for n in ("enc", "plain", "text") if n in by_name), stacks[0].name)
     first, made = by_name[named], {one.name: one for one in stacks if one.name in ("dec", "merged")}
     # an encoder without attention: cross-attention still sees its positions
-    if named == stacks[0].name and crosses(named):
-        source = _side(inputs, "input_ids", tokenizer, first, first.sees)
-    else:
-        source = _side(inputs, "input_ids", tokenizer, first, first.asks)
+    alone = named == stacks[0].name and crosses(named)
+    source = _side(inputs, "input_ids", tokenizer, first, first.sees if alone else first.asks)
     target = None
     for one in made.values():
         target = target or _side(inputs, "decoder_input_ids", tokenizer, one, one.asks)
     beside: dict[str, Side] = {}
     for one in stacks:
         usual = side_of(one.name, source, target, beside)
-        if one.name == named or (one.main and tuple(usual.real.shape) == one.asks):
-            continue
-        text = _side(inputs, "input_ids", tokenizer, one, one.asks)
-        beside[one.name] = text
+        if one.name != named and not (one.main and tuple(usual.real.shape) == one.asks):
+            beside[one.name] = _side(inputs, "input_ids", tokenizer, one, one.asks)
     for one in stacks:
         beside |= _keys(one, source, target, beside)
-    return Sides(source, target, beside)
+    return source, target, beside
 
 
 def _keys(one: Stack, source: Side, target: Side | None, beside: Mapping[str, Side]) -> dict[str, Side]:
@@ -320,27 +297,19 @@ def _keys(one: Stack, source: Side, target: Side | None, beside: Mapping[str, Si
         return {}
     asks = side_of(one.name, source, target, beside)
     if joined and asks.real.shape[0] == one.sees[0] == source.real.shape[0]:
-        both = [asks, source] if _self_first(one) else [source, asks]
+        # where the queries' own keys come first, they are not looked ahead to
+        length = one.asks[1]
+        causal = (c.weights is not None and not bool(c.weights[..., :length].triu(1).any()) for c in one.calls)
+        both = [asks, source] if all(causal) else [source, asks]
         if sum(side.real.shape[1] for side in both) == one.sees[1]:
-            return {keys_of(one.name): _joined(both)}
+            pairs = zip(both[0].tokens, both[1].tokens, strict=True)
+            real, special = (torch.cat(parts, 1) for parts in zip(*((s.real, s.special) for s in both), strict=True))
+            ids = [s.ids for s in both if s.ids is not None]
+            joined = torch.cat(ids, 1) if len(ids) == len(both) else None
+            return {keys_of(one.name): Side(tuple((*a, *b) for a, b in pairs), real, special, joined)}
     others = [s for name, s in beside.items() if name != one.name] + [source] if crosses(one.name) else []
     fitting = [side for side in others if tuple(side.real.shape) == one.sees]
     return {keys_of(one.name): fitting[0] if fitting else _nameless(one.seen())}
-
-
-def _self_first(one: Stack) -> bool:
-    """Whether of keys that are joined the queries' own come first: they are then not looked ahead to."""
-    length = one.asks[1]
-    return all(c.weights is not None and not bool(c.weights[..., :length].triu(1).any()) for c in one.calls)
-
-
-def _joined(sides: Sequence[Side]) -> Side:
-    tokens = tuple(
-        tuple(token for part in row for token in part) for row in zip(*(s.tokens for s in sides), strict=True)
-    )
-    known = [s.ids for s in sides if s.ids is not None]
-    ids = torch.cat(known, 1) if len(known) == len(sides) else None
-    return Side(tokens, torch.cat([s.real for s in sides], 1), torch.cat([s.special for s in sides], 1), ids)
 
 
 def _side(inputs: ModelInputs, key: str, tokenizer: Any, one: Stack, shape: tuple[int, int]) -> Side:
@@ -402,7 +371,16 @@ def seen_at(
     weights = None if call.weights is None else call.weights.detach().to(device, copy=kept)
     q, k, v, output = (t.detach().to(device, copy=kept) for t in (call.q, call.k, call.v, call.output))
     moved = Call(call.module, call.order, q, k, v, weights, output, call.scale)
-    return Seen(projections.copied(device), moved, None if block is None else _block_at(device, block))
+    if block is None:
+        return Seen(projections.copied(device), moved, None)
+    # its feed-forward block stays where the model has it, which few measures need
+    after, beta = block.after, None if block.beta is None else block.beta.to(device)
+    if after is not None:
+        shift = None if after.beta is None else after.beta.to(device)
+        after = replace(after, gamma=after.gamma.to(device), beta=shift)
+    residual, gamma = block.residual.to(device), block.gamma.to(device)
+    placed = replace(block, residual=residual, gamma=gamma, beta=beta, after=after)
+    return Seen(projections.copied(device), moved, placed)
 
 
 def trace_of(batch: Batch, seen: Seen) -> Trace:
@@ -410,22 +388,10 @@ def trace_of(batch: Batch, seen: Seen) -> Trace:
     projections, call, block = seen
     address, weights = projections.address, call.weights
     assert weights is not None
-    real = (
-        _fit(batch.queries(address.stack).real, call.q),
-        _fit(batch.keys(address.stack).real, call.k),
-    )
+    asks, sees = batch.queries(address.stack).real, batch.keys(address.stack).real
+    real = _fit(asks, call.q), _fit(sees, call.k)
     parts = (call.q, call.k, call.v, weights, call.output)
     return Trace(address, *parts, *real, projections, call.scale, block)
-
-
-def _block_at(device: torch.device, block: ResidualBlock) -> ResidualBlock:
-    """A block on a device; its feed-forward block stays where the model has it, which few measures need."""
-    after, beta = block.after, None if block.beta is None else block.beta.to(device)
-    if after is not None:
-        shift = None if after.beta is None else after.beta.to(device)
-        after = replace(after, gamma=after.gamma.to(device), beta=shift)
-    residual, gamma = block.residual.to(device), block.gamma.to(device)
-    return replace(block, residual=residual, gamma=gamma, beta=beta, after=after)
 
 
 def _fit(real: Tensor, part: Tensor) -> Tensor:
@@ -436,32 +402,6 @@ def _fit(real: Tensor, part: Tensor) -> Tensor:
 
 
 FILES = ("processor_config.json", "preprocessor_config.json")
-
-
-class ImageInputs(NamedTuple):
-    """One row of a model's own inputs, and what was decided about its images."""
-
-    inputs: ModelInputs
-    notes: tuple[str, ...]
-
-
-@runtime_checkable
-class ImageReader(Protocol):
-    """A model that is read by inputs of its own."""
-
-    @property
-    def name(self) -> str:
-        """How it is called."""
-        ...
-
-    @property
-    def model(self) -> nn.Module:
-        """The module."""
-        ...
-
-    def read(self, texts: ModelInputs, /) -> Reading:
-        """Read its own inputs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -481,8 +421,11 @@ class ImageDesk:
         """That of a processor in memory."""
         return cls(name, lambda: processor)
 
-    def inputs(self, text: str | None, images: Sequence[object], like: Tensor) -> ImageInputs:
-        """The inputs of a text with images, as `like` in device and precision; images stand before a text that names no place."""
+    def inputs(self, text: str | None, images: Sequence[object], like: Tensor) -> tuple[ModelInputs, tuple[str, ...]]:
+        """The inputs of a text with images, as `like` in device and precision, and what was decided about the images.
+
+        Images stand before a text that names no place for them.
+        """
         processor, pictures, notes = self.opened(), [open_image(one) for one in images], ()
         mark, takes = getattr(processor, "image_token", None), getattr(processor, "tokenizer", None) is not None
         if text is not None:
@@ -495,33 +438,20 @@ class ImageDesk:
                 notes = (f"The text names no place for images, with {mark}: they stand before it.",)
             text = mark * len(pictures) + (text or "")
         named = {"images": pictures} | ({} if text is None else {"text": text})
-        with saying(lambda error: _not_processed(self.name, error)):
+        words = f"The processor of {self.name} cannot make inputs of that."
+        todo = "Name a place in the text for each image as the model's card says, or give the model's own inputs."
+        with saying(lambda error: ModelError(words, said_of(error, 200), todo)):
             made = processor(**named, return_tensors="pt")
-        return ImageInputs({n: _placed(t, like) for n, t in made.items()}, notes)
+        own = {
+            n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) if isinstance(t, Tensor) else t
+            for n, t in made.items()
+        }
+        return own, notes
 
 
 def listed(images: ImagesGiven) -> tuple[object, ...]:
     """Images as several of them."""
     return tuple(images) if isinstance(images, (list, tuple)) else (images,) if images is not None else ()
-
-
-def read_images(subject: ImageReader, desk: ImageDesk | None, text: object, images: Sequence[object]) -> Reading:
-    """Read images beside a text, or alone; raises ModelError where there is nothing to read, or no processor."""
-    if not images:
-        raise ModelError("No text was given.", "A Reading is of at least one, or of an image.", "Give a text.")
-    if text is not None and not isinstance(text, str):
-        known = "Images stand beside one text."
-        raise ModelError(
-            f"{type(text).__name__} was given beside images.", known, "Give one text, or the model's own inputs."
-        )
-    if desk is None:
-        known = "It is a module, without the processor that makes inputs of them."
-        todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
-        raise ModelError(f"Images were given to {subject.name}.", known, todo)
-    like = next(p for p in subject.model.parameters() if p.is_floating_point())
-    made = desk.inputs(text, images, like)
-    reading = subject.read(made.inputs)
-    return replace(reading, notes=(*reading.notes, *made.notes))
 
 
 def open_image(image: object) -> object:
@@ -534,7 +464,8 @@ def open_image(image: object) -> object:
     place, todo = Path(image), "Give an image file, such as PNG or JPEG."
     if not place.is_file():
         raise ModelError(f"The image {str(image)!r} was given.", "There is no such file.", todo)
-    with warnings.catch_warnings(), saying(lambda error: _not_opened(image, error)):
+    words = f"The image {str(image)!r} cannot be opened."
+    with warnings.catch_warnings(), saying(lambda error: ModelError(words, said_of(error, 200), todo)):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(place) as opened:
             return opened.convert("RGB")
@@ -550,36 +481,18 @@ def _processor(name: str, place: str, known: Mapping[str, str | bool | None]) ->
     if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
         given = f"{name} has no processor, which images need."
         raise ModelError(given, f"Its folder has none of {', '.join(FILES)}.", todo)
-    with (
-        quiet(),
-        saying(lambda error: ModelError(f"The processor of {name} cannot be read.", said_of(error, 200), todo)),
-    ):
+    words = f"The processor of {name} cannot be read."
+    with quiet(), saying(lambda error: ModelError(words, said_of(error, 200), todo)):
         found = AutoProcessor.from_pretrained(place, **dict[str, Any](known))
     if getattr(found, "image_processor", None) is None and not hasattr(found, "image_mean"):
         kind = type(found).__name__
-        raise ModelError(
-            f"{name} takes no images.", f"Its processor is {kind}.", "Give a text, or the model's own inputs."
-        )
+        todo = "Give a text, or the model's own inputs."
+        raise ModelError(f"{name} takes no images.", f"Its processor is {kind}.", todo)
     return found
 
 
-def _not_opened(image: object, error: Exception) -> ModelError:
-    todo = "Give an image file, such as PNG or JPEG."
-    return ModelError(f"The image {str(image)!r} cannot be opened.", said_of(error, 200), todo)
-
-
-def _not_processed(name: str, error: Exception) -> ModelError:
-    todo = "Name a place in the text for each image as the model's card says, or give the model's own inputs."
-    return ModelError(f"The processor of {name} cannot make inputs of that.", said_of(error, 200), todo)
-
-
-def _placed(value: Any, like: Tensor) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
-
-
 LOGIT_ROWS = 1 << 21  # logits whose losses are computed at once
+UNSCORED = "The model's loss cannot be computed."
 
 
 def first_tensor(made: Any) -> Tensor:
@@ -610,18 +523,26 @@ def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None)
     """Sums over predicted tokens and their number, per row; see `core.subject.RowScores` for the units."""
     answer = first_tensor(made)
     if objective == "output":
-        return _changes(answer, batch, clean)
+        # relative squared change of the answer at real positions; an answer without positions counts as one
+        output = answer.detach().cpu()
+        output = output.flatten(2) if output.dim() > 2 else output[:, None]
+        real = batch.queries("dec").real if batch.target is not None else batch.source.real
+        if real.shape != output.shape[:2]:
+            real = torch.ones(output.shape[:2], dtype=torch.bool)
+        if clean is None or clean.output is None:
+            kept = output.clone()  # a model may write its next answer into the same memory
+            return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), kept)
+        total = torch.where(real, relative_change(output, clean.output), 0.0).sum(1)
+        return RowScores(total, real.sum(1).double())
     labels = batch.inputs.get("labels")
     if objective == "causal":
         return _next_tokens(answer, batch)
     if labels is None:
         known = "The batch says of no token that it is to be predicted."
-        raise ModelError(
-            "The model's loss cannot be computed.", known, "Make the batch with batches(texts, scored=True)."
-        )
+        raise ModelError(UNSCORED, known, "Make the batch with batches(texts, scored=True).")
     if labels.shape != answer.shape[:2]:
         known = f"Its answer is of shape {tuple(answer.shape)}."
-        raise ModelError("The model's loss cannot be computed.", known, "Load it with its language-model head.")
+        raise ModelError(UNSCORED, known, "Load it with its language-model head.")
     return _sums(answer, labels)
 
 
@@ -635,13 +556,12 @@ def _next_tokens(answer: Tensor, batch: Batch) -> RowScores:
         given = f"Its answer is of shape {tuple(answer.shape)}."
         shape = "none" if ids is None else str(tuple(ids.shape))
         known = f"{given} Its token ids, of shape {shape}, would have to be as many."
-        raise ModelError("The model's loss cannot be computed.", known, "Give input_ids, a token for every position.")
+        raise ModelError(UNSCORED, known, "Give input_ids, a token for every position.")
     real, labels = batch.source.real.to(answer.device), batch.inputs.get("labels")
     if labels is not None and labels.shape != ids.shape:
         known = f"The token ids are of shape {tuple(ids.shape)}, and a label is of one of them."
-        raise ModelError(
-            f"Labels of shape {tuple(labels.shape)} were given.", known, "Give a label for every token id."
-        )
+        given = f"Labels of shape {tuple(labels.shape)} were given."
+        raise ModelError(given, known, "Give a label for every token id.")
     said = ids if labels is None else labels
     return _sums(answer[:, :-1], torch.where(real[:, :-1] & real[:, 1:], said.to(answer.device)[:, 1:], IGNORED))
 
@@ -661,17 +581,3 @@ def _row_losses(logits: Float[Tensor, "1 T V"], labels: Int[Tensor, "1 T"]) -> F
     pairs = zip(logits[0].split(some), labels[0].split(some), strict=True)
     each = (F.cross_entropy(y.to(kind), own, ignore_index=IGNORED, reduction="none") for y, own in pairs)
     return torch.cat([*each, logits.new_zeros(0, dtype=kind)])[None]
-
-
-def _changes(answer: Tensor, batch: Batch, clean: RowScores | None) -> RowScores:
-    """Relative squared change of the answer at real positions; an answer without positions counts as one."""
-    output = answer.detach().cpu()
-    output = output.flatten(2) if output.dim() > 2 else output[:, None]
-    real = batch.queries("dec").real if batch.target is not None else batch.source.real
-    if real.shape != output.shape[:2]:
-        real = torch.ones(output.shape[:2], dtype=torch.bool)
-    if clean is None or clean.output is None:
-        kept = output.clone()  # a model may write its next answer into the same memory
-        return RowScores(torch.zeros(len(output), dtype=torch.float64), real.sum(1).double(), kept)
-    total = torch.where(real, relative_change(output, clean.output), 0.0).sum(1)
-    return RowScores(total, real.sum(1).double())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from trisect.hf.hooks.calls import (
     edits_at,
     evaluating,
     outline,
+    replaced_forwards,
     sparing,
 )
 from trisect.hf.hooks.interface_hook import record_interface
@@ -83,46 +85,49 @@ class Prefix:
     def __init__(self, model: nn.Module, attention: Sequence[str]) -> None:
         self.blocks: list[RestartBlock] = []
         self.usable = True
-        self._rows = _rows_of(model, attention)
+        # the lists of layers in which attention modules stand, the innermost of each, by their dotted names
+        known = dict(model.named_modules())
+        rows: dict[str, list[nn.Module]] = {}
+        for name in attention:
+            parts = name.split(".")
+            for end in reversed(range(1, len(parts))):
+                row = ".".join(parts[:end])
+                if isinstance(listed := known.get(row), nn.ModuleList):
+                    rows.setdefault(row, list(listed))
+                    break
+        self._rows = rows
         self._room = max(LEAST, int(SHARE * sum(p.numel() * p.element_size() for p in model.parameters())))
         self._open = 0
 
     @contextmanager
     def recording(self, calls: Calls) -> Iterator[None]:
         """Note every block of the pass inside; `calls` grows by the calls of attention."""
-        hooks, begun = [], dict[nn.Module, int]()
+        begun = dict[nn.Module, int]()
 
         def enter(module: nn.Module, _given: Any) -> None:
             self.usable = self.usable and not self._open and module not in begun  # none inside another, none twice
             self._open += 1
             begun[module] = len(calls)
 
-        def leave(row: str) -> Callable[[nn.Module, Any, Any], None]:
-            def note(module: nn.Module, _given: Any, output: Any) -> None:
-                self._open -= 1
-                self.blocks.append(RestartBlock(module, row, begun[module], len(calls), output))
-                self._thin()
+        def leave(row: str, module: nn.Module, _given: Any, output: Any) -> None:
+            self._open -= 1
+            self.blocks.append(RestartBlock(module, row, begun[module], len(calls), output))
+            # let go of outputs that are too many to be kept
+            total, size = sum(map(len, self._rows.values())), _bytes(output)
+            self.usable = self.usable and size is not None
+            every = max(1, -(-total * (size or 0) // self._room))
+            if len(self.blocks) > 1 and (len(self.blocks) - 1) % every and self.blocks[-2].row == row:
+                self.blocks[-2] = self.blocks[-2]._replace(output=None)
 
-            return note
-
-        try:
-            for row, modules in self._rows.items():
-                for module in modules:
-                    hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave(row))]
+        with ExitStack() as hooks:
+            for row, module in ((row, module) for row, modules in self._rows.items() for module in modules):
+                hooks.enter_context(module.register_forward_pre_hook(enter))
+                hooks.enter_context(module.register_forward_hook(functools.partial(leave, row)))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-        self.usable = self.usable and _in_a_row(self.blocks)
-
-    def _thin(self) -> None:
-        """Let go of outputs that are too many to be kept."""
-        total, block = sum(map(len, self._rows.values())), self.blocks[-1]
-        size = _bytes(block.output)
-        self.usable = self.usable and size is not None
-        every = max(1, -(-total * (size or 0) // self._room))
-        if len(self.blocks) > 1 and (len(self.blocks) - 1) % every and self.blocks[-2].row == block.row:
-            self.blocks[-2] = self.blocks[-2]._replace(output=None)
+        # every call of attention up to the last block is made in one of the blocks
+        ends = [0, *(block.after for block in self.blocks)]
+        in_a_row = all(block.before == end for block, end in zip(self.blocks, ends, strict=False))
+        self.usable = self.usable and bool(self.blocks) and in_a_row
 
     def before(self, order: int) -> RestartPoint | None:
         """The last place from which a pass that edits call `order` may begin; null where it has to be a whole one."""
@@ -130,40 +135,21 @@ class Prefix:
             return None
         below = [i for i, block in enumerate(self.blocks) if block.after <= order]
         for last in reversed(range(len(below))):
-            ends = {block.row: block for block in self.blocks[: last + 1]}
-            if all(_stands_in(block, ends[block.row]) for block in self.blocks[: last + 1]):
-                outputs = [block.output for block in self.blocks[: last + 1]]
-                rest = [
-                    ends[block.row].output if one is None else one
-                    for block, one in zip(self.blocks, outputs, strict=False)
-                ]
-                given = {block.module: one for block, one in zip(self.blocks, rest, strict=False)}
-                return RestartPoint(last, self.blocks[last].after, given)
+            blocks = self.blocks[: last + 1]
+            ends = {block.row: block for block in blocks}
+            # what a block gave is known, or what passes on to the last of its list can be that one's, of a layer alike
+            given = {b.module: ends[b.row].output if b.output is None else b.output for b in blocks}
+            alike = all(b.output is not None or type(ends[b.row].module) is type(b.module) for b in blocks)
+            if alike and all(output is not None for output in given.values()):
+                return RestartPoint(last, blocks[-1].after, given)
         return None
 
 
-@contextmanager
-def restarted(point: RestartPoint) -> Iterator[None]:
+def restarted(point: RestartPoint) -> AbstractContextManager[None]:
     """The model with the blocks below giving what they gave, without being run; afterwards it is as it was."""
-    fresh = {id(output): _copied(output) for output in point.given.values()}
-    before = {module: module.__dict__.get("forward") for module in point.given}
-    try:
-        for module, output in point.given.items():
-            module.forward = _giving(fresh[id(output)])
-        yield
-    finally:
-        for module, forward in before.items():
-            if forward is None:
-                module.__dict__.pop("forward", None)
-            else:
-                module.forward = forward
-
-
-def left_out(point: RestartPoint, modules: Sequence[str]) -> Iterator[Call]:
-    """Places of the calls that a restarted pass does not make; `modules` are those of all calls in their order."""
-    nothing = torch.empty(0, device="meta")
-    for order, module in enumerate(modules[: point.calls]):
-        yield Call(module, order, nothing, nothing, nothing, None, nothing, None)
+    fresh = {id(output): _mapped(output, Tensor.clone) for output in point.given.values()}
+    give = lambda made, *_given, **_named: made  # noqa: E731
+    return replaced_forwards({m: functools.partial(give, fresh[id(output)]) for m, output in point.given.items()})
 
 
 def mark_of_bits(given: Tensor) -> str:
@@ -173,35 +159,6 @@ def mark_of_bits(given: Tensor) -> str:
         kept = torch.where(part.isnan(), torch.nan, part) + 0.0
         found.update(kept.cpu().view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _giving(output: Any) -> Callable[..., Any]:
-    return lambda *_given, **_named: output
-
-
-def _rows_of(model: nn.Module, attention: Sequence[str]) -> dict[str, list[nn.Module]]:
-    """The lists of layers in which attention modules stand, the innermost of each, by their dotted names."""
-    known = dict(model.named_modules())
-    rows: dict[str, list[nn.Module]] = {}
-    for name in attention:
-        parts = name.split(".")
-        for end in reversed(range(1, len(parts))):
-            row = ".".join(parts[:end])
-            if isinstance(listed := known.get(row), nn.ModuleList):
-                rows.setdefault(row, list(listed))
-                break
-    return rows
-
-
-def _in_a_row(blocks: Sequence[RestartBlock]) -> bool:
-    """Whether every call of attention up to the last block is made in one of the blocks."""
-    ends = [0, *(block.after for block in blocks)]
-    return bool(blocks) and all(block.before == end for block, end in zip(blocks, ends, strict=False))
-
-
-def _stands_in(block: RestartBlock, end: RestartBlock) -> bool:
-    """Whether what a block gave is known, or what passes on to the last of its list can be that one's, of a layer alike."""
-    return block.output is not None or (end.output is not None and type(end.module) is type(block.module))
 
 
 def _bytes(output: Any) -> int | None:
@@ -216,11 +173,11 @@ def _bytes(output: Any) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _copied(output: Any) -> Any:
-    """A copy that may be written to."""
-    if isinstance(output, Tensor):
-        return output.clone()
-    return type(output)(map(_copied, output)) if isinstance(output, tuple | list) else output
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A value with every tensor in it, in nested tuples and lists, changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    return type(value)(_mapped(one, change) for one in value) if isinstance(value, tuple | list) else value
 
 
 class OtherCallsError(ModelError):
@@ -253,15 +210,17 @@ def run_forward(
 ) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass, and the model's answer; of each call no more is kept than what `take` leaves of it.
 
-    What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises ModelError where the calls are not
-    those of loading.
+    What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises OtherCallsError where it makes more or
+    fewer calls than on loading, ModelError where it makes them in another order.
     """
     own = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, own)
     proved.proof.agreement.check_autocast(proved.name, proved.model)
     calls = Calls(take)
     if start is not None:
-        calls.extend(left_out(start, proved.modules))
+        nothing = torch.empty(0, device="meta")
+        left_out = enumerate(proved.modules[: start.calls])
+        calls.extend(Call(name, order, nothing, nothing, nothing, None, nothing, None) for order, name in left_out)
     hook = proved.proof.hook(proved.model, edits, calls=calls)
     with ExitStack() as around:
         for one in (torch.no_grad(), evaluating(proved.model), sparing(proved.model), hook):
@@ -272,7 +231,16 @@ def run_forward(
             around.enter_context(restarted(start))
         around.enter_context(room(proved.name, "Running", own))
         made = proved.model(**own)
-    _same_calls(proved.name, [call.module for call in calls], proved.modules)
+    todo = (
+        "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
+    )
+    if len(calls) != len(proved.modules):
+        given, known = f"{proved.name} made {len(calls)} attention calls.", f"On loading it made {len(proved.modules)}."
+        raise OtherCallsError(given, known, todo)
+    for call, wanted in zip(calls, proved.modules, strict=True):
+        if call.module != wanted:
+            given = f"Attention call {call.order} of {proved.name}, counted from 0, was made by {call.module!r}."
+            raise ModelError(given, f"On loading it was made by {wanted!r}.", todo)
     return list(calls), made
 
 
@@ -313,34 +281,10 @@ def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
         if isinstance(value, Tensor) and 0 in value.shape[:2]:
             given = f"The input {name!r} of {proved.name} is empty: its shape is {tuple(value.shape)}."
             raise ModelError(given, "A pass has at least one row and one position.", "Leave empty texts out.")
-    spared = "use_cache" in proved.accepts and not _packed(own)
-    return own | ({"use_cache": False} if spared else {})
-
-
-def _packed(own: ModelInputs) -> bool:
-    """Whether positions start again within a row: without a mask and a cache transformers reads such rows as several texts."""
+    # without a mask and a cache transformers reads rows in which positions start again as several texts
     places = own.get("position_ids")
-    if not isinstance(places, Tensor) or own.get("attention_mask") is not None:
-        return False
-    return bool((places.diff(dim=-1) != 1).any())
-
-
-def _same_calls(name: str, modules: Sequence[str], wanted: Sequence[str]) -> None:
-    """Whether the calls of a pass are those of loading, by their modules.
-
-    Raises OtherCallsError where there are more or fewer, ModelError for another order.
-    """
-    todo = (
-        "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
-    )
-    if len(modules) != len(wanted):
-        raise OtherCallsError(
-            f"{name} made {len(modules)} attention calls.", f"On loading it made {len(wanted)}.", todo
-        )
-    for number, (made, found) in enumerate(zip(modules, wanted, strict=True)):
-        if made != found:
-            given = f"Attention call {number} of {name}, counted from 0, was made by {made!r}."
-            raise ModelError(given, f"On loading it was made by {found!r}.", todo)
+    packed = isinstance(places, Tensor) and own.get("attention_mask") is None and (places.diff(dim=-1) != 1).any()
+    return own | ({"use_cache": False} if "use_cache" in proved.accepts and not packed else {})
 
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
@@ -354,7 +298,8 @@ FAILED = "Edits were made one at a time: in this model a pass with several of th
 ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
 ROWS_TOGETHER = 8  # edits of one call that share a pass on a GPU
-HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]]
+HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]] | None
+Written = Mapping[Address, Writer] | None
 
 
 @dataclass(eq=False)
@@ -373,7 +318,7 @@ class SharedPasses:
     restarts: Restarts
     together: int = 1
     _batch: Batch | None = None
-    _hold: HeldWeights | None = None
+    _hold: HeldWeights = None
     _prefix: Prefix | None = None
     _lowest: int | None = None
 
@@ -383,20 +328,26 @@ class SharedPasses:
         return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
 
     @alone
-    def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
-        """One unedited pass, whose blocks' outputs are kept."""
-        self._begun(batch, hold)
+    def begin(self, batch: Batch, hold: HeldWeights = None) -> Any:
+        """One unedited pass, whose blocks' outputs are kept; returns the model's answer."""
+        self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
+        shares = self.restarts.works and self.proved.proof.hook is record_interface
+        prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
+        if hold:
+            check_state(self.proved.name, self.proved.state, self.proved.model)
+            edits = edits_at(self.proved.proof.addresses, None, hold)
+            made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
+        else:
+            made = run_unedited(self.proved, batch.inputs, prefix)[1]
+        self._prefix = prefix
+        return made
 
     @alone
     def score(
-        self,
-        batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: HeldWeights | None = None,
-        clean: RowScores | None = None,
+        self, batch: Batch, write: Written = None, hold: HeldWeights = None, clean: RowScores | None = None
     ) -> RowScores:
         """The model's own loss of one batch, row by row."""
-        made = self._begun(batch, hold) if not write else self._edited(batch, write, hold)
+        made = self.begin(batch, hold) if not write else self._edited(batch, write, hold)
         return row_scores(made, batch, self.objective, clean)
 
     @alone
@@ -405,7 +356,7 @@ class SharedPasses:
         batch: Batch,
         writers: Sequence[Writer],
         address: Address,
-        hold: HeldWeights | None = None,
+        hold: HeldWeights = None,
         clean: RowScores | None = None,
     ) -> list[RowScores]:
         """The score under each of several edits of one call."""
@@ -425,14 +376,20 @@ class SharedPasses:
         batch: Batch,
         writers: Sequence[Writer],
         address: Address,
-        hold: HeldWeights | None,
+        hold: HeldWeights,
         clean: RowScores | None,
     ) -> list[RowScores] | None:
         """The scores from one pass over as many copies of the batch; null where it has to be one at a time."""
         if self.restarts.apart or self.proved.proof.hook is not record_interface:
             return None
         count, rows = len(writers), len(batch.source.tokens)
-        edits = edits_at(self.proved.proof.addresses, {address: _each(writers)}, _copies(hold or {}, rows, count))
+
+        def write(parts: Parts) -> Parts:
+            split = zip(*(part.chunk(count) for part in parts), strict=True)
+            made = [writer(Parts(*own)) for writer, own in zip(writers, split, strict=True)]
+            return Parts(*(torch.cat(one) for one in zip(*made, strict=True)))
+
+        edits = edits_at(self.proved.proof.addresses, {address: write}, _copies(hold or {}, rows, count))
         start = self._start(batch, edits_at(self.proved.proof.addresses, {address: writers[0]}, hold), hold)
         if start is not None and self._place(start) not in self.restarts.checked:
             return None  # which a single one compares with a whole pass first
@@ -459,27 +416,13 @@ class SharedPasses:
 
     @alone
     def outputs(
-        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
+        self, batch: Batch, write: Written = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states."""
-        made = self._begun(batch, None) if not write else self._edited(batch, write, None)
+        made = self.begin(batch, None) if not write else self._edited(batch, write, None)
         return output_at(made, places)
 
-    def _begun(self, batch: Batch, hold: HeldWeights | None) -> Any:
-        """An unedited pass."""
-        self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
-        shares = self.restarts.works and self.proved.proof.hook is record_interface
-        prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
-        if hold:
-            check_state(self.proved.name, self.proved.state, self.proved.model)
-            edits = edits_at(self.proved.proof.addresses, None, hold)
-            made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
-        else:
-            made = run_unedited(self.proved, batch.inputs, prefix)[1]
-        self._prefix = prefix
-        return made
-
-    def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights | None) -> Any:
+    def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights) -> Any:
         edits = edits_at(self.proved.proof.addresses, write, hold)
         start = self._start(batch, edits, hold)
         place = None if start is None else self._place(start)
@@ -488,7 +431,13 @@ class SharedPasses:
             return run_forward(self.proved, batch.inputs, edits)[1]
         if place in self.restarts.checked:
             return run_forward(self.proved, batch.inputs, edits, start=start)[1]
-        marked = self._marked(batch, edits, start)
+        marked = None  # of what a pass that begins there gives, so that it need not be kept
+        try:
+            marked = mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
+        except NoRoomError:
+            raise
+        except Exception as error:  # a model that does not run so
+            pass_memory(error)
         whole = run_forward(self.proved, batch.inputs, edits)[1]
         if marked != mark_of_bits(first_tensor(whole)):
             self.restarts.works, self._prefix = False, None
@@ -504,17 +453,7 @@ class SharedPasses:
         """Where a pass begins, and whether one since the unedited pass was edited below."""
         return start.last, self._lowest is not None and self._lowest < start.calls
 
-    def _marked(self, batch: Batch, edits: Edits, start: RestartPoint) -> str | None:
-        """The mark of what a pass that begins there gives, so that it need not be kept; null where the model does not run so."""
-        try:
-            return mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
-        except NoRoomError:
-            raise
-        except Exception as error:
-            pass_memory(error)
-            return None
-
-    def _start(self, batch: Batch, edits: Edits, hold: HeldWeights | None) -> RestartPoint | None:
+    def _start(self, batch: Batch, edits: Edits, hold: HeldWeights) -> RestartPoint | None:
         """Where the pass may begin: below it nothing is written, and what is held is what was."""
         if self._prefix is None or batch is not self._batch:
             return None
@@ -524,23 +463,10 @@ class SharedPasses:
         return self._prefix.before(min([*edits.write, *changed]))
 
 
-def _each(writers: Sequence[Writer]) -> Writer:
-    """A writer for copies of a batch, the first to the first of them and so on."""
-
-    def write(parts: Parts) -> Parts:
-        split = zip(*(part.chunk(len(writers)) for part in parts), strict=True)
-        made = [writer(Parts(*own)) for writer, own in zip(writers, split, strict=True)]
-        return Parts(*(torch.cat(one) for one in zip(*made, strict=True)))
-
-    return write
-
-
 def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
-    """Whatever holds a batch's rows in its first axis, so many times one after the other."""
-    same: dict[int, Any] = {}  # one object stays one
-    for value in given.values():
-        if id(value) not in same:
-            same[id(value)] = _shared_passes_copied(value, rows, count)
+    """Whatever holds a batch's rows in its first axis, so many times one after the other; one object stays one."""
+    repeat = lambda t: torch.cat([t] * count) if t.dim() and t.shape[0] == rows else t  # noqa: E731
+    same = {id(value): _mapped(value, repeat) for value in {id(value): value for value in given.values()}.values()}
     return {name: same[id(value)] for name, value in given.items()}
 
 
@@ -549,16 +475,6 @@ def _has_rows(value: Any, rows: int) -> bool:
     if isinstance(value, Tensor):
         return bool(value.dim()) and value.shape[0] == rows
     return all(_has_rows(one, rows) for one in value) if isinstance(value, (tuple, list)) else True
-
-
-def _shared_passes_copied(value: Any, rows: int, count: int) -> Any:
-    if isinstance(value, Tensor):
-        return torch.cat([value] * count) if value.dim() and value.shape[0] == rows else value
-    return (
-        type(value)(_shared_passes_copied(one, rows, count) for one in value)
-        if isinstance(value, (tuple, list))
-        else value
-    )
 
 
 def _near(made: Tensor, alone: Tensor) -> bool:

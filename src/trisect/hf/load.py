@@ -26,7 +26,6 @@ from trisect.hf.batches import (
     listed,
     longest_window,
     output_at,
-    read_images,
     row_scores,
     seen_at,
     trace_of,
@@ -37,7 +36,6 @@ from trisect.hf.files.model_errors import check_finite, not_through
 from trisect.hf.forward import ROWS_TOGETHER, OtherCallsError, ProvedModel, Restarts, SharedPasses, confirm, run_forward
 from trisect.hf.hooks.calls import (
     Call,
-    Edits,
     ModelOutput,
     alone,
     check_inputs,
@@ -74,10 +72,6 @@ class OnDemand(Sequence[Projections]):
         self._look()
         return self._own[index].copied(CPU)
 
-    def __iter__(self) -> Iterator[Projections]:
-        for index in range(len(self)):
-            yield self[index]
-
 
 ANY = "MODEL"  # on a command line, for a model that only its owner can name
 PLAIN_NAMES = ("model", "checkpoint", "final", "best", "latest", "weights")
@@ -87,6 +81,7 @@ Inputs = ModelInputs
 
 Take = Callable[[Seen], object]
 Written = Mapping[Address, Writer] | None
+Held = Mapping[Address, Float[Tensor, "B H T S"]] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +152,7 @@ class Pretrained:
 
     def batch_of(self, inputs: Inputs) -> Batch:
         """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
-        return _batch_of(self, inputs, _look(self, inputs, lambda _: None))
+        return _batch_of(self, inputs, lambda _: None)
 
     def read(
         self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None, images: ImagesGiven = ()
@@ -170,7 +165,7 @@ class Pretrained:
         a tokenizer, and for more than 1,000 windows.
         """
         if (several := listed(images)) or texts is None:
-            return read_images(self, self.images, texts, several)
+            return self._read_images(texts, several)
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
         if isinstance(texts, Mapping):
@@ -181,14 +176,29 @@ class Pretrained:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
         made = list(self.batches(several, MOST))
         if len(made) != 1:
+            given = f"{len(several):,} texts were given."
             known = f"A Reading holds at most {MOST:,} windows, all in memory."
-            raise ModelError(
-                f"{len(several):,} texts were given.", known, "Use batches and trace, one batch at a time."
-            )
+            raise ModelError(given, known, "Use batches and trace, one batch at a time.")
         return self.trace(made[0])
 
+    def _read_images(self, text: object, images: Sequence[object]) -> Reading:
+        """Read images beside a text, or alone; raises ModelError where there is nothing to read, or no processor."""
+        if not images:
+            raise ModelError("No text was given.", "A Reading is of at least one, or of an image.", "Give a text.")
+        if text is not None and not isinstance(text, str):
+            given, todo = f"{type(text).__name__} was given beside images.", "Give one text, or the model's own inputs."
+            raise ModelError(given, "Images stand beside one text.", todo)
+        if self.images is None:
+            known = "It is a module, without the processor that makes inputs of them."
+            todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
+            raise ModelError(f"Images were given to {self.name}.", known, todo)
+        like = next(p for p in self.model.parameters() if p.is_floating_point())
+        inputs, notes = self.images.inputs(text, images, like)
+        reading = self.read(inputs)
+        return replace(reading, notes=(*reading.notes, *notes))
+
     @torch.no_grad()
-    def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
+    def trace(self, batch: Batch, write: Written = None) -> Reading:
         """Read one batch: a Trace per layer and stack, on the CPU. Raises ModelError where its laws do not hold; not with writers."""
         seen: list[Seen] = []
         self._walk(batch.inputs, seen.append, write=write)
@@ -224,7 +234,7 @@ class Pretrained:
             watch(self.model, self.name, self.proof.around()) as blocks,
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
-            calls, made = self._run(inputs, edits_at(self.addresses, write), meet)
+            calls, made = run_forward(self._proved, inputs, edits_at(self.addresses, write), meet)
         check_state(self.name, self.state, self.model)
         if not write:  # without the hooks
             confirm(self._proved, inputs, calls, made)
@@ -232,25 +242,16 @@ class Pretrained:
 
     @torch.no_grad()
     def score(
-        self,
-        batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        clean: RowScores | None = None,
+        self, batch: Batch, write: Written = None, hold: Held = None, clean: RowScores | None = None
     ) -> RowScores:
         """The model's own loss of one batch, row by row; see RowScores for the units."""
         return row_scores(self.predict(batch.inputs, write, hold), batch, self.objective, clean)
 
     @alone
     @torch.no_grad()
-    def predict(
-        self,
-        inputs: Inputs,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-    ) -> ModelOutput:
+    def predict(self, inputs: Inputs, write: Written = None, hold: Held = None) -> ModelOutput:
         """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
-        calls, made = self._run(inputs, edits_at(self.addresses, write, hold))
+        calls, made = run_forward(self._proved, inputs, edits_at(self.addresses, write, hold))
         if not write and not hold:
             confirm(self._proved, inputs, calls, made)
         return made
@@ -265,11 +266,7 @@ class Pretrained:
         return str(number) if self.tokenizer is None else str(self.tokenizer.decode([number]))
 
     def outputs(
-        self,
-        batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        places: Int[Tensor, " B"] | None = None,
+        self, batch: Batch, write: Written = None, hold: Held = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
         return output_at(self.predict(batch.inputs, write, hold), places)
@@ -283,15 +280,11 @@ class Pretrained:
     def _proved(self) -> ProvedModel:
         return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof, self.state)
 
-    def _run(self, inputs: Inputs, edits: Edits, take: Callable[[Call], Call] = outline) -> tuple[Sequence[Call], Any]:
-        """One forward pass; of each call no more is kept than what `take` leaves of it."""
-        return run_forward(self._proved, inputs, edits, take)
-
 
 def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
     seen: list[Seen] = []
     try:
-        batch = _batch_of(subject, inputs, _look(subject, inputs, seen.append))
+        batch = _batch_of(subject, inputs, seen.append)
     except OtherCallsError:
         return _read_inputs(verified_with(subject, inputs), inputs)
     return _reading(subject, batch, seen)
@@ -303,20 +296,17 @@ def _reading(subject: Pretrained, batch: Batch, seen: Sequence[Seen]) -> Reading
     return Reading(subject.name, traces, *about, sides=batch.sides)
 
 
-def _look(subject: Pretrained, inputs: Inputs, take: Take) -> Sequence[Call]:
-    """The calls of one pass over inputs of the model's own, each given away as it is made."""
+def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
+    """Inputs of the model's own as a batch, after one pass over them; each call that is read is given away as it is made."""
     check_inputs(inputs)
+    config = getattr(subject.model, "config", None)
     try:
-        return subject._walk(inputs, take, pattern=True)
+        calls = subject._walk(inputs, take, pattern=True)
     except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
-        limit = longest_window(getattr(subject.model, "config", None), None)
+        limit = longest_window(config, None)
         raise not_through(subject.name, inputs, subject.desk.accepts, limit, error) from error
-
-
-def _batch_of(subject: Pretrained, inputs: Inputs, calls: Sequence[Call]) -> Batch:
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
-    own = labelled(inputs, getattr(subject.model, "config", None))
-    return Batch(own, source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
+    return Batch(labelled(inputs, config), source, target, tuple((i, 0) for i in range(len(source.tokens))), (), beside)
 
 
 @alone
@@ -361,12 +351,8 @@ def load(
     if isinstance(model, nn.Module):
         module = unwrapped(model)
         name, objective = type(module).__name__, objective_of(module)
-        chosen = {
-            "revision": revision,
-            "dtype": dtype,
-            "device_map": device_map,
-            "device": None if device in ("auto", "cpu") else device,
-        }
+        placed = None if device in ("auto", "cpu") else device
+        chosen = {"revision": revision, "dtype": dtype, "device_map": device_map, "device": placed}
         if given := [option for option, value in chosen.items() if value is not None]:
             known = "It is a module already, and is read as it is."
             raise ModelError(f"{', '.join(given)} for {name}.", known, "Leave that out, or give a name or a folder.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -66,33 +67,30 @@ def cross_batches(
     window = subject.desk.window
     fitting = [i for i, both in made.items() if max(len(p.ids) for p in both) <= window]
     fitting.sort(key=lambda i: (len(made[i][0].ids) + len(made[i][1].ids), i))
-    batches = [
-        _batch(subject, some, [made[i] for i in some])
-        for some in (fitting[start : start + size] for start in range(0, len(fitting), size))
-    ]
+    parts = (fitting[start : start + size] for start in range(0, len(fitting), size))
+    batches = [_batch(subject, some, [made[i] for i in some]) for some in parts]
     return batches, tuple(i for i in made if i not in set(fitting))
 
 
 def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
     """A sentence of words as pieces; a target ends in a special piece, so that every word is read by the decoder once."""
     tokenizer, text = subject.tokenizer, " ".join(words)
-    named = {"text_target": text} if target else {"text": text}
     options: dict[str, Any] = {"add_special_tokens": True, "return_special_tokens_mask": True, "verbose": False}
+    options |= {"text_target" if target else "text": text} | (
+        {"return_offsets_mapping": True} if tokenizer.is_fast else {}
+    )
+    with saying(not_tokenized(subject.name, text)):
+        made = tokenizer(**options)
     if tokenizer.is_fast:
-        with saying(not_tokenized(subject.name, text)):
-            made = tokenizer(**named, **options, return_offsets_mapping=True)
         found = _by_offsets(text, words, made["offset_mapping"], made["special_tokens_mask"])
     else:
-        with saying(not_tokenized(subject.name, text)):
-            made = tokenizer(**named, **options)
         found = _by_marks(tokenizer, words, list(made["input_ids"]), made["special_tokens_mask"], target)
     ids = [int(i) for i in made["input_ids"]]
     if found is None:
         known = "A piece that is of no word, or of several, has no place in a word alignment."
         todo = "Use a tokenizer that keeps words apart at white space."
-        raise ModelError(
-            f"The pieces that {subject.name} cuts {text[:60]!r} into are not of single words.", known, todo
-        )
+        given = f"The pieces that {subject.name} cuts {text[:60]!r} into are not of single words."
+        raise ModelError(given, known, todo)
     if target and (not found or found[-1] != SPECIAL):
         end = getattr(tokenizer, "eos_token_id", None)
         ids, found = [*ids, subject.desk.start if end is None else int(end)], [*found, SPECIAL]
@@ -101,11 +99,7 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
 
 def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
     """The word that each piece's first character other than a space is of; null where a piece goes beyond its word."""
-    ends, place = [], 0
-    for word in words:
-        place += len(word)
-        ends.append(place)
-        place += 1
+    ends = list(itertools.accumulate((len(word) for word in words), lambda end, size: end + 1 + size))
     found: list[int] = []
     for (start, end), added in zip(offsets, special, strict=True):
         if added:
@@ -158,10 +152,9 @@ def _batch(
     real, aim = words != PADDING, asked != PADDING
     inputs = {"input_ids": ids, "attention_mask": real.long(), "decoder_input_ids": shown, "labels": labels}
     kept = {name: t.to(desk.device) for name, t in inputs.items() if name in desk.accepts or name == "labels"}
-    sides = (
-        Side(_said(desk.tokenizer, ids), real, words < 0, ids),
-        Side(_said(desk.tokenizer, shown), aim, given < 0, shown),
-    )
+    read = [[desk.tokenizer.convert_ids_to_tokens(row) for row in side.tolist()] for side in (ids, shown)]
+    source, target = (tuple(tuple(str(token) for token in row) for row in rows) for rows in read)
+    sides = Side(source, real, words < 0, ids), Side(target, aim, given < 0, shown)
     return Crossed(Batch(kept, *sides, tuple((i, 0) for i in numbers)), words, given, asked, tuple(numbers))
 
 
@@ -184,7 +177,3 @@ def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[
             return shown
     start = torch.full_like(labels[:, :1], subject.desk.start)
     return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, filler)], 1)
-
-
-def _said(tokenizer: Any, ids: Int[Tensor, "B T"]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(str(t) for t in tokenizer.convert_ids_to_tokens(row)) for row in ids.tolist())

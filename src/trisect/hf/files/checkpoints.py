@@ -54,17 +54,14 @@ def cuts_of(target: SiteTarget, projections: Projections) -> tuple[ParameterSlic
         known = f"It has no weights of its own: {origin.words}."
         raise SiteError(given, known, "Leave this site out.")
     which = slice(None) if target.heads is None else [head - 1 for head in target.heads]
-    cuts = [ParameterSlice(origin.parameter, _units(origin.rows[which]), 1 if origin.transposed else 0)]
+    units = lambda rows: tuple(rows[which].flatten().unique().tolist())  # noqa: E731
+    cuts = [ParameterSlice(origin.parameter, units(origin.rows), 1 if origin.transposed else 0)]
     if origin.bias is not None:
         # a bias that stands outside the module is counted by heads, not by the module's units
         apart = origin.bias.rpartition(".")[0] != origin.parameter.rpartition(".")[0]
         rows = torch.arange(origin.rows.numel()).view_as(origin.rows) if apart else origin.rows
-        cuts.append(ParameterSlice(origin.bias, _units(rows[which]), None))
+        cuts.append(ParameterSlice(origin.bias, units(rows), None))
     return tuple(cuts)
-
-
-def _units(rows: Int[Tensor, "H E"]) -> tuple[int, ...]:
-    return tuple(rows.flatten().unique().tolist())
 
 
 def locate(model: str | Path, revision: str) -> tuple[str | Path, str | None]:
@@ -96,14 +93,12 @@ def read_cuts(
         raise ModelError(f"Revision {revision!r} is another model.", known, "Choose revisions of one model.")
     state, own = found.state_dict(), like.state_dict()
     for parameter in dict.fromkeys((*(cut.parameter for cut in cuts), *own, *state)):
-        if parameter not in own:
-            known = f"It has {parameter}, which the final revision has not."
+        here, there = (tuple(of[parameter].shape) if parameter in of else None for of in (own, state))
+        if here != there:
+            first, second = ("missing" if n is None else "×".join(map(str, n)) for n in (here, there))
+            known = f"{parameter} is {first} in the final revision and {second} in this one."
+            known = f"It has {parameter}, which the final revision has not." if here is None else known
             raise ModelError(f"Revision {revision!r} has another shape.", known, "Choose revisions of one model.")
-        shape = tuple(state[parameter].shape) if parameter in state else None
-        if shape != tuple(own[parameter].shape):
-            given = f"Revision {revision!r} has another shape."
-            known = f"{parameter} is {_by(own[parameter].shape)} in the final revision and {_by(shape)} in this one."
-            raise ModelError(given, known, "Choose revisions of one model.")
     return take(state, cuts)
 
 
@@ -136,10 +131,6 @@ def replaced(model: nn.Module, cuts: Sequence[ParameterSlice], values: SliceValu
 def _put(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice], values: SliceValues) -> None:
     for cut, value in zip(cuts, values, strict=True):
         cut.put(state, value)
-
-
-def _by(shape: Sequence[int] | None) -> str:
-    return "missing" if shape is None else "×".join(str(n) for n in shape)
 
 
 ROW = 4096  # words of 64 bits
@@ -188,17 +179,14 @@ def _marks(model: nn.Module) -> dict[str, int]:
     marks: dict[str, int] = {}
     for device, tensors in devices.items():
         words = max(t.numel() for _, t in tensors) * 2  # of complex numbers in double precision
-        factors = _factors(2 * ROW + 8 + words // ROW, device)
+        # odd numbers without an order
+        count = 2 * ROW + 8 + words // ROW
+        place = torch.arange(count, device=device) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
+        factors = (place ^ (place >> 29)) * 0x2545F4914F6CDD1D | 1
         numbers = torch.stack([_mark(tensor, factors) for _, tensor in tensors]).tolist()
         for (name, _), number in zip(tensors, numbers, strict=True):
             marks[name] = marks.get(name, 0) + number
     return marks
-
-
-def _factors(count: int, device: torch.device) -> Int[Tensor, " N"]:
-    """Odd numbers without an order."""
-    place = torch.arange(count, device=device) * 0x5851F42D4C957F2D + 0x14057B7EF767814F
-    return (place ^ (place >> 29)) * 0x2545F4914F6CDD1D | 1
 
 
 def _mark(tensor: Tensor, factors: Int[Tensor, " N"]) -> Int[Tensor, ""]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -34,14 +35,7 @@ FEW = 64  # layers that a model may have on so few tensors: some share the weigh
 MOST = {LAYERS: 10_000, HEADS: 100_000, WIDTHS: 100_000_000, PLACES: 100_000_000}
 LEAST = {LAYERS: 0, HEADS: 1, WIDTHS: 0, PLACES: 0}
 TODO = "Check that its files are whole, and those of one model."
-
-
-class WeightsHeld(NamedTuple):
-    """What the weights of a folder hold: how many tensors, how many numbers in all, and whether any are floats."""
-
-    tensors: int
-    numbers: int
-    floats: bool
+OwnTokenizer: TypeAlias = Any  # of transformers, with tokens for padding, for what is unknown, and for a mask or an end
 
 
 def check_files(folder: Path, weights: bool = True) -> None:
@@ -50,7 +44,10 @@ def check_files(folder: Path, weights: bool = True) -> None:
     `weights` says that they have to be safetensors; else they are not looked at. Raises OSError where a file cannot be read.
     """
     body = read_object(folder / CONFIG, "configuration")
-    check_architectures(folder, body.get("architectures"))
+    named = body.get("architectures")
+    if named is not None and not (isinstance(named, list) and all(isinstance(one, str) for one in named)):
+        known = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
+        raise ModelError(f"architectures of {folder / CONFIG} is {shortened(named)}.", known, TODO)
     check_sizes(str(folder), body, held(folder) if weights else None)
 
 
@@ -69,18 +66,10 @@ def read_object(path: Path, what: str) -> dict[str, Json]:
     return found
 
 
-def check_architectures(folder: Path, named: object) -> None:
-    """Raise ModelError where a configuration names its classes otherwise than by a list of texts."""
-    if named is None or (isinstance(named, list) and all(isinstance(one, str) for one in named)):
-        return
-    known = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
-    raise ModelError(f"architectures of {folder / CONFIG} is {shortened(named)}.", known, TODO)
-
-
-def check_sizes(name: str, body: Mapping[str, object], weights: WeightsHeld | None) -> None:
+def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] | None) -> None:
     """Raise ModelError for numbers of layers, heads, widths and positions that no model, or not these weights, can have.
 
-    A number of layers is built one after the other: one that is beyond the tensors that there are would not come to an end.
+    `weights` are how many tensors and numbers there are: layers are built one after the other, and too many would not come to an end.
     """
     for field, value in _fields(body):
         kind = next((kind for kind in MOST if kind.fullmatch(field.rpartition(".")[2])), None)
@@ -88,10 +77,11 @@ def check_sizes(name: str, body: Mapping[str, object], weights: WeightsHeld | No
             continue
         most, known = MOST[kind], f"It is a whole number from {LEAST[kind]} to {MOST[kind]:,}."
         if weights is not None and kind in (LAYERS, WIDTHS):
-            there = max(weights.tensors, FEW) if kind is LAYERS else weights.numbers
+            tensors, numbers = weights
+            there = max(tensors, FEW) if kind is LAYERS else numbers
             if there < most:
-                held_words = f"{weights.tensors:,} tensors with {weights.numbers:,} numbers in all"
-                most, known = there, f"Its weights hold {held_words}: too few for that."
+                most = there
+                known = f"Its weights hold {tensors:,} tensors with {numbers:,} numbers in all: too few for that."
         if value < LEAST[kind]:
             known = f"It is a whole number, {LEAST[kind]} or more."
         if not LEAST[kind] <= value <= most:
@@ -133,21 +123,18 @@ def weight_files(folder: Path) -> list[Path]:
     return paths
 
 
-def held(folder: Path) -> WeightsHeld:
-    """What the headers of a folder's weights say; raises ModelError for a file that is no safetensors, or without floats."""
+def held(folder: Path) -> tuple[int, int]:
+    """How many tensors and numbers a folder's weights have; raises ModelError for a file that is no safetensors, or without floats."""
     tensors = numbers = 0
     floats = False
     for path in weight_files(folder):
         for entry in _header(path).values():
-            count = 1
-            for length in entry["shape"]:
-                count *= length
-            tensors, numbers = tensors + 1, numbers + count
+            tensors, numbers = tensors + 1, numbers + math.prod(entry["shape"])
             floats = floats or bool(FLOATS.fullmatch(entry["dtype"]))
     if not floats:
         known = f"Of its {tensors:,} tensors none holds floating-point numbers."
         raise ModelError(f"{folder} has no weights that can be computed with.", known, "Give the model's own weights.")
-    return WeightsHeld(tensors, numbers, floats)
+    return tensors, numbers
 
 
 def _header(path: Path) -> dict[str, dict[str, Any]]:
@@ -177,65 +164,6 @@ def _header(path: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """A tokenizer of any model: texts to ids, and ids to the texts of tokens."""
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether it says where in a text its tokens stand."""
-        ...
-
-    def __len__(self) -> int:
-        """How many tokens there are."""
-        ...
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Ids and masks of texts; which, and for how many texts, the options say."""
-        ...
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        """The tokens of ids."""
-        ...
-
-    def decode(self, token_ids: list[int], **options: Any) -> str:
-        """The text of ids."""
-        ...
-
-    def get_vocab(self) -> dict[str, int]:
-        """Every token with its id."""
-        ...
-
-
-@runtime_checkable
-class OwnTokenizer(Tokenizer, Protocol):
-    """One that was made here: it has a token for padding, and one for what is masked where its model needs that."""
-
-    @property
-    def pad_token_id(self) -> int:
-        """The id of padding."""
-        ...
-
-    @property
-    def mask_token_id(self) -> int:
-        """The id of the mask."""
-        ...
-
-    @property
-    def eos_token_id(self) -> int:
-        """The id of a text's end."""
-        ...
-
-    @property
-    def unk_token_id(self) -> int:
-        """The id of what is unknown."""
-        ...
-
-    def save_pretrained(self, save_directory: str | Path) -> Sequence[str]:
-        """Write it as files into a folder."""
-        ...
-
-
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
@@ -259,17 +187,18 @@ class Options:
 
 
 @alone
-def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | None, str]:
+def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     """The model in evaluation mode, its tokenizer or null, and its objective: causal, masked, seq2seq or output.
 
     The objective follows the architecture that the configuration names: a model saved without a language-model head
     has none, and its objective is its output. Raises ModelError.
     """
-    found = _look_for(where, options)
-    name, known, config, (kind, objective) = str(where), found.known, found.config, _head(found.config)
-    method = getattr(config, "quantization_config", None)
+    config, device, known = _look_for(where, options)
+    name, (kind, objective) = str(where), _head(config)
+    stated = getattr(config, "quantization_config", None)  # which may or may not name its method
+    method = stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated
     began(f"Loading {name} …")
-    with room(name, LOADING), saying(_refusal(name, _method(method))), quiet():
+    with room(name, LOADING), saying(_refusal(name, method)), quiet():
         model, info = kind.from_pretrained(
             name,
             config=config,
@@ -286,7 +215,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Tokenizer | N
     check_finite(name, model)
     if options.device_map is None:
         with room(name, LOADING):
-            model = model.to(found.device)
+            model = model.to(device)
     return model.eval(), _tokenizer(name, known), objective
 
 
@@ -300,21 +229,13 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     return str(getattr(config, "_commit_hash", None) or "")
 
 
-class _Configured(NamedTuple):
-    """A model that is there: its configuration, the device that it is meant for, and how transformers is to fetch it."""
-
-    config: Any
-    device: torch.device
-    known: dict[str, Any]
-
-
 def check_there(where: str | Path, options: Options) -> None:
     """Raise ModelError where `fetch` would before it reads weights: no such model, files that are wrong, unknown options."""
-    _head(_look_for(where, options).config)
+    _head(_look_for(where, options)[0])
 
 
-def _look_for(where: str | Path, options: Options) -> _Configured:
-    """The configuration of a model whose files are there, without any weight read; raises ModelError."""
+def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, dict[str, Any]]:
+    """A model's configuration, its device, and how transformers is to fetch it, without any weight read; raises ModelError."""
     import transformers
 
     check_named("a model", where)
@@ -327,20 +248,17 @@ def _look_for(where: str | Path, options: Options) -> _Configured:
     if not local:
         known["local_files_only"] = not _reachable(name, options.revision)
     elif options.revision is not None:
-        raise ModelError(
-            f"Revision {options.revision!r} of the folder {name} was asked for.",
-            "A folder holds one revision.",
-            "Leave the revision out, or name a model of a hub.",
-        )
+        given = f"Revision {options.revision!r} of the folder {name} was asked for."
+        raise ModelError(given, "A folder holds one revision.", "Leave the revision out, or name a model of a hub.")
     else:
-        _look(Path(where), options)
+        _check_folder(Path(where), options)
     with saying(_refusal(name)):
         config = transformers.AutoConfig.from_pretrained(name, **known)
     if not local:
         check_sizes(name, config.to_dict(), None)
     if options.dtype is not None:
         _dtype(options.dtype)
-    return _Configured(config, device, known)
+    return config, device, known
 
 
 @contextlib.contextmanager
@@ -394,19 +312,17 @@ def _reachable(name: str, revision: str | None) -> bool:
         known = "There is no folder of that name, and the hub has no such model."
         raise ModelError(f"{name!r} is no model.", known, todo) from None
     except Exception as error:  # no network, a proxy, a hub that is down: what is in the cache may still do
-        said = f"{hub.endpoint} answered with {said_of(error, 60)}"
-        if _no_answer(error):
+        said, kinds = (
+            f"{hub.endpoint} answered with {said_of(error, 60)}",
+            {kind.__name__ for kind in type(error).__mro__},
+        )
+        # the hub's library changed its own errors from httpx to httpx2
+        if isinstance(error, ConnectionError | TimeoutError) or "TransportError" in kinds:
             _NO_ANSWER[hub.endpoint] = time.monotonic()
             said = f"No answer from {hub.endpoint}"
         began(f"{said}: looking for {name} among earlier downloads …")
         return False
     return True
-
-
-def _no_answer(error: Exception) -> bool:
-    """Whether it says that a connection failed or that time ran out; the hub's library changed its own from httpx to httpx2."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, ConnectionError | TimeoutError) or "TransportError" in kinds
 
 
 def _is_silent(endpoint: str) -> bool:
@@ -419,7 +335,7 @@ def _refusal(name: str, method: object = None) -> Callable[[Exception], ModelErr
     def refusal(error: Exception) -> ModelError:
         from huggingface_hub import HfApi, is_offline_mode
 
-        refused, endpoint = not_loaded(name, method)(error), HfApi().endpoint
+        refused, endpoint = not_loaded(name, method, error), HfApi().endpoint
         if Path(name).is_dir() or is_offline_mode() or not _is_silent(endpoint):
             return refused
         known = f"{endpoint} gave no answer in the last {AGAIN:.0f} seconds, and was not asked again. {refused.known}"
@@ -428,7 +344,8 @@ def _refusal(name: str, method: object = None) -> Callable[[Exception], ModelErr
     return refusal
 
 
-def _look(folder: Path, options: Options) -> None:
+def _check_folder(folder: Path, options: Options) -> None:
+    """Raise ModelError where a folder holds no model, or none that the options allow."""
     there = sorted(path.name for path in folder.iterdir())
     listed = ", ".join(there[:12]) or "nothing"
     if "config.json" not in there:
@@ -525,8 +442,3 @@ def _tokenizer(name: str, known: dict[str, Any]) -> Any:
         todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
         raise ModelError(f"model_max_length of {name} is {shortened(longest)}.", "It is a number of tokens.", todo)
     return found
-
-
-def _method(stated: Any) -> object:
-    """How a configuration says that its weights are quantised; null where it says nothing of it."""
-    return stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated

@@ -38,12 +38,8 @@ def said_of(error: BaseException, most: int = 300) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
 
 
-def not_loaded(name: str, method: object = None) -> Callable[[Exception], ModelError]:
-    """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised."""
-    return lambda error: _not_loaded(name, method, error)
-
-
-def _not_loaded(name: str, method: object, error: Exception) -> ModelError:
+def not_loaded(name: str, method: object, error: Exception) -> ModelError:
+    """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised, or None."""
     said = " ".join(str(error).split())
     if "trust_remote_code" in said or "remote code" in said:
         known = "Its code is not part of transformers and would have to be run from its repository."
@@ -66,9 +62,8 @@ def _not_loaded(name: str, method: object, error: Exception) -> ModelError:
     if "device_map" in said:
         todo = "Give a device map that there is, or leave it out."
         return ModelError(f"{name} cannot be loaded with a device map.", said_of(error), todo)
-    todo = "Check the name, the revision and the network; a folder works without one."
-    if Path(name).is_dir():
-        todo = "Check that its files are whole, and those of one model."
+    hub = "Check the name, the revision and the network; a folder works without one."
+    todo = "Check that its files are whole, and those of one model." if Path(name).is_dir() else hub
     return ModelError(f"The model {name} cannot be loaded.", said_of(error), todo)
 
 
@@ -97,15 +92,9 @@ def not_through(
     return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
 
 
-def total(tensor: Tensor) -> float:
-    """The sum of all numbers in float64, summed by parts: a whole tensor is never converted at once."""
-    parts = tensor.detach().flatten().split(PART)
-    return sum((float(part.sum(dtype=torch.float64)) for part in parts), 0.0)
-
-
 def check_finite(name: str, model: nn.Module) -> None:
     """Raise ModelError where a parameter of a model holds NaN or infinity: all that it computes would be that."""
-    if empty := next((key for key, p in model.named_parameters() if _is_empty(p)), None):
+    if empty := next((key for key, p in model.named_parameters() if p.is_meta and type(p) is nn.Parameter), None):
         known = f"{empty} lies on the device 'meta': it has a shape and no numbers."
         todo = "Load its weights onto a device first."
         if any(getattr(m, "_hf_hook", None) is not None for m in model.modules()):
@@ -127,11 +116,6 @@ def check_finite(name: str, model: nn.Module) -> None:
     raise ModelError(f"Weights of {name} are no numbers.", known, todo)
 
 
-def _is_empty(p: nn.Parameter) -> bool:
-    """Whether it is PyTorch's own tensor on the device 'meta'; one of another class may keep its numbers elsewhere."""
-    return p.is_meta and type(p) is nn.Parameter
-
-
 def _finite(tensor: Tensor) -> bool:
     parts = tensor.detach().flatten().split(PART)
     return all(bool(torch.isfinite(p.float().sum())) or bool(torch.isfinite(p.float()).all()) for p in parts)
@@ -148,12 +132,12 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
         if rows is None or 0 <= low <= high < rows:
             continue
         wrong = high if high >= rows else low
-        word = None if tokenizer is None else _word(tokenizer, wrong)
-        token = f"The token {word!r}, id {wrong}," if word else f"The token id {wrong}"
+        word = None
+        with contextlib.suppress(Exception):  # of its own: an id that it does not know either
+            word = None if tokenizer is None else tokenizer.convert_ids_to_tokens(wrong)
+        token = f"The token {word!r}, id {wrong}," if isinstance(word, str) and word else f"The token id {wrong}"
         known = f"The model has a row for each of the ids 0 to {rows - 1}."
-        todo = (
-            "Give the tokenizer that the model was trained with." if tokenizer is not None else "Give ids of the model."
-        )
+        todo = "Give ids of the model." if tokenizer is None else "Give the tokenizer that the model was trained with."
         raise ModelError(f"{token} is not in the vocabulary of {name}.", known, todo)
 
 
@@ -166,13 +150,6 @@ def _rows(model: nn.Module, field: str) -> int | None:
         table = inside.get_input_embeddings()
         weight = getattr(table, "weight", None)
         return int(weight.shape[0]) if isinstance(weight, Tensor) and weight.dim() == 2 else None
-    return None
-
-
-def _word(tokenizer: Any, number: int) -> str | None:
-    with contextlib.suppress(Exception):  # of its own: an id that it does not know either
-        found = tokenizer.convert_ids_to_tokens(number)
-        return found if isinstance(found, str) else None
     return None
 
 
@@ -193,12 +170,12 @@ def room(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> I
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-        raise _no_room(name, doing, inputs or {}, error) from error
-
-
-def _no_room(name: str, doing: str, inputs: Mapping[str, object], error: BaseException) -> NoRoomError:
-    shapes = [f"{n} of {'×'.join(map(str, t.shape))}" for n, t in inputs.items() if isinstance(t, Tensor) and t.dim()]
-    given = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
-    said = " ".join(str(error).split())[:200]
-    known = f"The system says: {said}" if said else "The system gave no more of it."
-    return NoRoomError(given, known, SMALLER if doing == LOADING else LESS)
+        shapes = [
+            f"{n} of {'×'.join(map(str, t.shape))}"
+            for n, t in (inputs or {}).items()
+            if isinstance(t, Tensor) and t.dim()
+        ]
+        given = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
+        said = " ".join(str(error).split())[:200]
+        known = f"The system says: {said}" if said else "The system gave no more of it."
+        raise NoRoomError(given, known, SMALLER if doing == LOADING else LESS) from error

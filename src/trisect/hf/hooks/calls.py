@@ -73,24 +73,20 @@ def edits_at(
             given = f"An edit names {tuple(address)}."
             known = f"The model has {', '.join(map(str, addresses[:4]))}{', …' if len(addresses) > 4 else ''}."
             raise SiteError(given, known, "Use one of the model's addresses.")
-    written = {order[a]: _fitting(a, w) for a, w in (write or {}).items()}
+    written = {order[a]: functools.partial(_write, a, writer) for a, writer in (write or {}).items()}
     return Edits(written, {order[a]: w for a, w in (hold or {}).items()})
 
 
-def _fitting(address: Address, writer: Writer) -> Writer:
-    """The writer, whose q, k and v have to be of the shapes that it was given; raises ModelError where they are not."""
-
-    def write(parts: Parts) -> Parts:
-        made: object = writer(parts)
-        three = made if isinstance(made, tuple) and len(made) == len(parts) else ()
-        if not three or any(not isinstance(t, Tensor) or t.shape != p.shape for t, p in zip(three, parts, strict=True)):
-            shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in three]
-            given = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(made).__name__}."
-            known = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
-            raise ModelError(given, known, "Give q, k and v of the same shapes, as Parts(q, k, v).")
-        return Parts(*three)
-
-    return write
+def _write(address: Address, writer: Writer, parts: Parts) -> Parts:
+    """What a writer makes of q, k and v; raises ModelError where that is of other shapes."""
+    made: object = writer(parts)
+    three = made if isinstance(made, tuple) and len(made) == len(parts) else ()
+    if not three or any(not isinstance(t, Tensor) or t.shape != p.shape for t, p in zip(three, parts, strict=True)):
+        shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in three]
+        given = f"A writer for {address} gave {', '.join(map(str, shapes)) or type(made).__name__}."
+        known = f"It was given q, k and v of {', '.join(str(tuple(p.shape)) for p in parts)}."
+        raise ModelError(given, known, "Give q, k and v of the same shapes, as Parts(q, k, v).")
+    return Parts(*three)
 
 
 def held_as(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -131,17 +127,12 @@ def outline(call: Call, pattern: bool = False) -> Call:
 @contextmanager
 def sparing(model: nn.Module) -> Iterator[None]:
     """Forward passes inside are given copies of caches, which they would write to; the caller's stay as they are."""
-    copies = model.register_forward_pre_hook(
-        lambda _m, args, kwargs: (args, _spare(kwargs)), with_kwargs=True, prepend=True
-    )
-    try:
+
+    def spare(_m: nn.Module, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments]:
+        return args, {n: copy.deepcopy(value) if isinstance(value, Cache) else value for n, value in kwargs.items()}
+
+    with model.register_forward_pre_hook(spare, with_kwargs=True, prepend=True):
         yield
-    finally:
-        copies.remove()
-
-
-def _spare(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: copy.deepcopy(value) if isinstance(value, Cache) else value for name, value in given.items()}
 
 
 @runtime_checkable
@@ -230,6 +221,20 @@ def tensors_in(given: Iterable[object]) -> list[Tensor]:
         elif isinstance(x, dict):
             found += tensors_in(x.values())
     return found
+
+
+def gradients_of(
+    t: Tensor, leaves: Sequence[Tensor], seed: int = 0, positive: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The derivatives by some leaves of a sum of t's numbers, each times a random one: no two cancel, and a norm is no hindrance.
+
+    `positive` draws from 1 to 2, else from a normal distribution. None for a leaf that t is not made of.
+    """
+    if not t.requires_grad or not leaves:
+        return (None,) * len(leaves)
+    draw = torch.Generator().manual_seed(seed)
+    mixed = 1 + torch.rand(t.shape, generator=draw) if positive else torch.randn(t.shape, generator=draw)
+    return torch.autograd.grad((t * mixed.to(t)).sum(), list(leaves), retain_graph=True, allow_unused=True)
 
 
 def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None) -> float | None:
@@ -339,17 +344,11 @@ class Product:
         heads = one.shape[0] * one.shape[1]
         return given.shape[-2] == length and keys <= given.shape[-1] <= keys + 1 and given.shape[:-2].numel() == heads
 
-    def query(self, rows: int) -> Tensor:
-        """q [B H T E]."""
+    def parts(self, rows: int) -> tuple[Tensor, Tensor]:
+        """q [B H T E] and k [B K S E]."""
         roles = self._roles()
         assert roles is not None
-        return roles[1].take(rows)
-
-    def key(self, rows: int) -> Tensor:
-        """k [B K S E]."""
-        roles = self._roles()
-        assert roles is not None
-        return roles[2].take(rows)
+        return roles[1].take(rows), roles[2].take(rows)
 
     def with_scores_of(self, q: Tensor, k: Tensor) -> Product:
         """The same product of other queries and keys."""
@@ -378,7 +377,18 @@ def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments
     """The product of two tensors that a call of one of torch's functions is; null where it is none."""
     if func is torch.einsum:
         tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
-        return _of_einsum(args[0], tuple(tensors)) if len(tensors) == 2 and isinstance(args[0], str) else None
+        equation = args[0]
+        if len(tensors) != 2 or not isinstance(equation, str):
+            return None
+        inputs, _, out = equation.replace(" ", "").partition("->")
+        first, _, second = inputs.partition(",")
+        if "." in inputs:  # axes without a letter get one
+            rest = [t.dim() - len(s.replace("...", "")) for t, s in zip(tensors, (first, second), strict=True)]
+            extra = "ABCDEFGH"[: max(rest)]
+            ends = (extra[len(extra) - n :] for n in rest)
+            first, second = (s.replace("...", end) for s, end in zip((first, second), ends, strict=True))
+            out = out.replace("...", extra)
+        return Product(tensors[0], tensors[1], (first, second, out), lambda a, b: torch.einsum(equation, a, b))
     if func in MATMUL:
         values = [*args, *kwargs.values()]
         if len(values) != 2 or not all(isinstance(x, Tensor) and x.dim() >= 2 for x in values):
@@ -396,31 +406,13 @@ def _letters(a: Tensor, b: Tensor) -> tuple[str, str, str]:
     return batch[len(batch) + 2 - a.dim() :] + "tx", batch[len(batch) + 2 - b.dim() :] + "xs", batch + "ts"
 
 
-def _of_einsum(equation: str, tensors: tuple[Tensor, Tensor]) -> Product | None:
-    inputs, _, out = equation.replace(" ", "").partition("->")
-    first, _, second = inputs.partition(",")
-    if "." in inputs:  # axes without a letter get one
-        rest = [t.dim() - len(s.replace("...", "")) for t, s in zip(tensors, (first, second), strict=True)]
-        extra = "ABCDEFGH"[: max(rest)]
-        first, second = (s.replace("...", extra[len(extra) - n :]) for s, n in zip((first, second), rest, strict=True))
-        out = out.replace("...", extra)
-    return Product(*tensors, (first, second, out), lambda a, b: torch.einsum(equation, a, b))
-
-
-class SdpaCall(NamedTuple):
-    """One use of torch's own attention: what went in, its weights, and what came out, as it lies and as [B H T E]."""
-
-    parts: Parts
-    weights: Tensor
-    output: Tensor
-    result: Tensor
-    scale: float
-
-
 def use_sdpa(
     args: Arguments, kwargs: NamedArguments, rows: int, writer: Writer | None, held: Tensor | None
-) -> SdpaCall:
-    """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I."""
+) -> tuple[Parts, Tensor, Tensor, float, Tensor]:
+    """`scaled_dot_product_attention` with q, k, v replaced or weights held; its weights are what it makes of v = I.
+
+    Returns its parts, weights, output, scale and raw output, as a Call has them.
+    """
     given: dict[str, Any] = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
     merged = given["query"].dim() == 3
 
@@ -443,7 +435,7 @@ def use_sdpa(
         result = weights @ heads
         result = result.flatten(0, 1) if merged else result
     scale = given.get("scale")
-    return SdpaCall(parts, weights, split(result), result, parts.q.shape[-1] ** -0.5 if scale is None else scale)
+    return parts, weights, split(result), float(parts.q.shape[-1] ** -0.5 if scale is None else scale), result
 
 
 @contextlib.contextmanager
@@ -456,6 +448,21 @@ def opened() -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Modules with other functions as their forward, and with their own again afterwards."""
+    before = {module: module.__dict__.get("forward") for module in forwards}
+    try:
+        for module, forward in forwards.items():
+            module.forward = forward
+        yield
+    finally:
+        for module, own in before.items():
+            module.__dict__.pop("forward", None)
+            if own is not None:
+                module.forward = own
 
 
 @contextlib.contextmanager
@@ -541,12 +548,12 @@ def parts_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
     return _ATTEND if function is F.multi_head_attention_forward else None
 
 
-def _unhidden(function: Any) -> Callable[..., Any]:
-    """The same code, which does not ask whether a function mode takes it whole."""
-    names = function.__globals__ | {"has_torch_function": lambda _tensors: False}
-    made = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-_ATTEND = _unhidden(F.multi_head_attention_forward)
+# the same code, which does not ask whether a function mode takes it whole
+_HIDDEN: Any = F.multi_head_attention_forward
+_ATTEND = types.FunctionType(
+    _HIDDEN.__code__,
+    _HIDDEN.__globals__ | {"has_torch_function": lambda _tensors: False},
+    _HIDDEN.__name__,
+    _HIDDEN.__defaults__,
+)
+_ATTEND.__kwdefaults__ = _HIDDEN.__kwdefaults__

@@ -27,6 +27,7 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     NamedArguments,
+    gradients_of,
     held_as,
     opened,
     product_of,
@@ -70,8 +71,10 @@ def record_interface(
                     heads = q.shape[1], q.shape[2], k.shape[2]
                     weights = held_as(edits.hold[order], v, (q.shape[0], *heads))
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
-                scale = named.get("scaling")
-                mixed, factor = output.transpose(1, 2), _number(scale, module)
+                # the factor of q·k as a number: what was passed, else the module's own
+                scale, mixed = named.get("scaling"), output.transpose(1, 2)
+                scale = getattr(module, "scaling", None) if scale is None else scale
+                factor = float(scale) if isinstance(scale, (int, float)) else None
                 seen = _with_sink(module, weights, v, mixed)
                 attend = lambda other: function(module, q, k, other, *rest, **named)[0]  # noqa: E731
                 fault = "" if own or _mixes(attend, seen, v) else FAKED
@@ -144,7 +147,8 @@ def _mixes(attend: Callable[[Tensor], Tensor], weights: Tensor | None, v: Tensor
 def eager(model: nn.Module) -> Iterator[None]:
     """The model with every part of it set to its eager attention, and set back afterwards."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    before = [(c, c._attn_implementation_internal) for c in configs.values() if _settable(c)]
+    implementations = ((c, getattr(c, "_attn_implementation_internal", None)) for c in configs.values())
+    before = [(config, own) for config, own in implementations if own is not None]
     try:
         for config, _ in before:
             config._attn_implementation_internal = EAGER
@@ -177,16 +181,6 @@ def _arguments(
     named = dict(by_name)
     places = list(inspect.signature(function).parameters)[len(given) : OWN]
     return (*given[:OWN], *(named.pop(place) for place in places)), given[OWN:], named
-
-
-def _settable(config: Any) -> bool:
-    return getattr(config, "_attn_implementation_internal", None) is not None
-
-
-def _number(scale: Any, module: nn.Module) -> float | None:
-    """The factor of q·k as a number: what was passed, else the module's own; null where it is neither."""
-    found = getattr(module, "scaling", None) if scale is None else scale
-    return float(found) if isinstance(found, (int, float)) else None
 
 
 class UnreadAttention(NamedTuple):
@@ -224,15 +218,6 @@ class WindowedLayer:
         return y if self.batch_first else y.transpose(0, 1)
 
 
-class WindowedCall(NamedTuple):
-    """What was read of one such attention; `raw` is the output as the model goes on with it."""
-
-    parts: Parts
-    weights: Float[Tensor, "B H T S"]
-    output: Float[Tensor, "B H T E"]
-    raw: Tensor
-
-
 def weights_of(out: Float[Tensor, "B T HE"], y: Tensor, pieces: WindowedLayer) -> Float[Tensor, "B H T S"]:
     """The derivative of every output position by every value position, head by head."""
     width, rows = pieces.width, []
@@ -256,7 +241,9 @@ class _Visit:
 
 @dataclass(eq=False)
 class PieceReader:
-    """Reads and edits one module that attends in pieces; `order` says which call the next one is, `note` takes it.
+    """Reads and edits one module that attends in pieces; `order` says which call the next one is.
+
+    `note` takes its module, parts, weights, and the output by head and as it is.
 
     `pause` stops whoever counts the model's operations while the reader makes its own.
     """
@@ -266,7 +253,7 @@ class PieceReader:
     order: Callable[[], int | None]
     writer: Callable[[int], Any]
     held: Callable[[int], Tensor | None]
-    note: Callable[[str, WindowedCall], None]
+    note: Callable[[str, Parts, Tensor, Tensor, Tensor], None]
     pause: Callable[[bool], None]
     visit: _Visit | None = None
 
@@ -310,11 +297,14 @@ class PieceReader:
         visit, pieces = self.visit, self.pieces
         assert visit is not None
         self.pause(True)
-        held = self.held(visit.order)
+        held, parts = self.held(visit.order), Parts(*(pieces.take(visit.made[name]) for name in pieces.parts))
         if held is not None:
-            v = pieces.take(visit.made[pieces.parts[2]])
-            out = (held.to(v) @ v).transpose(1, 2).flatten(2)
-        self._note(visit, out)
+            out = (held.to(parts.v) @ parts.v).transpose(1, 2).flatten(2)
+        weights = weights_of(out, visit.made[pieces.parts[2]], pieces) if held is None else held
+        output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
+        if not visit.was_enabled:
+            parts, output = Parts(*(t.detach() for t in parts)), output.detach()
+        self.note(pieces.module, parts, weights, output, out)
         self.pause(False)
         return out
 
@@ -325,25 +315,15 @@ class PieceReader:
         for handle in visit.handles:
             handle.remove()
         try:
-            if isinstance(out, (tuple, list, Tensor)) and len(visit.made) == len(self.pieces.parts):
+            whole = isinstance(out, (tuple, list, Tensor)) and len(visit.made) == len(self.pieces.parts)
+            if whole and self.pieces.out is None:
                 self.visit = visit
-                if self.pieces.out is None:
-                    plain = self._output(out if isinstance(out, Tensor) else out[0])
-                    out = plain if isinstance(out, Tensor) else type(out)((plain, *out[1:]))
+                plain = self._output(out if isinstance(out, Tensor) else out[0])
+                out = plain if isinstance(out, Tensor) else type(out)((plain, *out[1:]))
         finally:
             self.visit = None
             torch.set_grad_enabled(visit.was_enabled)
         return out if visit.was_enabled else _detached(out)
-
-    def _note(self, visit: _Visit, out: Tensor) -> None:
-        pieces = self.pieces
-        parts = Parts(*(pieces.take(visit.made[name]) for name in pieces.parts))
-        held = self.held(visit.order)
-        weights = weights_of(out, visit.made[pieces.parts[2]], pieces) if held is None else held
-        output = out.unflatten(-1, (-1, pieces.width)).transpose(1, 2)
-        if not visit.was_enabled:
-            parts, output = Parts(*(t.detach() for t in parts)), output.detach()
-        self.note(pieces.module, WindowedCall(parts, weights, output, out))
 
 
 def _detached(out: Any) -> Any:
@@ -392,16 +372,17 @@ def _recognise(
 ) -> WindowedLayer | None:
     """The parts of one module from their derivatives."""
     names = list(made)
-    later = [n for n in names if given[n].requires_grad and _reached(given[n], [made[m] for m in names if m != n])]
+    reaches = {n: gradients_of(given[n], [made[m] for m in names if m != n]) for n in names}
+    later = [n for n in names if any(g is not None for g in reaches[n])]
     out = later[0] if later else None
     x = end if out is None else given[out]
     parts = [n for n in names if n not in later]
     if x is None or width is None or x.dim() != 3 or not x.requires_grad or len(parts) != 3:
         return None
     mixed = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    whole = torch.autograd.grad((x * mixed).sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
+    whole = [g for g in gradients_of(x, [made[n] for n in parts]) if g is not None]
     place = torch.autograd.grad(x[0, 0].sum(), [made[n] for n in parts], retain_graph=True, allow_unused=True)
-    if any(g is None for g in whole) or any(made[n].dim() != 3 for n in parts):
+    if len(whole) != len(parts) or any(made[n].dim() != 3 for n in parts):
         return None
     terms = x.detach() * mixed
     total, allowed = float(terms.sum()), 1e-3 * float(terms.abs().sum())
@@ -419,8 +400,3 @@ def _recognise(
     if not batch_first and made[keys].shape[:2] != (x.shape[1], x.shape[0]):
         return None
     return WindowedLayer(owner, (queries[0], keys, linear[0]), out, width, batch_first)
-
-
-def _reached(x: Tensor, leaves: Sequence[Tensor]) -> bool:
-    found = torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True)
-    return any(g is not None for g in found)

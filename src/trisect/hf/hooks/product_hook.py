@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ from trisect.hf.hooks.calls import (
     tensors_in,
     use_sdpa,
 )
-from trisect.hf.hooks.interface_hook import PieceReader, UnreadAttention, WindowedCall, WindowedLayer
+from trisect.hf.hooks.interface_hook import PieceReader, UnreadAttention, WindowedLayer
 
 
 class ModuleCall(NamedTuple):
@@ -143,7 +143,8 @@ class ForwardPass:
 
     def leave(self) -> None:
         """The module that began last is done."""
-        self.rows = self.frames.pop().around
+        if self.frames:
+            self.rows = self.frames.pop().around
 
     def born(self, out: Any, func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> None:
         """Note which operation made a tensor, and of what, where that is one tensor alone."""
@@ -189,7 +190,7 @@ class ForwardPass:
             writer = edits.write.get(plan.order)
             if writer is not None and now == plan.score:
                 v = plan.v.of(reduce(lambda t, view: view.of(t), plan.views, self.kept.pop(plan.order)))
-                parts = writer(Parts(product.query(self.rows), product.key(self.rows), v.take(self.rows)))
+                parts = writer(Parts(*product.parts(self.rows), v.take(self.rows)))
                 self.written[plan.order] = v.give(parts.v)
                 product = product.with_scores_of(parts.q, parts.k)
             elif now == plan.value and plan.order in self.written:
@@ -229,7 +230,8 @@ class Follower(TorchFunctionMode):
         for name, module in self.model.named_modules():
             entering = lambda m, a, k, name=name: self._at and self._at.enter(name, rows_of(m, a, k))  # noqa: E731
             yield module.register_forward_pre_hook(entering, with_kwargs=True)
-            yield module.register_forward_hook(lambda _m, _a, _o: self._leave(), always_call=True)
+            leaving = lambda _m, _a, _o: self._at and self._at.leave()  # noqa: E731
+            yield module.register_forward_hook(leaving, always_call=True)
         for one in self.pieces:
             doing = self.edits.write.get, self.edits.hold.get, self._attended, self._pause
             yield from PieceReader(self.model, one, self._order, *doing).watch()
@@ -240,28 +242,30 @@ class Follower(TorchFunctionMode):
             return  # a model that calls itself
         rows = next((t.shape[0] for t in tensors_in((args, list(kwargs.values()))) if t.dim()), 1)
         planning = self._at is not None and self._at.planning
-        if planning or not self.edits.write:
-            self._at = ForwardPass(rows, planning)
-            return
-        self._at = ForwardPass(rows, False, self._rehearse(model, args, kwargs))
+        rehearsed = not planning and self.edits.write
+        self._at = ForwardPass(rows, planning, self._rehearse(model, args, kwargs) if rehearsed else {})
 
     def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[CallPlan]]:
         """A pass without edits, to learn at which operation each call's scores and mixing are."""
         keep = len(self.calls), len(self.unread)
         self._at = ForwardPass(0, True)
         try:
-            with torch.no_grad(), fork_rng(model):
+            used = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
+            # random numbers are drawn that leave no trace
+            with torch.no_grad(), torch.random.fork_rng(devices=sorted(used)):
                 model(*args, **kwargs)
             dry = self._at
-            check_orders(type(model).__name__, self.edits.write, dry)
+            # calls that it did not meet, or whose v is not there when their scores are made, cannot be written to
+            for order in self.edits.write:
+                if order in dry.late or order >= dry.order:
+                    given = f"q, k and v of call {order} of {type(model).__name__} cannot be replaced."
+                    known = f"Its forward pass has {dry.order} attention calls, counted from 0."
+                    late = f"The values of {dry.late.get(order)!r} are made only after its scores."
+                    raise ModelError(given, late if order in dry.late else known, "Replace them at other layers.")
             return dry.plans
         finally:
             del self.calls[keep[0] :], self.unread[keep[1] :]
             self._at = None
-
-    def _leave(self) -> None:
-        if self._at is not None and self._at.frames:
-            self._at.leave()
 
     def _end(self) -> None:
         at = self._at
@@ -270,9 +274,8 @@ class Follower(TorchFunctionMode):
         for pattern in at.open.values():
             words = REMIXED if id(pattern) in at.remixed else UNMET
             self.unread.append(UnreadAttention(pattern.score.frames[-1].name, words))
-        planning = at.planning
         self._tags = WeakTensorKeyDictionary()
-        self._at = at if planning else None
+        self._at = at if at.planning else None
 
     def _order(self) -> int | None:
         """The number of the call that comes next in the pass under way; null in a rehearsal, and counts it there."""
@@ -287,9 +290,8 @@ class Follower(TorchFunctionMode):
         if self._at is not None:
             self._at.paused = paused
 
-    def _attended(self, module: str, found: WindowedCall) -> None:
+    def _attended(self, module: str, parts: Parts, weights: Tensor, output: Tensor, raw: Tensor) -> None:
         if self._at is not None:
-            parts, weights, output, raw = found
             self.calls.append(Call(module, self._at.order, *parts, weights, output, None, raw))
             self._at.order += 1
 
@@ -308,7 +310,13 @@ class Follower(TorchFunctionMode):
                 return parts(*args, **kwargs)
         at.count += 1
         if func is SDPA:
-            return _attend(self.calls, self.edits, at, args, kwargs)
+            # `scaled_dot_product_attention`, which the model calls by itself
+            order, name = at.order, at.frames[-1].name
+            writer, held = self.edits.write.get(order), self.edits.hold.get(order)
+            parts, weights, output, scale, result = use_sdpa(args, kwargs, at.rows, writer, held)
+            at.order += 1
+            self.calls.append(Call(name, order, *parts, weights, output, scale, result))
+            return result
         product = product_of(func, args, kwargs)
         if product is not None:
             if not at.planning and (self.edits.write or self.edits.hold):
@@ -399,10 +407,10 @@ class Follower(TorchFunctionMode):
         if (why := why_unread(pattern, product, side, at.rows)) or roles is None:
             self.unread.append(UnreadAttention(shared[-1].name, why, score.product.width))
             return
-        q, k = score.product.query(at.rows), score.product.key(at.rows)
         weights, values, result = roles
         if at.planning:
             at.plan(score, shared, values)
+        q, k = score.product.parts(at.rows)
         parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
         fault = "" if len(patterns) == 1 else SOFTMAXES.format(len(patterns))
         self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out, pattern.terms, fault))
@@ -413,15 +421,6 @@ def mixed_scores(tags: Mapping[object, float | None], scores: Tensor, rows: int)
     """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
     found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.batched]
     return {MixedScores(t): None for t in found[:1] if t.product.makes_scores(scores, rows)}
-
-
-def _attend(calls: Calls, edits: Edits, at: ForwardPass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """`scaled_dot_product_attention`, which the model calls by itself."""
-    order, name = at.order, at.frames[-1].name
-    done = use_sdpa(args, kwargs, at.rows, edits.write.get(order), edits.hold.get(order))
-    at.order += 1
-    calls.append(Call(name, order, *done.parts, done.weights, done.output, done.scale, done.result))
-    return done.result
 
 
 def holding(
@@ -438,10 +437,10 @@ def holding(
 
 def why_unread(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> str:
     """Why a product of weights (the operand at `side`) is no call that is read; empty where it is one."""
-    score, roles = pattern.score.product, product.mixing(side)
+    roles = product.mixing(side)
     if not product.batched:
         return REMIXED
-    lengths = score.query(rows).shape[2], score.key(rows).shape[2]
+    lengths = tuple(t.shape[2] for t in pattern.score.product.parts(rows))
     whole = roles is not None and all(part.fits(rows) for part in roles[:2])
     if roles is None or not whole or roles[0].take(rows).shape[2:] != lengths:
         return IN_PIECES
@@ -452,22 +451,6 @@ def why_unread(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> 
 def _shared(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:
     """The modules' calls that are around both."""
     return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
-
-
-def check_orders(name: str, orders: Iterable[int], dry: ForwardPass) -> None:
-    """Refuse to write to calls that a rehearsal did not meet, or whose v is not there when their scores are made."""
-    for order in orders:
-        if order in dry.late or order >= dry.order:
-            given = f"q, k and v of call {order} of {name} cannot be replaced."
-            known = f"Its forward pass has {dry.order} attention calls, counted from 0."
-            known = f"The values of {dry.late[order]!r} are made only after its scores." if order in dry.late else known
-            raise ModelError(given, known, "Replace them at other layers.")
-
-
-def fork_rng(model: nn.Module) -> AbstractContextManager[None]:
-    """Within the context random numbers are drawn that leave no trace: afterwards they are as before."""
-    found = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
-    return torch.random.fork_rng(devices=sorted(found))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
 from trisect.core.errors import pass_memory
-from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of
+from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of, replaced_forwards
 
 DYNAMIC = "torch.ao.nn.quantized.dynamic"
 EIGHT, FOUR = "Linear8bitLt", ("Linear4bit", "LinearFP4", "LinearNF4")
@@ -39,29 +39,24 @@ def quantised(module: nn.Module) -> Quantised | None:
     """What is known of a quantised map; null for one that is not, or of a kind that is not known."""
     kinds = [kind.__name__ for kind in type(module).__mro__]
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
-        if _packed_kind(module) == torch.qint8:
+        if getattr(getattr(module, "_packed_params", None), "dtype", None) == torch.qint8:
             return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", _by_range)
         return Quantised("16-bit numbers", None, torch.float16)
     state: Any = getattr(module, "state", None)
     if EIGHT in kinds and state is not None:
         limit = float(getattr(state, "threshold", 0.0) or 0.0)
-        return Quantised(
-            "8-bit integers, with inputs rounded to 8 bits at every position",
-            lambda x: _by_row(x, limit),
-            torch.float16,
-        )
+        words = "8-bit integers, with inputs rounded to 8 bits at every position"
+        return Quantised(words, lambda x: _by_row(x, limit), torch.float16)
     if any(kind in kinds for kind in FOUR):
-        return Quantised("4-bit numbers", None, _four_bit_kind(module))
+        # bfloat16 where its processor's kernel may be used, else what it computes in
+        fast = getattr(module, "support_avx512bf16_for_cpu", False)
+        return Quantised("4-bit numbers", None, torch.bfloat16 if fast else getattr(module, "compute_dtype", None))
     return None
 
 
 def share_of(lost: Tensor, made: Tensor) -> float:
     """The largest number of one tensor as a share of the largest of another."""
     return float(lost.detach().abs().max()) / float(made.detach().abs().max().clamp_min(torch.finfo(made.dtype).tiny))
-
-
-def _packed_kind(module: nn.Module) -> torch.dtype | None:
-    return getattr(getattr(module, "_packed_params", None), "dtype", None)
 
 
 def _by_range(x: Tensor) -> Tensor:
@@ -78,12 +73,6 @@ def _by_row(x: Tensor, limit: float) -> Tensor:
     step = inner.abs().amax(1, keepdim=True).float().clamp_min(torch.finfo(torch.float32).tiny) / LEVELS
     rounded = ((inner / step).round() * step).to(flat.dtype)
     return torch.where(outliers.any(0), flat, rounded).view_as(x)
-
-
-def _four_bit_kind(module: nn.Module) -> torch.dtype | None:
-    """bfloat16 where its processor's kernel may be used, else what it computes in."""
-    named = getattr(module, "compute_dtype", None)
-    return torch.bfloat16 if getattr(module, "support_avx512bf16_for_cpu", False) else named
 
 
 PROBES = 64  # columns of the identity that are fed at once
@@ -171,9 +160,7 @@ def is_affine(module: nn.Module) -> bool:
     """Whether a module is an affine map of its input's units, by its kind or by having in_features and out_features."""
     if isinstance(module, nn.Conv1d):
         return module.kernel_size == (1,) and module.stride == (1,) and module.padding in ((0,), 0, "valid")
-    sized = isinstance(getattr(module, "in_features", None), int) and isinstance(
-        getattr(module, "out_features", None), int
-    )
+    sized = all(isinstance(getattr(module, name, None), int) for name in ("in_features", "out_features"))
     return isinstance(module, (nn.Linear, Conv1D)) or sized
 
 
@@ -188,13 +175,15 @@ def affine_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
     """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
-    weight, bias = (p if isinstance(p, Tensor) else None for p in (_get(module, "weight"), _get(module, "bias")))
+    own = (getattr(module, part, None) for part in ("weight", "bias"))
+    weight, bias = (p if isinstance(p, Tensor) else None for p in own)
     named = _stored(name, module, "weight"), _stored(name, module, "bias")
     plain = not list(module.children()) and weight is not None and weight.is_floating_point()
     if plain and weight is not None and isinstance(module, Conv1D):
         return Affine(weight.T, bias, *named, transposed=True)
     if plain and weight is not None and isinstance(module, nn.Conv1d):
-        return Affine(_dense(weight, module.groups), bias, *named)
+        dense = torch.block_diag(*weight[..., 0].chunk(module.groups)) if module.groups > 1 else weight[..., 0]
+        return Affine(dense, bias, *named)
     if plain and weight is not None and weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
         return Affine(weight, bias, *named)
     return _probed(name, module, width, like, weight)
@@ -214,19 +203,15 @@ def _stored(name: str, module: nn.Module, part: str) -> str | None:
     return f"{name}.{part}" if module._parameters.get(part) is not None or part in module._buffers else None
 
 
-def _get(module: nn.Module, name: str) -> Any:
-    return getattr(module, name, None)
-
-
-def _dense(weight: Tensor, groups: int) -> Tensor:
-    """A grouped 1×1 convolution's weight [out, in / groups, 1] as [out, in]."""
-    return torch.block_diag(*weight[..., 0].chunk(groups)) if groups > 1 else weight[..., 0]
-
-
 @torch.no_grad()
 def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
     one = torch.eye(width, dtype=like.dtype, device=like.device)
-    feed = _feeding(module, one.new_zeros(1, width))
+    feed: Callable[[Tensor], Tensor] = lambda x: module(x[:, None])[:, 0]  # noqa: E731
+    try:  # some take nothing else than positions of rows
+        module(one.new_zeros(1, 1, width))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        pass_memory(error)
+        feed = module
     zero = feed(one.new_zeros(1, width))[0]
     columns = torch.cat([feed(part) - zero for part in one.split(PROBES)])
     found = columns.T.contiguous()
@@ -237,21 +222,11 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
         and weight.is_floating_point()
         and torch.allclose(weight.to(found), found, rtol=1e-4, atol=1e-5)
     )
-    bias = _get(module, "bias")
+    bias = getattr(module, "bias", None)
     own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
     names = (_stored(name, module, "weight"), _stored(name, module, "bias")) if stored else (None, None)
     names = names[0], None if own is None else names[1]
     return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
-
-
-def _feeding(module: nn.Module, zero: Tensor) -> Callable[[Tensor], Tensor]:
-    """How a map is fed some vectors: each as the one position of a row, as some take nothing else; or as they are."""
-    try:
-        module(zero[:, None])
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        pass_memory(error)
-        return module
-    return lambda x: module(x[:, None])[:, 0]
 
 
 def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
@@ -343,9 +318,8 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
             return None
         leaf = y.detach().requires_grad_()
         own = None if module is None else quantised(module)
-        record.passed.append(
-            Passed(name, made, x.clone(), leaf, len(calls), record.use(name), own, torch.is_grad_enabled())
-        )
+        about = (len(calls), record.use(name), own, torch.is_grad_enabled())
+        record.passed.append(Passed(name, made, x.clone(), leaf, *about))
         return leaf.clone()
 
     def enter(_m: nn.Module, _a: Any) -> None:
@@ -406,18 +380,10 @@ def holding(
         return made
 
     modules = dict((*affine_modules(model), *norm_modules(model)))
-    before = {name: module.__dict__.get("forward") for name, module in modules.items()}
     bare = {name for name, _ in values} - modules.keys()
-    try:
-        for name, module in modules.items():
-            module.forward = giving(name, module, module.forward)
-        with _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext():
-            yield
-    finally:
-        for name, module in modules.items():
-            module.__dict__.pop("forward", None)
-            if (own := before[name]) is not None:
-                module.forward = own
+    following = _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
+    with replaced_forwards({m: giving(name, m, m.forward) for name, m in modules.items()}), following:
+        yield
 
 
 def norm_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, pass_memory
 from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock
-from trisect.hf.hooks.calls import Arguments, Call, ModelOutput, NamedArguments
+from trisect.hf.hooks.calls import Arguments, Call, ModelOutput, NamedArguments, gradients_of
 from trisect.hf.locate.affine import Affine, Normed, Passed, PassRecord, ends_of, following_parameters, is_affine
 from trisect.measure.norms import NAMES, activation
 
@@ -49,11 +49,8 @@ def as_added(given: Tensor, leaf: Tensor) -> bool:
 
 def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
     """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; null where it is not."""
-    if not given.requires_grad:
-        return None
-    draw = torch.Generator().manual_seed(0)
-    mixed = (1 + torch.rand(given.shape, generator=draw)).to(given)
-    (gradient,) = torch.autograd.grad((given * mixed).sum(), leaf, retain_graph=True, allow_unused=True)
+    mixed = (1 + torch.rand(given.shape, generator=torch.Generator().manual_seed(0))).to(given)
+    (gradient,) = gradients_of(given, [leaf], positive=True)
     if gradient is None or gradient.shape != mixed.shape:
         return None
     each = (gradient / mixed.to(gradient)).flatten(0, -2)
@@ -157,92 +154,73 @@ def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed
     if x.dim() != 3 or y.dim() != 3 or call.q.shape[0] not in y.shape[:2]:
         return None
     turned = [t.shape[0] != call.q.shape[0] for t in (x, y)]
-    x = x.transpose(0, 1) if turned[0] != turned[1] else x
+    swapped = turned[0] != turned[1]
+    x = x.transpose(0, 1) if swapped else x
     if x.shape != y.shape:
         return None
+    near_by = [p for p in record.passed if call.order <= p.calls <= call.order + 1 and p is not out]
+    # the next layer may lie on another device
+    beside = [((p.name, p.nth), p.leaf.detach().to(y.device)) for p in near_by if p.leaf.shape == y.shape]
     later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
-    near_by = [
-        p for p in record.passed if call.order <= p.calls <= call.order + 1 and p is not out and _like(p.leaf, y)
-    ]
-    beside = [
-        leaf.detach().to(y.device) for leaf in (p.leaf for p in near_by)
-    ]  # the next layer may lie on another device
-    about, swapped = (call.order, near_by, allowed), turned[0] != turned[1]
-    summed = bool(later) and near(later[0].x, x + y, allowed) and as_added(later[0].given, out.leaf)
-    if summed and not _goes_on(later, beside, allowed):
-        norm = measure_norm(later[0])
-        where = Sum(later[0].name, later[0].nth, (out.name, out.nth), None, swapped)
-        return None if norm is None else Around("post", source.name, source.nth, norm, turned[0], sum=where)
+    if later and near(later[0].x, x + y, allowed) and as_added(later[0].given, out.leaf):
+        first, rest = later[0].x, later[1:2]
+        # where the sum itself, not its norm, is the next residual, the norm belongs to the layer after
+        if not any(near(n.x, first + extra.to(first), allowed) for n in rest for _, extra in beside):
+            norm = measure_norm(later[0])
+            where = Sum(later[0].name, later[0].nth, (out.name, out.nth), None, swapped)
+            return None if norm is None else Around("post", source.name, source.nth, norm, turned[0], sum=where)
     before = [n for n in record.normed if n.calls <= call.order and same(n.y, x)]
     # the norm behind W_O is met before the sum is
     later = [n for n in record.normed if n.calls > call.order and n.x.numel() == y.numel()]
-    met = [_Met(n.name, n.nth, n.given.reshape(y.shape)) for n in later[:3]]
+    met = [(n.name, n.nth, n.given.reshape(y.shape)) for n in later[:3]]
     next_maps = [p for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
-    met += [_Met(p.name, p.nth, p.x.reshape(y.shape)) for p in next_maps]
-    if before and (found := _added(met, before[-1].x, out, record, about)) is not None:
+    met += [(p.name, p.nth, p.x.reshape(y.shape)) for p in next_maps]
+    behind = [n for n in later if same(n.x, out.leaf.detach())]
+    if before and (found := _added(met, before[-1].x, out, behind, beside, allowed)) is not None:
         norm = measure_norm(before[-1])
-        own = before[-1].name, before[-1].nth, norm, turned[1], found.behind
-        return None if norm is None else Around("pre", *own, sum=found.sum, enters=(source.name, source.nth))
-    found = _added(met, x, out, record, about)
-    if found is None:
+        own = before[-1].name, before[-1].nth, norm, turned[1], found[0]
+        return None if norm is None else Around("pre", *own, sum=found[1], enters=(source.name, source.nth))
+    if (found := _added(met, x, out, behind, beside, allowed)) is None:
         return None
-    where = found.sum._replace(swapped=swapped)
-    return Around("bare", source.name, source.nth, None, turned[0], found.behind, sum=where)
-
-
-class _Met(NamedTuple):
-    """What entered the nth use of a module, in its graph."""
-
-    name: str
-    nth: int
-    given: Tensor
-
-
-class _Added(NamedTuple):
-    """What lies between W_O and a sum, and the sum."""
-
-    behind: Behind | None
-    sum: Sum
+    where = found[1]._replace(swapped=swapped)
+    return Around("bare", source.name, source.nth, None, turned[0], found[0], sum=where)
 
 
 def _added(
-    met: Sequence[_Met],
+    met: Sequence[tuple[str, int, Tensor]],
     residual: Tensor,
     out: Passed,
-    record: PassRecord,
-    about: tuple[int, Sequence[Passed], float],
-) -> _Added | None:
-    """What the map's result goes through before a tensor that is met later is the residual plus that; null where none is."""
-    order, beside, allowed = about
+    norms: Sequence[Normed],
+    beside: Sequence[tuple[tuple[str, int], Tensor]],
+    allowed: float,
+) -> tuple[Behind | None, Sum] | None:
+    """What the map's result goes through before a sum with the residual that is `met` later, and that sum; null where none is.
+
+    `met` is what entered the nth uses of modules, `norms` are those of the map's result, `beside` what other maps made.
+    """
     y, use = out.leaf.detach(), (out.name, out.nth)
-    extras = [(None, 0), *(((p.name, p.nth), p.leaf.detach().to(y.device)) for p in beside)]
+    extras: list[tuple[tuple[str, int] | None, Tensor | float]] = [(None, 0.0), *beside]
     for name, nth, given in met:
         if not as_added(given, out.leaf):
             continue
         for other, extra in extras:
             if near(given, residual + y + extra, allowed):
-                return _Added(None, Sum(name, nth, use, other))
-    for n in (n for n in record.normed if n.calls > order and same(n.x, y)):
+                return None, Sum(name, nth, use, other)
+    for n in norms:
         for name, nth, given in met:
             if near(given, residual + n.y, allowed) and (norm := measure_norm(n)) is not None:
-                after = Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred)
-                return _Added(Behind(after, n.name, n.nth), Sum(name, nth, use))
+                return Behind(_as_rescaling(norm), n.name, n.nth), Sum(name, nth, use)
     for name, nth, given in met:
         if (factor := factor_of(given, out.leaf)) is None:
             continue
         for other, extra in extras:
             if near(given, residual + factor * y + extra, allowed):
-                return _Added(Behind(Rescaling(factor)), Sum(name, nth, use, other))
+                return Behind(Rescaling(factor)), Sum(name, nth, use, other)
     return None
 
 
-def _like(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape
-
-
-def _goes_on(later: Sequence[Normed], beside: Sequence[Tensor], allowed: float) -> bool:
-    """Whether the sum itself, not its norm, is the next residual: then the norm belongs to the layer after."""
-    return len(later) > 1 and any(near(later[1].x, later[0].x + extra.to(later[0].x), allowed) for extra in beside)
+def _as_rescaling(norm: Norm) -> Rescaling:
+    return Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred)
 
 
 @contextlib.contextmanager
@@ -308,14 +286,18 @@ class _Watched:
                 if one.kind == "post":
                     self._compare(address, one.norm, f"{name} makes", x, y)
             if key == (one.source, one.nth):
-                self.blocks[address] = block = _block(one, x)
-                made["residual", 0] = block.residual.transpose(0, 1) if one.turned else block.residual
+                residual = x.clone()  # which the model may write to
+                made["residual", 0] = residual
+                residual = residual.transpose(0, 1) if one.turned else residual
+                norm = one.norm or Norm(x.new_ones(x.shape[-1]), None, 0.0, False)
+                after = None if one.behind is None else one.behind.rescaling
+                self.blocks[address] = ResidualBlock(one.kind, residual, *norm, after, one.forward)
                 if one.kind == "pre":
                     self._compare(address, one.norm, f"{name} makes", x, y)
                     made["normed", 0] = y.clone()
             elif key == one.enters:
                 normed = made.pop(("normed", 0), None)
-                if normed is None or not _near(normed, x):
+                if normed is None or not _near(normed, x, loose(x.dtype)):
                     self.wrong.append(
                         (address, f"what enters {name} is not what {one.source} makes, as it was on loading")
                     )
@@ -328,7 +310,8 @@ class _Watched:
                 made[key] = y.clone()  # which the model may write to
 
     def _compare(self, address: Address, norm: Norm | None, what: str, x: Tensor, y: Tensor) -> None:
-        if norm is not None and not _made_so(norm, x, y):
+        """Note where a norm does not make what was found in it; where the values are no numbers others say so."""
+        if norm is not None and (x.shape != y.shape or not _near(y, apply(norm, x.float()), loose(x.dtype))):
             self.wrong.append((address, f"what {what} is not what was found in it on loading"))
 
     def _meet(self, address: Address, one: Around, where: Sum, given: Tensor) -> None:
@@ -354,59 +337,23 @@ class _Watched:
             self.wrong.append((address, words))
 
 
-def _block(around: Around, given: Tensor) -> ResidualBlock:
-    x = given.detach().clone()  # which the model may write to
-    x = x.transpose(0, 1) if around.turned else x
-    after = None if around.behind is None else around.behind.rescaling
-    if around.norm is None:
-        return ResidualBlock(
-            around.kind,
-            x,
-            torch.ones(x.shape[-1], dtype=x.dtype, device=x.device),
-            None,
-            0.0,
-            False,
-            after,
-            around.forward,
-        )
-    gamma, beta, epsilon, centred = around.norm
-    return ResidualBlock(around.kind, x, gamma, beta, epsilon, centred, after, around.forward)
-
-
-def _made_so(norm: Norm, x: Tensor, y: Tensor) -> bool:
-    """Whether a norm makes what was found in it; where the values are no numbers others say so."""
-    if x.shape != y.shape:
-        return False
-    made, gamma = y.float(), norm.gamma.to(y.device, torch.float32)
-    want = standard(x.float(), norm.epsilon, norm.centred) * gamma + (0.0 if norm.beta is None else norm.beta.to(gamma))
-    finite = made.isfinite() & want.isfinite()
-    return near(torch.where(finite, made, 0.0), torch.where(finite, want, 0.0), loose(x.dtype))
-
-
-def _near(one: Tensor, other: Tensor) -> bool:
+def _near(one: Tensor, other: Tensor, allowed: float) -> bool:
     """Whether two tensors are the same to rounding, wherever both are numbers."""
     if one.numel() != other.numel():
         return False
     other = other.to(one.device)
     finite = one.flatten().isfinite() & other.flatten().isfinite()
     a, b = (torch.where(finite, t.flatten().float(), 0.0) for t in (one, other))
-    return near(a, b, loose(other.dtype))
+    return near(a, b, allowed)
 
 
 NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
 
 
-class UnderNorm(NamedTuple):
-    """Where a part comes from, and the rows under its norm where they are known."""
-
-    origin: Origin
-    map: NormedMap | None = None
-
-
 def find_normed(
     name: str, t: Tensor, use: Passed, gradient: Tensor, norms: Sequence[Normed], allowed: float
-) -> UnderNorm:
-    """What q, k or v [B H T E] is where it is not a selection of a map: normed per head, as a whole, or something else.
+) -> tuple[Origin, NormedMap | None]:
+    """What q, k or v [B H T E] is where it is no selection of a map (normed per head or as a whole, or something else), and its rows.
 
     `gradient` is that of the part's first position by what the map made; `norms` are those that came before the call.
     """
@@ -414,10 +361,10 @@ def find_normed(
     rows = flat.any(1).nonzero().flatten()
     _, heads, _, width = t.shape
     if len(rows) != 1:
-        return UnderNorm(Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}"))
+        return Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}"), None
     blocks = _blocks(t, use, flat.shape, int(rows[0]))
     if blocks is None:
-        return UnderNorm(Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it"))
+        return Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it"), None
     affine = use.map()
     if all(len(b) == width for b in blocks) and len(torch.cat(blocks).unique()) == heads * width:
         units, across = torch.stack(blocks), False
@@ -426,12 +373,12 @@ def find_normed(
         units, across = torch.arange(heads * width).view(heads, width), True
         words = f"all of {use.name}, normed across the heads"
     else:
-        return UnderNorm(Origin("mixed", f"{name} is made of {use.name}, but no selection of it"))
+        return Origin("mixed", f"{name} is made of {use.name}, but no selection of it"), None
     found = _the_norm(t, use, units, across, norms, allowed)
     if found is None and across:
-        return UnderNorm(Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed))
+        return Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed), None
     origin = Origin("normed", words, affine.parameter, affine.bias_parameter, units, affine.transposed)
-    return UnderNorm(origin, None if found is None else _left_of(affine, units, across, found))
+    return origin, None if found is None else _left_of(affine, units, across, found)
 
 
 def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
@@ -465,18 +412,14 @@ def _the_norm(
             own = y.reshape(*shape, -1)[..., units.flatten().to(y.device)]
             made = apply(norm, own if across else own.unflatten(-1, (heads, width)))
             made = made.reshape(*shape, heads, width).permute((1, 2, 0, 3) if time_first else (0, 2, 1, 3))
-            if _agree(made, t.detach(), allowed):
+            first, given = made[:, :, 0].double(), t.detach()[:, :, 0].double()
+            factor = (first * given).sum() / first.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
+            off = (first * factor - given).abs().max() / given.abs().max()
+            lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (made, t.detach())]
+            apart = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
+            if float(torch.maximum(off, apart)) <= max(allowed, 1e-3):
                 return norm
     return None
-
-
-def _agree(made: Float[Tensor, "B H T E"], t: Float[Tensor, "B H T E"], allowed: float) -> bool:
-    first, given = made[:, :, 0].double(), t[:, :, 0].double()
-    factor = (first * given).sum() / first.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
-    off = (first * factor - given).abs().max() / given.abs().max()
-    lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (made, t)]
-    apart = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
-    return float(torch.maximum(off, apart)) <= max(allowed, 1e-3)
 
 
 def apply(norm: Norm, x: Tensor) -> Tensor:
@@ -501,14 +444,6 @@ def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Norm
     if affine.bias is None:
         return NormedMap(rows.contiguous(), None)
     return NormedMap(rows[:, :-1].contiguous(), rows[:, -1].contiguous())
-
-
-class _Inner(NamedTuple):
-    """What makes the hidden units: the activation's name, its operand and what that is multiplied by, as rows of maps."""
-
-    activation: str
-    operand: tuple[Passed, slice]
-    gate: tuple[Passed, slice] | None
 
 
 def find_forward(
@@ -537,7 +472,11 @@ def find_forward(
     return None
 
 
-def _inner(maps: Sequence[Passed], last: Passed, allowed: float) -> _Inner | None:
+_MapRows = tuple[Passed, slice]
+
+
+def _inner(maps: Sequence[Passed], last: Passed, allowed: float) -> tuple[str, _MapRows, _MapRows | None] | None:
+    """What makes the hidden units: the activation's name, its operand and what that is multiplied by, as rows of maps."""
     hidden = last.x.detach()
     width, cut = hidden.shape[-1], list[tuple[Passed, slice]]()
     for p in maps:
@@ -548,16 +487,15 @@ def _inner(maps: Sequence[Passed], last: Passed, allowed: float) -> _Inner | Non
     if len(cut) not in (1, 2):
         return None
     values = [p.leaf.detach()[..., rows] for p, rows in cut]
-    found: list[tuple[float, _Inner]] = []
+    found: list[tuple[float, tuple[str, _MapRows, _MapRows | None]]] = []
     for name in NAMES:
         phi = activation(name)
         if len(cut) == 1:
-            found.append((_off(phi(values[0]), hidden), _Inner(name, cut[0], None)))
+            found.append((_off(phi(values[0]), hidden), (name, cut[0], None)))
         for one, other in ((0, 1), (1, 0)) if len(cut) == 2 else ():
-            found.append((_off(phi(values[one]) * values[other], hidden), _Inner(name, cut[one], cut[other])))
-    off, best = min(
-        found, key=lambda pair: pair[0]
-    )  # GELU and its approximation are nearer to each other than rounding
+            found.append((_off(phi(values[one]) * values[other], hidden), (name, cut[one], cut[other])))
+    # GELU and its approximation are nearer to each other than rounding
+    off, best = min(found, key=lambda pair: pair[0])
     return best if off <= allowed else None
 
 
@@ -566,7 +504,7 @@ def _off(made: Tensor, given: Tensor) -> float:
 
 
 def _whole(
-    inner: _Inner,
+    inner: tuple[str, _MapRows, _MapRows | None],
     last: Passed,
     z: Tensor,
     own: Normed | None,
@@ -575,7 +513,7 @@ def _whole(
     allowed: float,
 ) -> tuple[FeedForward, tuple[Passed, ...]] | None:
     """The block with what follows its last map; null where the sum with z is not met, or a norm is none by its numbers."""
-    norms, maps = later
+    (name, operand, gate), (norms, maps) = inner, later
     met = [n.given for n in norms] + [p.x for p in maps]
     behind, y = None, last.leaf.detach()
     if not any(near(z + y, g, allowed) and as_added(g, last.leaf) for g in met if g.shape == z.shape):
@@ -588,22 +526,19 @@ def _whole(
         after = next((n for n in norms if n.x.shape == z.shape and near(z + y, n.x, allowed)), None)
         if after is None:
             return None
-    around = [_rescaling(n) for n in (own, behind, after)]
-    if any(n is not None and found is None for n, found in zip((own, behind, after), around, strict=True)):
+    norms = [None if n is None else measure_norm(n) for n in (own, behind, after)]
+    if any(n is not None and found is None for n, found in zip((own, behind, after), norms, strict=True)):
         return None
-    pairs = [_rows(*cut) if cut is not None else (None, None) for cut in (inner.operand, inner.gate)]
-    (first, bias), (gate, gate_bias), final = pairs[0], pairs[1], last.map()
+    rows: list[Tensor | None] = []
+    for p, cut in (operand, *([] if gate is None else [gate]), (last, slice(None))):
+        affine = p.map()
+        rows += [affine.weight.detach()[cut], None if affine.bias is None else affine.bias.detach()[cut]]
+    if gate is None:
+        rows[2:2] = [None, None]
+    first, bias, gate_rows, gate_bias, outer, outer_bias = rows
     assert first is not None
-    outer = final.weight.detach(), None if final.bias is None else final.bias.detach()
-    uses = (inner.operand[0], *(() if inner.gate is None else (inner.gate[0],)), last)
-    return FeedForward(inner.activation, first, bias, gate, gate_bias, *outer, *around), tuple(dict.fromkeys(uses))
-
-
-def _rows(p: Passed, rows: slice) -> tuple[Tensor, Tensor | None]:
-    affine = p.map()
-    return affine.weight.detach()[rows], None if affine.bias is None else affine.bias.detach()[rows]
-
-
-def _rescaling(used: Normed | None) -> Rescaling | None:
-    norm = None if used is None else measure_norm(used)
-    return None if norm is None else Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred)
+    assert outer is not None
+    around = (None if n is None else _as_rescaling(n) for n in norms)
+    uses = (operand[0], *([] if gate is None else [gate[0]]), last)
+    block = FeedForward(name, first, bias, gate_rows, gate_bias, outer, outer_bias, *around)
+    return block, tuple(dict.fromkeys(uses))

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Origin
-from trisect.hf.hooks.calls import Call, opened, tensors_in
+from trisect.hf.hooks.calls import Call, gradients_of, opened, tensors_in
 from trisect.hf.locate.affine import (
     DIRECTIONS,
-    Affine,
     OutLaw,
     Passed,
     PassRecord,
@@ -35,6 +34,8 @@ OTHERWISE = "moves what follows by another amount than its gradient says, so tha
 NOTED = 1 << 12  # numbers
 ROUNDED = 8  # times what rounding of every number alone would make
 _Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
+# what a module gave on: its name, its tensors of numbers, and how many uses of affine maps came before that
+Left = tuple[str, tuple[Tensor, ...], int]
 
 
 class Output(NamedTuple):
@@ -45,14 +46,6 @@ class Output(NamedTuple):
     bias: Tensor | None = None
     passed: Passed | None = None
     law: OutLaw | None = None
-
-
-class Left(NamedTuple):
-    """What a module gave on: its tensors of numbers, and how many uses of affine maps came before that."""
-
-    name: str
-    made: tuple[Tensor, ...]
-    uses: int
 
 
 @contextlib.contextmanager
@@ -74,16 +67,10 @@ def find_consumers(calls: Sequence[Call], record: PassRecord) -> tuple[tuple[Pas
     """For every call the affine maps that its output enters, whatever happens to it on the way, with no other map between."""
     found: list[list[Passed]] = [[] for _ in calls]
     for passed in record.passed:
-        before = [
-            i for i, c in enumerate(calls) if c.order < passed.calls and c.raw is not None and c.raw.requires_grad
-        ]
-        if not passed.x.requires_grad or not before:
-            continue
-        draw = torch.Generator().manual_seed(0)
-        mixed = torch.randn(passed.x.shape, generator=draw).to(passed.x)  # a plain sum is blind behind a norm
-        raws = [raw for i in before if (raw := calls[i].raw) is not None]
-        made = torch.autograd.grad((passed.x * mixed).sum(), raws, retain_graph=True, allow_unused=True)
-        for i, gradient in zip(before, made, strict=True):
+        before = {i: raw for i, c in enumerate(calls) if (raw := c.raw) is not None and c.order < passed.calls}
+        before = {i: raw for i, raw in before.items() if raw.requires_grad}
+        # a plain sum is blind behind a norm
+        for i, gradient in zip(before, gradients_of(passed.x, list(before.values())), strict=True):
             if gradient is not None and bool(gradient.any()):
                 found[i].append(passed)
     return tuple(tuple(own) for own in found)
@@ -122,8 +109,13 @@ def find_output(
     found = _checked(call, passed, columns, allowed)
     if found.weight is None:
         return found
-    owner = _common(call.module, passed.name)
-    made = _left_by(owner, passed, record, left)
+    # the innermost module that holds both
+    pairs = zip(call.module.split("."), passed.name.split("."), strict=False)
+    owner = ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    index = next(i for i, p in enumerate(record.passed) if p is passed)
+    made = next((made for name, made, uses in left if name == owner and uses > index), ())
+    alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
+    made = next(alike, made[0] if made else None)
     if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, made, allowed):
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
         return Output(Origin("mixed", words), passed=passed)
@@ -253,14 +245,6 @@ def _addition(made: Tensor, behind: _Segment) -> Tensor:
     return size * steps.to(made) * draw
 
 
-def _left_by(owner: str, passed: Passed, record: PassRecord, left: Sequence[Left]) -> Tensor | None:
-    """What a module gave on after that use of a map inside it: of several tensors the one that its result is in."""
-    index = next(i for i, p in enumerate(record.passed) if p is passed)
-    made = next((one.made for one in left if one.name == owner and one.uses > index), ())
-    alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
-    return next(alike, made[0] if made else None)
-
-
 def _entered(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> str | None:
     """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
     if not owner or _reaches(made, passed):
@@ -271,11 +255,8 @@ def _entered(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> st
 
 def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
     """Whether a tensor that has a use's result in it has more of it than a sum."""
-    if not made.requires_grad:
-        return False
-    draw = torch.Generator().manual_seed(0)
-    mixed = torch.randn(made.shape, generator=draw).to(made)
-    (gradient,) = torch.autograd.grad((made * mixed).sum(), passed.leaf, retain_graph=True, allow_unused=True)
+    mixed = torch.randn(made.shape, generator=torch.Generator().manual_seed(0)).to(made)
+    (gradient,) = gradients_of(made, [passed.leaf])
     if gradient is None or gradient.numel() != mixed.numel():
         return False
     both = [gradient.reshape(mixed.shape)]
@@ -302,16 +283,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _reaches(made: Tensor, passed: Passed) -> bool:
-    if not made.requires_grad:
-        return False
-    (gradient,) = torch.autograd.grad(made.sum(), passed.leaf, retain_graph=True, allow_unused=True)
-    return gradient is not None
-
-
-def _common(module: str, other: str) -> str:
-    """The innermost module that holds both."""
-    pairs = zip(module.split("."), other.split("."), strict=False)
-    return ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return gradients_of(made, [passed.leaf])[0] is not None
 
 
 def _columns(output: Tensor, x: Tensor) -> Tensor | None:
@@ -343,13 +315,18 @@ def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
 def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:
     affine, flat = passed.map(), columns.flatten()
     weight = rows_of(affine.weight.detach().T, columns)
-    made = _summed(call, weight)
+    # Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them
+    mixed = call.output.detach()
+    if call.weights is not None:
+        v = call.v.detach()
+        mixed = call.weights.detach() @ v.repeat_interleave(call.weights.shape[1] // v.shape[1], 1)
+    made = torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
     x, y = passed.x.detach(), passed.leaf.detach().reshape(-1, weight.shape[-1])
     words = f"columns of {passed.name}"
-    others = _others(affine, flat)
-    if len(others):
+    own = set(flat.tolist())
+    if others := [unit for unit in range(affine.weight.shape[1]) if unit not in own]:
         beside = x.reshape(-1, x.shape[-1])[:, others] @ affine.weight[:, others].detach().T
-        made = made + beside[_order(call, x)].view(made.shape)
+        made = made + beside[_orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]].view(made.shape)
         words += f", whose other {len(others)} inputs are not attention's"
     made = made if affine.bias is None else made + affine.bias.detach()
     rounding = None
@@ -367,30 +344,11 @@ def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Out
     return Output(origin, weight, affine.bias, passed)
 
 
-def _others(affine: Affine, flat: Tensor) -> Tensor:
-    mask = torch.ones(affine.weight.shape[1], dtype=torch.bool)
-    mask[flat] = False
-    return mask.nonzero().flatten()
-
-
 def _orders(call: Call) -> tuple[Tensor, Tensor]:
     """Where row (b, t) of a batch stands in what is stored batch first, and time first."""
     rows, _, length, _ = call.output.shape
     number = torch.arange(rows * length)
     return number, number.view(length, rows).T.flatten()
-
-
-def _order(call: Call, x: Tensor) -> Tensor:
-    return _orders(call)[0 if x.shape[0] == len(call.output) or x.dim() == 2 else 1]
-
-
-def _summed(call: Call, weight: Tensor) -> Tensor:
-    """Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them."""
-    mixed = call.output.detach()
-    if call.weights is not None:
-        v = call.v.detach()
-        mixed = call.weights.detach() @ v.repeat_interleave(call.weights.shape[1] // v.shape[1], 1)
-    return torch.einsum("bhte,hed->btd", mixed.to(weight), weight)
 
 
 def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[Passed]) -> Origin:
@@ -400,19 +358,11 @@ def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[P
             return Origin("normed", f"the output is normed before it enters {passed.name}")
     used = {id(s.leaf) for s in sources}
     near = [p for p in record.passed if p.calls <= call.order + 1 and p.leaf is not passed.leaf]
-    made = passed.x.sum()
-    grads = (
-        torch.autograd.grad(made, [p.leaf for p in near], retain_graph=True, allow_unused=True)
-        if near and made.requires_grad
-        else [None] * len(near)
-    )
+    grads = gradients_of(passed.x, [p.leaf for p in near])
     reached = {p.name for p, g in zip(near, grads, strict=True) if g is not None and id(p.leaf) not in used}
     query = {p.name for p in sources if p.leaf.shape[-1] > call.q.shape[1] * call.q.shape[3]}
-    names = sorted(reached | query)
-    if names:
-        return Origin(
-            "gated", f"the output is multiplied by what {', '.join(names)} makes before it enters {passed.name}"
-        )
+    if names := ", ".join(sorted(reached | query)):
+        return Origin("gated", f"the output is multiplied by what {names} makes before it enters {passed.name}")
     return Origin("unknown", f"the output is changed before it enters {passed.name}")
 
 
@@ -428,21 +378,20 @@ def misplaced(call: Call, consumers: Sequence[Passed]) -> str:
     """
     rows, length = call.output.shape[0], call.output.shape[2]
     number = _numbers(call)
-    for passed in consumers if number is not None else ():
-        given = _by_position(passed.x, rows)
-        if number is None or given is None or given.shape[1] < length:
-            continue
-        offsets: dict[int, tuple[int, int]] = {}
-        for position in sorted({0, 1, length // 2, length - 1, given.shape[1] - 1} & set(range(given.shape[1]))):
-            found = _rows_at(given[0, position], call, number)
-            if found is None:
-                return ""
-            offsets |= {position - t: (t, position) for t in found}
-        wrong = [places for by, places in offsets.items() if by]
-        if wrong and (given.shape[1] == length or len(offsets) > 1):
-            t, position = wrong[0]
-            return f"its rows are not in the order of positions: what row {t} makes goes to position {position}"
+    given = (_by_position(passed.x, rows) for passed in consumers if number is not None)
+    x = next((x for x in given if x is not None and x.shape[1] >= length), None)
+    if x is None or number is None:
         return ""
+    offsets: dict[int, tuple[int, int]] = {}
+    for position in sorted({0, 1, length // 2, length - 1, x.shape[1] - 1} & set(range(x.shape[1]))):
+        found = _rows_at(x[0, position], call, number)
+        if found is None:
+            return ""
+        offsets |= {position - t: (t, position) for t in found}
+    wrong = [places for by, places in offsets.items() if by]
+    if wrong and (x.shape[1] == length or len(offsets) > 1):
+        t, position = wrong[0]
+        return f"its rows are not in the order of positions: what row {t} makes goes to position {position}"
     return ""
 
 
@@ -452,26 +401,18 @@ def mixed_texts(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str:
     Heads and texts may lie in one axis, heads first, so that a row of what was recorded is no text's.
     """
     for name, t in parts.items():
-        if t.shape[0] == 1 or not t.requires_grad or not uses:
-            continue
-        mixed = 1 + torch.rand(t[0].shape, generator=torch.Generator().manual_seed(0)).to(t)
-        leaves = [use.leaf for use in uses]
-        made = torch.autograd.grad((t[0] * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
-        for use, gradient in zip(uses, made, strict=True):
-            texts = [] if gradient is None else _by_text(gradient, t.shape[0])
+        rows = t.shape[0]
+        made = gradients_of(t[0], [use.leaf for use in uses], positive=True) if rows > 1 else ()
+        for use, gradient in zip(uses, made, strict=False):
+            texts: list[Tensor] = []  # the gradient with texts first, in each way in which they may lie in it
+            if gradient is not None and gradient.dim() == 2 and len(gradient) % rows == 0:
+                gradient = gradient.unflatten(0, (rows, -1))
+                texts = [gradient, gradient.flatten(0, 1).unflatten(0, (-1, rows)).transpose(0, 1)]
+            elif gradient is not None and gradient.dim() == 3:
+                texts = [gradient.movedim(axis, 0) for axis in (0, 1) if gradient.shape[axis] == rows]
             if texts and all(bool(one[1:].any()) for one in texts):
                 return f"{name} of one text is made of what {use.name} makes of others, as where heads come before texts in one axis"
     return ""
-
-
-def _by_text(gradient: Tensor, rows: int) -> list[Tensor]:
-    """A gradient with texts first, in each way in which they may lie in it."""
-    if gradient.dim() == 2 and len(gradient) % rows == 0:
-        gradient = gradient.unflatten(0, (rows, -1))
-        return [gradient, gradient.flatten(0, 1).unflatten(0, (-1, rows)).transpose(0, 1)]
-    if gradient.dim() != 3:
-        return []
-    return [gradient.movedim(axis, 0) for axis in (0, 1) if gradient.shape[axis] == rows]
 
 
 def _numbers(call: Call) -> Tensor | None:
@@ -506,9 +447,7 @@ def _by_position(x: Tensor, rows: int) -> Tensor | None:
 def _rows_at(vector: Tensor, call: Call, number: Tensor) -> list[int] | None:
     """The row of each head that a vector is made of; null where that is several of one head, or another text's."""
     assert call.raw is not None
-    draw = torch.Generator().manual_seed(0)
-    mixed = (1 + torch.rand(vector.shape, generator=draw)).to(vector)
-    (found,) = torch.autograd.grad((vector * mixed).sum(), call.raw, retain_graph=True, allow_unused=True)
+    (found,) = gradients_of(vector, [call.raw], positive=True)
     if found is None:
         return []
     places = number[found.ne(0)].unique()
@@ -539,19 +478,19 @@ class Selected(NamedTuple):
 def find_placement(name: str, t: Tensor, chosen: Selected, passed: Sequence[Passed], allowed: float) -> Placement:
     """Look at several positions of t [B H T E], which at position 0 is the given selection."""
     rows, length = t.shape[0], t.shape[2]
-    fresh = _without_repeats(chosen.units)
+    # which heads have units that no head before has: keys may be repeated for a group of queries
+    heads = [set(own) for own in chosen.units.tolist()]
+    first = [not own & set().union(*heads[:n]) for n, own in enumerate(heads)]
+    fresh = torch.tensor(first, device=chosen.units.device)
     turned, layouts = False, {1, rows}  # how far apart two positions lie: batch first, or time first
     for position in sorted({0, min(1, length - 1), length // 2, length - 1}):
         place = f"at position {position} {name} "
         draw = torch.Generator().manual_seed(position)
         mixed = torch.randn(t[0, :, position].shape, generator=draw).to(t) * fresh[:, None].to(t)
-        made = torch.autograd.grad(
-            (t[0, :, position] * mixed).sum(), [p.leaf for p in passed], retain_graph=True, allow_unused=True
-        )
-        more = [
-            p.name for p, g in zip(passed, made, strict=True) if g is not None and g.any() and p is not chosen.source
-        ]
-        if more:
+        total, leaves = (t[0, :, position] * mixed).sum(), [p.leaf for p in passed]
+        made = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
+        reached = [p for p, g in zip(passed, made, strict=True) if g is not None and g.any()]
+        if more := [p.name for p in reached if p is not chosen.source]:
             return Placement(f"{place}is also made of {' and '.join(dict.fromkeys(more))}", True)
         gradient = made[[p is chosen.source for p in passed].index(True)]
         found, layouts = _one_row(place, gradient, chosen, position, layouts, length)
@@ -564,26 +503,10 @@ def find_placement(name: str, t: Tensor, chosen: Selected, passed: Sequence[Pass
     return Placement("", turned, layouts == {rows} and rows > 1)
 
 
-def _without_repeats(units: Tensor) -> Tensor:
-    """Which heads have units that no head before has: keys may be repeated for a group of queries."""
-    seen: set[int] = set()
-    fresh = []
-    for own in units.tolist():
-        fresh.append(not seen & set(own))
-        seen |= set(own)
-    return torch.tensor(fresh, device=units.device)
-
-
-class _Row(NamedTuple):
-    """What a map made at one position, and the derivative by it."""
-
-    value: Tensor
-    gradient: Tensor
-
-
 def _one_row(
     place: str, gradient: Tensor | None, chosen: Selected, position: int, layouts: set[int], length: int
-) -> tuple[_Row | str, set[int]]:
+) -> tuple[tuple[Tensor, Tensor] | str, set[int]]:
+    """What a map made at one position and the derivative by it, or what is wrong in words; and the layouts that fit."""
     name = chosen.source.name
     if gradient is None or not gradient.any():
         return f"{place}is not made of {name}", layouts
@@ -592,37 +515,34 @@ def _one_row(
     fits = {step for step in layouts if step * position == rows[0]}
     if len(rows) == 1 and fits:
         value = chosen.source.leaf.detach().reshape(flat.shape)[rows[0]]
-        return _Row(value.double(), flat[rows[0]].double()), fits
+        return (value.double(), flat[rows[0]].double()), fits
     step = 1 if gradient.dim() < 3 or gradient.shape[-2] >= length else next(iter(sorted(layouts, reverse=True)))
     listed = [str(r // step) for r in rows]
     if len(rows) == 1:
         return f"{place}is made of position {listed[0]} of {name}", layouts
-    shown = (
-        f"{', '.join(listed[:3])} and {len(listed) - 3} more"
-        if len(listed) > 4
-        else " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
-    )
+    last = f"{len(listed) - 3} more" if len(listed) > 4 else listed[-1]
+    shown = f"{', '.join(listed[:3] if len(listed) > 4 else listed[:-1])} and {last}"
     return f"{place}is put together from positions {shown} of {name}", layouts
 
 
 def _compare(
-    place: str, t: Tensor, mixed: Tensor, row: _Row, chosen: Selected, fresh: Tensor, allowed: float
+    place: str, t: Tensor, mixed: Tensor, row: tuple[Tensor, Tensor], chosen: Selected, fresh: Tensor, allowed: float
 ) -> tuple[str, bool]:
     """What is wrong with one position, in words, and whether it is turned there."""
-    source, units, factors, extra = chosen
+    (source, units, factors, extra), (made_by, gradient) = chosen, row
     units = units.to(t.device)
     factors, mixed, t = factors.to(t.device, torch.float64), mixed.double(), t.detach().double()
-    own = (row.gradient[units] / factors)[fresh]
+    own = (gradient[units] / factors)[fresh]
     size = mixed[fresh].norm(dim=1)
     times = own.norm(dim=1) / size
     if bool(((times - 1).abs() > allowed).any()):
         furthest = float(times[(times - 1).abs().argmax()])
         return f"{place}is {furthest:.3g} times what {source.name} makes, though not at every position", True
-    whole, seen = row.gradient.square().sum(), row.gradient[units[fresh].flatten()].square().sum()
+    whole, seen = gradient.square().sum(), gradient[units[fresh].flatten()].square().sum()
     if float(whole - seen) > allowed * float(whole):
         return f"{place}is also made of other units of {source.name}", True
-    value = row.value[units] if extra is None else row.value[units] + extra.to(t) / factors
-    made = (row.gradient[units] * value)[fresh].sum(1)
+    value = made_by[units] if extra is None else made_by[units] + extra.to(t) / factors
+    made = (gradient[units] * value)[fresh].sum(1)
     given = (mixed * t)[fresh].sum(1)
     # one sum of products beside another: rounding grows with what is summed
     most = size * (t[fresh].norm(dim=1) + (value * factors)[fresh].norm(dim=1)) + torch.finfo(torch.float32).tiny

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
-from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, copied
+from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, copied, gradients_of
 from trisect.hf.locate.affine import (
     TOLERANCE,
     Affine,
@@ -67,15 +67,6 @@ class CallWeights:
     order: str = ""
 
 
-class MapUse(NamedTuple):
-    """One use of an affine map that feeds q, k or v, and what of it: a plain selection, or null for anything else."""
-
-    passed: Passed
-    units: Int[Tensor, "H E"] | None
-    factors: Float[Tensor, "H E"] | None
-    gradient: Tensor
-
-
 class TracedPart(NamedTuple):
     """q, k, v or the output's map of one call: its origin and its weights per head."""
 
@@ -100,7 +91,7 @@ def find_weights(
         torch.enable_grad(),
         hook(model, Edits(), calls=Calls(copied)) as calls,
         cut(model, calls) as record,
-        leaving(model, lambda name, made: left.append(Left(name, made, len(record.passed)))),
+        leaving(model, lambda name, made: left.append((name, made, len(record.passed)))),
     ):
         model(**inputs)
     consumers = find_consumers(calls, record)
@@ -110,19 +101,16 @@ def find_weights(
     ]
     outs = [None if one.laws is None else one.laws.out for one in found]
     for order, off in compare_with_gradients(model, inputs, record, outs).items():
-        found[order] = _without_output(found[order], off)
+        one = found[order]
+        assert one.laws is not None
+        assert one.laws.out is not None
+        # without W_O, and without the sum that it would be in
+        words = f"what {one.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
+        origins = {**one.projections.origins, "o": Origin("mixed", words)}
+        projections = replace(one.projections, origins=origins, w_o=None, b_o=None)
+        laws = one.laws._replace(out=None, forward=())
+        found[order] = replace(one, projections=projections, around=None, laws=laws)
     return tuple(found)
-
-
-def _without_output(one: CallWeights, off: float) -> CallWeights:
-    """The same without W_O, and without the sum that it would be in: values do not follow where gradients say that it goes."""
-    assert one.laws is not None
-    assert one.laws.out is not None
-    words = f"what {one.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
-    projections = replace(
-        one.projections, origins={**one.projections.origins, "o": Origin("mixed", words)}, w_o=None, b_o=None
-    )
-    return replace(one, projections=projections, around=None, laws=one.laws._replace(out=None, forward=()))
 
 
 def _one(
@@ -135,38 +123,33 @@ def _one(
 ) -> CallWeights:
     before = [p for p in record.passed if p.calls <= call.order]
     norms = [n for n in record.normed if n.calls <= call.order]
-    given = zip("qkv", (call.q, call.k, call.v), strict=True)
-    parts = {n: _trace(model, call.module, n, t, before, norms) for n, t in given}
+    given, allowed = {"q": call.q, "k": call.k, "v": call.v}, tolerance(call.v)
+    parts = {n: _trace(model, call.module, n, t, before, norms) for n, t in given.items()}
     sources = [p for part in parts.values() for p in part.passed]
-    out = find_output(call, record, sources, consumers, left, tolerance(call.v))
+    out = find_output(call, record, sources, consumers, left, allowed)
     origins = {n: part.origin for n, part in parts.items()} | {"o": out.origin}
     weights: dict[str, Tensor | None] = {f"w_{n}": part.weight for n, part in parts.items()}
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
-    detached = {n: None if t is None else _kept(model, t.detach()) for n, t in weights.items()}
-    around = forward = None
-    if out.passed is not None:
-        around, forward = find_around(call, record, sources, out.passed, tolerance(call.v)), None
-        if around is not None:
-            forward = find_forward(call.order, around.kind, record, out.passed, tolerance(call.v))
-            around = around._replace(forward=None if forward is None else forward[0])
+    detached = {n: None if t is None else t.detach() for n, t in weights.items()}
+    if any(t is not None and t.device.type != "cpu" for t in detached.values()):
+        # as they lie in the model, which takes no memory; what is no part of its parameters lies on the CPU
+        stored = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        elsewhere = [n for n, t in detached.items() if t is not None and t.untyped_storage().data_ptr() not in stored]
+        detached |= {n: t.cpu() for n in elsewhere if (t := detached[n]) is not None}
+    around = None if out.passed is None else find_around(call, record, sources, out.passed, allowed)
+    forward = None
+    if out.passed is not None and around is not None:
+        forward = find_forward(call.order, around.kind, record, out.passed, allowed)
+        around = around._replace(forward=None if forward is None else forward[0])
     maps = {n: part.map for n, part in parts.items() if part.map is not None}
     own = {n: part.law for n, part in parts.items() if part.law is not None}
-    used = [*(law.map.name for law in own.values()), *(m.name for m in maps.values())]
     behind = () if forward is None else tuple(map_law(p.name, p.nth, p.map()) for p in forward[1])
-    used += [law.name for law in behind] + ([] if out.law is None else [out.law.map.name])
+    used = [*(law.map.name for law in own.values()), *(m.name for m in maps.values()), *(law.name for law in behind)]
+    used += [] if out.law is None else [out.law.map.name]
     laws = CallLaws(own, out.law, maps, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    order = mixed_texts({"q": call.q, "k": call.k, "v": call.v}, sources)
-    order = order or ("" if out.origin.how == "rows" else misplaced(call, consumers))
+    order = mixed_texts(given, sources) or ("" if out.origin.how == "rows" else misplaced(call, consumers))
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
-
-
-def _kept(model: nn.Module, t: Tensor) -> Tensor:
-    """Weights as they lie in the model, which takes no memory; those that are no part of its parameters on the CPU."""
-    if t.device.type == "cpu":
-        return t
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    return t if t.untyped_storage().data_ptr() in own else t.cpu()
 
 
 def tolerance(t: Tensor, by: Passed | None = None) -> float:
@@ -178,52 +161,35 @@ def _trace(
     model: nn.Module, module: str, name: str, t: Tensor, passed: Sequence[Passed], norms: Sequence[Normed]
 ) -> TracedPart:
     """One of q, k, v [B H T E] back to the affine maps that it is made by."""
-    sources = _reached_maps(t, passed)
+    reached = gradients_of(t[0, :, 0, :], [p.leaf for p in passed], positive=True)
+    sources = [(p, g) for p, g in zip(passed, reached, strict=True) if g is not None and bool(g.any())]
     if not sources:
         found = "is not made by an affine map of this model"
         found = found if not passed or passed[-1].followed else f"is made where the model switches {UNFOLLOWED}"
         return TracedPart(Origin("unknown", f"{name} {found}"))
-    uses = tuple(s.passed for s in sources)
-    names = " and ".join(dict.fromkeys(p.name for p in uses))
     if len(sources) > 1:
-        return TracedPart(Origin("mixed", f"{name} is put together from {names}"), passed=uses)
-    source = sources[0]
-    if source.units is not None and source.factors is not None:
-        return _selected(model, module, name, t, source, passed)
-    use = source.passed
-    found = find_normed(name, t, use, source.gradient, norms, tolerance(t))
-    law = None if found.map is None else map_law(use.name, use.nth, use.map())
-    return TracedPart(found.origin, passed=uses, normed=found.map, map=law)
+        names = " and ".join(dict.fromkeys(p.name for p, _ in sources))
+        words = f"{name} is put together from {names}"
+        return TracedPart(Origin("mixed", words), passed=tuple(p for p, _ in sources))
+    use, gradient = sources[0]
+    selection = _selection(t[0, :, 0, :], use.leaf)
+    if selection is not None:
+        return _selected(model, module, name, t, use, *selection, passed)
+    origin, normed = find_normed(name, t, use, gradient, norms, tolerance(t))
+    law = None if normed is None else map_law(use.name, use.nth, use.map())
+    return TracedPart(origin, passed=(use,), normed=normed, map=law)
 
 
-def _reached_maps(t: Tensor, passed: Sequence[Passed]) -> list[MapUse]:
-    """The uses of affine maps that feed t[0, :, 0, :]."""
-    if not t.requires_grad or not passed:
-        return []
-    first, leaves = t[0, :, 0, :], [p.leaf for p in passed]
-    draw = torch.Generator().manual_seed(0)
-    mixed = (1 + torch.rand(first.shape, generator=draw)).to(first)  # no two cancel
-    reached = torch.autograd.grad((first * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
-    found = []
-    for use, gradient in zip(passed, reached, strict=True):
-        if gradient is not None and bool(gradient.any()):
-            units, factors = _selection(first, use.leaf)
-            found.append(MapUse(use, units, factors, gradient))
-    return found
-
-
-def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
     """Which unit of a leaf each of first [H, E] is, and times what; null where one is not one unit alone.
 
     All heads are traced at once; heads that share units are traced one by one.
     """
     found = _codes(first, leaf)
     if found is None:
-        heads = [_codes(row[None], leaf) for row in first]
-        good = [h for h in heads if h is not None]
-        if len(good) < len(heads):
-            return None, None
-        found = torch.cat([h[0] for h in good]), torch.cat([h[1] for h in good])
+        heads = [codes for row in first if (codes := _codes(row[None], leaf)) is not None]
+        if len(heads) == len(first):
+            found = torch.cat([h[0] for h in heads]), torch.cat([h[1] for h in heads])
     return found
 
 
@@ -261,12 +227,16 @@ def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _selected(
-    model: nn.Module, module: str, name: str, t: Tensor, source: MapUse, before: Sequence[Passed]
+    model: nn.Module,
+    module: str,
+    name: str,
+    t: Tensor,
+    passed: Passed,
+    units: Int[Tensor, "H E"],
+    factors: Float[Tensor, "H E"],
+    before: Sequence[Passed],
 ) -> TracedPart:
-    units, factors = source.units, source.factors
-    assert units is not None
-    assert factors is not None
-    passed, affine = source.passed, source.passed.map()
+    affine = passed.map()
     scale = float(factors.mean())
     even = bool(((factors - scale).abs() <= 1e-3 * abs(scale)).all())
     # keys and values may be recomputed everywhere, unless positions turn them
@@ -284,7 +254,10 @@ def _selected(
     if extra is not None:
         extra = extra.to(weight) / (scale if even else 1.0)
         bias = extra if bias is None else bias + extra
-        bias_name = _named(model, module, extra)
+        flat = extra.flatten()  # the parameter of the attention module that holds just these values
+        own = [(n, p.detach().flatten()) for n, p in model.named_parameters() if n.startswith(module)]
+        own = [(n, p.to(flat)) for n, p in own if p.numel() == flat.numel()]
+        bias_name = next((n for n, p in own if torch.allclose(p, flat, rtol=1e-3, atol=1e-5)), None)
     fused = "rows of" if affine.weight.shape[0] == units.unique().numel() else "some rows of"
     kind = f"{fused} {passed.name}" + ("" if extra is None else ", with a bias of its own")
     kind += "" if even else ", each dimension times a factor of its own"
@@ -295,10 +268,9 @@ def _selected(
     if residual > allowed:
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"
         return TracedPart(replace(origin, how="unknown", words=words), passed=(passed,))
+    added = None if chosen.extra is None else chosen.extra.detach()
     seen = map_law(passed.name, passed.nth, affine)
-    law = PartLaw(
-        seen, units, factors, None if chosen.extra is None else chosen.extra.detach(), placed.turned, placed.time_first
-    )
+    law = PartLaw(seen, units, factors, added, placed.turned, placed.time_first)
     return TracedPart(origin, weight, bias, (passed,), law)
 
 
@@ -326,13 +298,3 @@ def _recompute(
             off, extra = (shifted, mean) if shifted <= allowed else (off, None)
         best = min(best, (off, extra), key=lambda pair: pair[0])
     return best
-
-
-def _named(model: nn.Module, module: str, values: Tensor) -> str | None:
-    """The parameter of an attention module that holds just these values; null where none does."""
-    for name, parameter in model.named_parameters():
-        if name.startswith(module) and parameter.numel() == values.numel():
-            flat = parameter.detach().flatten().to(values)
-            if torch.allclose(flat, values.flatten(), rtol=1e-3, atol=1e-5):
-                return name
-    return None

@@ -42,6 +42,15 @@ SPECIALS = (PAD, MASK, UNKNOWN)
 KINDS = ("gpt2", "llama")
 
 
+def check_sizes(dropout: float, **sizes: int) -> None:
+    """Raise SpecError for a size of a model below 1, and for a dropout that is no share below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise SpecError(f"{name} {size}.", "A model has at least one.", "Give a larger number.")
+    if not 0 <= dropout < 1:
+        raise SpecError(f"A dropout of {dropout}.", "It is a share below 1.", "Give for example 0.1.")
+
+
 @dataclass(frozen=True)
 class GptShape:
     """A small GPT: `layers`, `heads`, `width` (residual stream) and `block` (characters read at once).
@@ -60,36 +69,38 @@ class GptShape:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SpecError(unknown("kind of model", self.kind, KINDS), f"There are {', '.join(KINDS)}.", "Use one.")
-        for name in ("layers", "heads", "width", "block"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} {getattr(self, name)}.", "A model has at least one.", "Give a larger number.")
+        check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, block=self.block)
         if self.width % self.heads or (self.kind == "llama" and self.width // self.heads % 2):
-            known = f"{self.width} is shared by {self.heads} heads" + (
-                ", evenly for rotary positions" * (self.kind == "llama")
-            )
+            evenly = ", evenly for rotary positions" if self.kind == "llama" else ""
+            known = f"{self.width} is shared by {self.heads} heads{evenly}"
             raise SpecError(f"A width of {self.width}.", f"{known}.", "Give a multiple of the number of heads.")
-        if not 0 <= self.dropout < 1:
-            raise SpecError(f"A dropout of {self.dropout}.", "It is a share below 1.", "Give for example 0.1.")
 
 
 def make_tokenizer(characters: Sequence[str], block: int) -> OwnTokenizer:
     """A fast tokenizer whose tokens are single characters, and `<pad>`, `<mask>`, `<unk>`."""
-    import transformers
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, *characters))}
     inner = Tokenizer(models.WordLevel(vocabulary, UNKNOWN))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     inner.decoder = decoders.Fuse()
-    made: Any = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token=PAD,
-        mask_token=MASK,
-        unk_token=UNKNOWN,
-        model_max_length=block,
-        clean_up_tokenization_spaces=False,
-    )
-    return made
+    return as_fast(inner, block, pad_token=PAD, mask_token=MASK, unk_token=UNKNOWN)
+
+
+def as_fast(inner: Any, longest: int, **marks: str) -> OwnTokenizer:
+    """A tokenizer of the library tokenizers as one of transformers, for texts of at most so many tokens."""
+    import transformers
+
+    options: dict[str, Any] = {"model_max_length": longest, "clean_up_tokenization_spaces": False, **marks}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **options)
+
+
+def random_model(kind: Any, config: Any, seed: int) -> nn.Module:
+    """A model of one of transformers' automatic classes with random weights, a function of the seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        # on a CPU the plain product trains such short rows twice as fast as the fused kernel
+        return kind.from_config(config, attn_implementation="eager")
 
 
 def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
@@ -123,10 +134,7 @@ def make_model(architecture: GptShape, tokenizer: OwnTokenizer, seed: int) -> nn
             tie_word_embeddings=True,
             **marks,
         )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        # on a CPU the plain product trains such short rows twice as fast as the fused kernel
-        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return random_model(transformers.AutoModelForCausalLM, config, seed)
 
 
 def save(model: Any, tokenizer: OwnTokenizer, folder: Path) -> None:
@@ -185,13 +193,6 @@ class GeneratedAnswer(NamedTuple):
     unknown: tuple[str, ...]
 
 
-class _Asked(NamedTuple):
-    """Questions of one length, by their places in the list, and their ids with the mask behind them."""
-
-    places: list[int]
-    ids: Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class Answerer:
     """A character-level model that answers what stands before a mask, up to the next mask."""
@@ -207,9 +208,8 @@ class Answerer:
             known = (
                 "It has to be a causal language model, with a tokenizer that has a mask, a pad and an unknown token."
             )
-            raise ModelError(
-                f"{subject.name} answers no questions.", known, "Give a model that 'trisect recall' trained."
-            )
+            todo = "Give a model that 'trisect recall' trained."
+            raise ModelError(f"{subject.name} answers no questions.", known, todo)
         return cls(subject)
 
     @property
@@ -230,26 +230,26 @@ class Answerer:
     def answer(self, questions: Sequence[str]) -> list[GeneratedAnswer]:
         """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
         found: list[GeneratedAnswer | None] = [None] * len(questions)
-        for asked in self._asked(questions):
-            for place, (ids, numbers) in zip(asked.places, self._greedy(asked.ids), strict=True):
-                total = float(numbers[:, 0].sum())
-                found[place] = GeneratedAnswer(
-                    self._text(ids),
-                    total,
-                    total / len(numbers),
+        for places, asked in self._asked(questions):
+            for place, (ids, numbers) in zip(places, self._greedy(asked), strict=True):
+                tokens = self.subject.tokenizer.convert_ids_to_tokens(ids)
+                text = "".join(token if len(token) == 1 else STRANGE for token in tokens)
+                total, entropy, margin = (
+                    float(numbers[:, 0].sum()),
                     float(numbers[:, 1].mean()),
                     float(numbers[:, 2].min()),
-                    self.unknown(questions[place]),
                 )
+                about = (total, total / len(numbers), entropy, margin, self.unknown(questions[place]))
+                found[place] = GeneratedAnswer(text, *about)
         return [answer for answer in found if answer is not None]
 
     def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The last hidden state at the mask behind each question: what the model makes of it before it answers."""
         rows: dict[int, np.ndarray] = {}
-        for asked in self._asked(questions):
+        for places, asked in self._asked(questions):
             with torch.no_grad():
-                made = self.subject.model(input_ids=asked.ids, use_cache=False, output_hidden_states=True)
-            rows |= dict(zip(asked.places, made.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
+                made = self.subject.model(input_ids=asked, use_cache=False, output_hidden_states=True)
+            rows |= dict(zip(places, made.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
         return np.stack([rows[i] for i in range(len(questions))])
 
     def means(self, questions: Sequence[str], answers: Sequence[str]) -> dict[Address, Parts]:
@@ -279,8 +279,8 @@ class Answerer:
             found += ((choice == ids[:, 1:]) | ~counts).all(1).tolist()
         return np.array(found, dtype=bool)
 
-    def _asked(self, questions: Sequence[str]) -> Iterator[_Asked]:
-        """Questions of one length together, so that nothing is padded."""
+    def _asked(self, questions: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
+        """Questions of one length together, so that nothing is padded: their places, and their ids with the mask behind them."""
         lengths: dict[int, list[int]] = {}
         for place, question in enumerate(questions):
             if len(question) + 2 > self.block:
@@ -290,22 +290,18 @@ class Answerer:
         for places in lengths.values():
             for start in range(0, len(places), TOGETHER):
                 some = places[start : start + TOGETHER]
-                yield _Asked(
-                    some, self._tensor([[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in some])
-                )
+                rows = [[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in some]
+                yield some, torch.tensor(rows, device=next(self.subject.model.parameters()).device)
 
     def _answered(self, questions: Sequence[str], answers: Sequence[str]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """Ids of questions with their answers and the mask that ends them, what of them is real, and where answers begin."""
         tokenizer = self.subject.tokenizer
         for start in range(0, len(questions), TOGETHER):
             pairs = list(zip(questions[start : start + TOGETHER], answers[start : start + TOGETHER], strict=True))
-            rows = [
-                [*ids_of(q, tokenizer), self._mask, *ids_of(a, tokenizer), self._mask][: self.block] for q, a in pairs
-            ]
-            longest = max(map(len, rows))
-            pad = tokenizer.pad_token_id
-            ids = self._tensor([[*row, *[pad] * (longest - len(row))] for row in rows])
-            real = torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None]
+            both = [(ids_of(q, tokenizer), ids_of(a, tokenizer)) for q, a in pairs]
+            rows = [[*asked, self._mask, *said, self._mask][: self.block] for asked, said in both]
+            ids = padded(rows, tokenizer.pad_token_id).to(next(self.subject.model.parameters()).device)
+            real = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
             yield ids, real.to(ids.device), [len(q) for q, _ in pairs]
 
     @torch.no_grad()
@@ -328,13 +324,6 @@ class Answerer:
         rows, values = torch.stack(chosen, 1).tolist(), torch.stack(numbers, 1).cpu().numpy()
         ends = [row.index(self._mask) if self._mask in row else len(row) for row in rows]
         return [(row[:end], value[: end + 1]) for row, value, end in zip(rows, values, ends, strict=True)]
-
-    def _text(self, ids: Sequence[int]) -> str:
-        tokens = self.subject.tokenizer.convert_ids_to_tokens(list(ids))
-        return "".join(token if len(token) == 1 else STRANGE for token in tokens)
-
-    def _tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(rows, device=next(self.subject.model.parameters()).device)
 
     @property
     def _mask(self) -> int:
@@ -493,7 +482,7 @@ class Practice:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[TrainingRow]
     ) -> tuple[float, int]:
         """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
-        lecture = self.lecture or _next_ids(self.padding)
+        lecture: Any = self.lecture or NextIds(self.padding)
         predicted, total = sum(row.predicted for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
         ordered = sorted(batch, key=lambda row: row.size)
@@ -505,10 +494,6 @@ class Practice:
         nn.utils.clip_grad_norm_(model.parameters(), self.schedule.clip)
         optimizer.step()
         return total, predicted
-
-
-def _next_ids(padding: int) -> Lecture:
-    return NextIds(padding)
 
 
 def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:

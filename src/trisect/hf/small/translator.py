@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import CorpusError, SpecError
 from trisect.hf.files.fetch import Options, OwnTokenizer, fetch
-from trisect.hf.small.gpt import padded
+from trisect.hf.small.gpt import as_fast, check_sizes, padded, random_model
 from trisect.text.birth_places import IGNORED
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -35,14 +35,10 @@ class TranslatorShape:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width", "inner"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} {getattr(self, name)}.", "A model has at least one.", "Give a larger number.")
+        check_sizes(self.dropout, layers=self.layers, heads=self.heads, width=self.width, inner=self.inner)
         if self.width % self.heads or self.width % 2:
             known = f"{self.width} is shared by {self.heads} heads, and by the sines and cosines of positions."
             raise SpecError(f"A width of {self.width}.", known, "Give an even multiple of the number of heads.")
-        if not 0 <= self.dropout < 1:
-            raise SpecError(f"A dropout of {self.dropout}.", "It is a share below 1.", "Give for example 0.1.")
 
 
 def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokenizer:
@@ -51,7 +47,6 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokeniz
     No piece reaches over a space, and a word's first piece begins with `▁`, so that the pieces of a list of words
     (`is_split_into_words=True`) map back to them. Raises SpecError where the characters alone are more than `size`.
     """
-    import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     texts = [" ".join(words) for words in sentences]
@@ -72,15 +67,7 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokeniz
     inner.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, end)]
     )
-    made: Any = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token=PAD,
-        eos_token=END,
-        unk_token=UNKNOWN,
-        model_max_length=POSITIONS,
-        clean_up_tokenization_spaces=False,
-    )
-    return made
+    return as_fast(inner, POSITIONS, pad_token=PAD, eos_token=END, unk_token=UNKNOWN)
 
 
 def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:
@@ -111,10 +98,7 @@ def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int
         forced_eos_token_id=None,
         decoder_start_token_id=tokenizer.pad_token_id,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        # on a CPU the plain product trains such short rows twice as fast as the fused kernel
-        return transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation="eager")
+    return random_model(transformers.AutoModelForSeq2SeqLM, config, seed)
 
 
 @dataclass(frozen=True)
@@ -201,7 +185,6 @@ class Translator:
     @classmethod
     def open(cls, folder: Path, device: str = "cpu") -> Translator:
         """Read a model's folder; raises ModelError for one that cannot be read."""
-
         model, tokenizer, _ = fetch(folder, Options(device=device))
         return cls(model.eval(), tokenizer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 from collections import Counter
@@ -21,7 +22,7 @@ from trisect.core.subject import ModelInputs
 from trisect.core.trace import Projections
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import room
-from trisect.hf.hooks.calls import Call, CallHook, ModelOutput, eagerly, evaluating, opened, sparing
+from trisect.hf.hooks.calls import Call, CallHook, ModelOutput, eagerly, evaluating, opened, replaced_forwards, sparing
 from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantised, share_of
 
 LOOSE = 4  # sums over more positions round more
@@ -42,9 +43,8 @@ class Agreement:
         """Raise ModelError where a pass would be under another autocast than the verification was."""
         if (now := autocast_of(model)) == self.autocast:
             return
-        here, there = (
-            f"inside torch.autocast, in {own}" if own else "outside torch.autocast" for own in (now, self.autocast)
-        )
+        words = "inside torch.autocast, in {}"
+        here, there = (words.format(own) if own else "outside torch.autocast" for own in (now, self.autocast))
         given = f"{name} is run {here}."
         known = f"It was verified {there}: its numbers round otherwise there."
         raise ModelError(given, known, "Load it and read it both inside torch.autocast, or both outside.")
@@ -80,10 +80,8 @@ class Agreement:
 def autocast_of(model: nn.Module) -> str:
     """The precisions of torch.autocast in which a model's operations are, by its devices; empty where it is off."""
     kinds = sorted({p.device.type for p in model.parameters() if not p.is_meta})
-    own = [
-        str(torch.get_autocast_dtype(kind)).removeprefix("torch.") for kind in kinds if torch.is_autocast_enabled(kind)
-    ]
-    return " and ".join(dict.fromkeys(own))
+    own = (str(torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind))
+    return " and ".join(dict.fromkeys(name.removeprefix("torch.") for name in own))
 
 
 def longest(calls: Sequence[Call]) -> int:
@@ -114,10 +112,8 @@ def apart(made: Tensor, own: Tensor, masks: Sequence[Tensor]) -> float:
     return (off / max(size, TINY)) ** 0.5 if bool(places.any()) else float("inf")
 
 
-NEAR = {
-    torch.float64: 1e-3,
-    torch.float32: 1e-3,
-}  # of the largest derivative; in half precision sums of products round more
+# of the largest derivative; in half precision sums of products round more
+NEAR = {torch.float64: 1e-3, torch.float32: 1e-3}
 COARSE = 5e-2
 
 
@@ -187,9 +183,8 @@ def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
 @contextlib.contextmanager
 def unspoilt(model: nn.Module) -> Iterator[None]:
     """Inside, what gradients need is copied, so that a model may write over it, as inference code does."""
-    own = {
-        t.untyped_storage().data_ptr() for t in itertools.chain(model.parameters(), model.buffers()) if not t.is_meta
-    }
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    own = {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
 
     def keep(t: Tensor) -> Tensor:
         return t if t.layout != torch.strided or t.untyped_storage().data_ptr() in own else t.detach().clone()
@@ -222,36 +217,23 @@ def cached_otherwise(
     return ModelError(given, known, todo)
 
 
-@contextlib.contextmanager
-def derived(model: nn.Module) -> Iterator[None]:
+def derived(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Inside, gradients pass quantised maps as those of their weights; what they make stays the same, bit for bit.
 
     Of some there is no derivative, or a wrong one that PyTorch warns of.
     """
-    before = [(m, m.__dict__.get("forward")) for _, m in affine_modules(model) if quantised(m) is not None]
-    try:
-        for module, _ in before:
-            module.forward = _straight(module, module.forward)
-        yield
-    finally:
-        for module, forward in before:
-            if forward is None:
-                module.__dict__.pop("forward", None)
-            else:
-                module.forward = forward
+    maps = [module for _, module in affine_modules(model) if quantised(module) is not None]
+    return replaced_forwards({m: functools.partial(_straight, m, m.forward) for m in maps})
 
 
-def _straight(module: nn.Module, forward: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
-    def made(x: Tensor) -> Tensor:
-        with torch.no_grad():
-            out = forward(x.detach())
-        if not torch.is_grad_enabled() or not x.requires_grad:
-            return out
-        weight = affine_of("", module, x.shape[-1], x).weight.detach()
-        linear = F.linear(x.to(weight), weight)
-        return out + (linear - linear.detach()).to(out)
-
-    return made
+def _straight(module: nn.Module, forward: Callable[..., Any], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        out = forward(x.detach())
+    if not torch.is_grad_enabled() or not x.requires_grad:
+        return out
+    weight = affine_of("", module, x.shape[-1], x).weight.detach()
+    linear = F.linear(x.to(weight), weight)
+    return out + (linear - linear.detach()).to(out)
 
 
 class Rounding(NamedTuple):
@@ -278,12 +260,9 @@ def rounding_of(
     with _unrounded(maps), hook(model) as others:
         made = first_tensor(model(**inputs))
     both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
-    shares = [[share_of(n - w, w) for n, w in zip(_parts(new), _parts(was), strict=True)] for was, new in both]
+    pairs = [((was.q, new.q), (was.k, new.k), (was.v, new.v)) for was, new in both]
+    shares = [[share_of(n.detach() - w.detach(), w.detach()) for w, n in parts] for parts in pairs]
     return Rounding(tuple((q, k, v) for q, k, v in shares), share_of(made.to(answer) - answer, answer))
-
-
-def _parts(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    return call.q.detach(), call.k.detach(), call.v.detach()
 
 
 @contextlib.contextmanager

@@ -19,10 +19,25 @@ def grouped(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterato
     """Groups of inputs for a forward that takes those names, in the shapes that kinds of models have; none for most."""
     if "grid_thw" in takes:
         yield from _patches(config, takes, draw)
+    sizes = getattr(config, "vision_config", None) or config
+    side = _number(sizes, "patch_size") or 16
     if {"pixel_values", "pixel_attention_mask", "spatial_shapes"} <= set(takes):
-        yield _rows_of_patches(config, takes, draw)
+        # patches as rows, as many for every picture, with how many of them are high and wide; and a text where there is one
+        width = (_number(sizes, "num_channels") or 3) * side**2
+        rows, shapes = torch.randn(TEXTS, 6, width, generator=draw), torch.tensor([[2, 3]] * TEXTS)
+        made = {
+            "pixel_values": rows,
+            "pixel_attention_mask": torch.ones(rows.shape[:2]).long(),
+            "spatial_shapes": shapes,
+        }
+        text = {"input_ids": torch.randint(6, 20, (TEXTS, LONG + 2), generator=draw)} if "input_ids" in takes else {}
+        yield made | text
     if "flattened_patches" in takes:
-        yield _flattened(config, draw)
+        # patches as rows that begin with their place, and the beginning of a text about them
+        places = torch.cartesian_prod(torch.arange(1, 3), torch.arange(1, 4)).float().expand(TEXTS, 6, 2)
+        rows = torch.cat((places, torch.randn(TEXTS, 6, 3 * side**2, generator=draw)), -1)
+        text = torch.randint(6, 20, (TEXTS, LONG), generator=draw)
+        yield {"flattened_patches": rows, "attention_mask": torch.ones(TEXTS, 6), "decoder_input_ids": text}
     if "pixel_position_ids" in takes:
         width = (_number(config, "num_channels") or 3) * (_number(config, "patch_size") or 16) ** 2
         side = _number(config, "pooling_kernel_size") or 1
@@ -30,16 +45,19 @@ def grouped(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterato
         rows = torch.randn(TEXTS, places.shape[1], width, generator=draw)
         yield {"pixel_values": rows, "pixel_position_ids": places}
     if "input_features_mask" in takes or "audio_mel_mask" in takes:
-        yield from _heard(config, takes, draw)
+        yield from _spectra(config, takes, draw)
     if "past_values" in takes:
         yield from _series(config, takes, draw)
     if {"states", "actions", "timesteps"} <= set(takes):
-        yield _trajectories(config, draw)
+        # states, actions and rewards of two short trajectories
+        widths = {"states": _number(config, "state_dim") or 1, "actions": _number(config, "act_dim") or 1}
+        widths |= {"rewards": 1, "returns_to_go": 1}
+        made = {n: torch.randn(TEXTS, LONG, w, generator=draw) for n, w in widths.items()}
+        yield made | {"timesteps": torch.arange(LONG).expand(TEXTS, LONG), "attention_mask": torch.ones(TEXTS, LONG)}
     if {"query_embeds", "encoder_hidden_states"} <= set(takes):
         widths = _number(config, "hidden_size") or 1, _number(config, "encoder_hidden_size") or 1
-        asking, asked = (
-            torch.randn(TEXTS, n, w, generator=draw) for n, w in zip((LONG, LONG + 2), widths, strict=True)
-        )
+        lengths = zip((LONG, LONG + 2), widths, strict=True)
+        asking, asked = (torch.randn(TEXTS, n, w, generator=draw) for n, w in lengths)
         yield {"query_embeds": asking, "encoder_hidden_states": asked}
 
 
@@ -69,31 +87,7 @@ def _patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterat
         yield {str(name): torch.randn(high * wide, *shape, generator=draw)} | beside
 
 
-def _rows_of_patches(config: Any, takes: Sequence[str], draw: torch.Generator) -> dict[str, Tensor]:
-    """Patches as rows, as many for every picture, with how many of them are high and wide; and a text where there is one."""
-    sizes = getattr(config, "vision_config", None) or config
-    width = (_number(sizes, "num_channels") or 3) * (_number(sizes, "patch_size") or 16) ** 2
-    made = {
-        "pixel_values": torch.randn(TEXTS, 6, width, generator=draw),
-        "pixel_attention_mask": torch.ones(TEXTS, 6, dtype=torch.long),
-        "spatial_shapes": torch.tensor([[2, 3]] * TEXTS),
-    }
-    if "input_ids" in takes:
-        made["input_ids"] = torch.randint(6, 20, (TEXTS, LONG + 2), generator=draw)
-    return made
-
-
-def _flattened(config: Any, draw: torch.Generator) -> dict[str, Tensor]:
-    """Patches as rows that begin with their place, and the beginning of a text about them."""
-    sizes = getattr(config, "vision_config", None) or config
-    width = 3 * (_number(sizes, "patch_size") or 16) ** 2
-    places = torch.cartesian_prod(torch.arange(1, 3), torch.arange(1, 4)).float().expand(TEXTS, 6, 2)
-    made = torch.cat((places, torch.randn(TEXTS, 6, width, generator=draw)), -1)
-    text = torch.randint(6, 20, (TEXTS, LONG), generator=draw)
-    return {"flattened_patches": made, "attention_mask": torch.ones(TEXTS, 6), "decoder_input_ids": text}
-
-
-def _heard(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
+def _spectra(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
     """Spectra, bins first and frames first, with a mask of frames."""
     bins = _number(config, "num_mel_bins", "input_feat_size", "n_mels", "input_size", "feature_size") or 128
     frames = 2 * (_number(config, "max_source_positions") or 64)
@@ -137,31 +131,14 @@ def _series(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterato
     yield made
 
 
-def _trajectories(config: Any, draw: torch.Generator) -> dict[str, Tensor]:
-    """States, actions and rewards of two short trajectories."""
-    widths = {"states": _number(config, "state_dim") or 1, "actions": _number(config, "act_dim") or 1}
-    made = {n: torch.randn(TEXTS, LONG, w, generator=draw) for n, w in widths.items()}
-    made |= {n: torch.randn(TEXTS, LONG, 1, generator=draw) for n in ("rewards", "returns_to_go")}
-    return made | {"timesteps": torch.arange(LONG).expand(TEXTS, LONG), "attention_mask": torch.ones(TEXTS, LONG)}
-
-
 SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
 SAFE = 6  # ids below are likely special tokens
 PLACES = ("_token_id", "_token_index")
 SAMPLES, FRAMES = 3200, 50
 APART = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
 BLOCK = 1920  # of which a count of samples has to be a multiple, for some
-FAILED = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    StopIteration,
-    ImportError,
-)
+FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError, StopIteration)
+FAILED += (ImportError,)
 
 
 def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
@@ -169,9 +146,13 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
 
     Raises ModelError where it takes nothing that is known, or none of it passes.
     """
+    takes = list(inspect.signature(model.forward).parameters.values())
+    needed = [p.name for p in takes if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names = ", ".join(needed) or ", ".join(p.name for p in takes[:6] if p.kind is not p.VAR_KEYWORD)
+    todo = f"Give an example of its inputs: load(model, inputs={{...}}), of {names}."
     if getattr(model, "config", None) is None:
         known = "It is no model of Hugging Face's, whose configuration says what its forward takes."
-        raise ModelError(f"{name} cannot be tried out.", known, _todo(model))
+        raise ModelError(f"{name} cannot be tried out.", known, todo)
     first: Exception | None = None
     for given in _candidates(model, seed):
         try:
@@ -183,30 +164,17 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
             continue
         return given
     main = _main_input(model)
-    said = f"The model says: {' '.join(str(first).split())[:200]}" if first else f"Its main input is {main!r}."
-    known = (
-        f"No example that is known of {main!r}, the main one, passes. {said}"
-        if first
-        else f"{said} No example is known."
-    )
-    raise ModelError(f"{name} cannot be tried out.", known, _todo(model)) from first
+    known = f"Its main input is {main!r}. No example is known."
+    if first:
+        said = " ".join(str(first).split())[:200]
+        known = f"No example that is known of {main!r}, the main one, passes. The model says: {said}"
+    raise ModelError(f"{name} cannot be tried out.", known, todo) from first
 
 
 def _main_input(model: nn.Module) -> str:
     """The name of the model's main input; the first of several."""
     named: Any = getattr(model, "main_input_name", None) or "input_ids"
     return named if isinstance(named, str) else str(named[0])
-
-
-def _todo(model: nn.Module) -> str:
-    return f"Give an example of its inputs: load(model, inputs={{...}}), of {_taken(model)}."
-
-
-def _taken(model: nn.Module) -> str:
-    """The names of what a module's forward has to be given."""
-    takes = list(inspect.signature(model.forward).parameters.values())
-    needed = [p.name for p in takes if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    return ", ".join(needed) or ", ".join(p.name for p in takes[:6] if p.kind is not p.VAR_KEYWORD)
 
 
 def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
@@ -246,9 +214,7 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
 def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
     sizes = [getattr(of, n, None) for of in (text, config) for n in ("vocab_size", "src_vocab_size", "tgt_vocab_size")]
-    known = [n for n in sizes if isinstance(n, int) and n > 1]
-    known = known or [1000]  # ids that are hashed, or letters
-    top = min(known)
+    top = min([n for n in sizes if isinstance(n, int) and n > 1] or [1000])  # ids that are hashed, or letters
     made = torch.randint(min(SAFE, top - 1), top, (2, length), generator=draw)
     marks = {v for of in (text, config) for n, v in vars(of).items() if n.endswith(PLACES) and isinstance(v, int)}
     for mark in marks:  # which would stand for an image, or for padding
@@ -271,12 +237,7 @@ def _pixels(config: Any, draw: torch.Generator) -> list[Tensor]:
     high, wide = (side, side) if isinstance(side, int) else tuple(side)[-2:]
     bands = getattr(sizes, "num_channels", None) or getattr(sizes, "in_channels", None) or 3
     frames = getattr(sizes, "num_frames", None) or getattr(sizes, "frames_per_clip", None) or 2
-    shapes = [
-        (2, bands, high, wide),
-        (2, frames, bands, high, wide),
-        (2, 1, bands, high, wide),
-        (2, 2, bands, high, wide),
-    ]
+    shapes = [(2, *more, bands, high, wide) for more in ((), (frames,), (1,), (2,))]
     return [torch.randn(shape, generator=draw) for shape in shapes]
 
 
@@ -310,31 +271,19 @@ def _regions(config: Any, draw: torch.Generator) -> list[Tensor]:
     return [torch.randn(2, TARGET, width, generator=draw)]
 
 
-def _places(config: Any, draw: torch.Generator) -> list[Tensor]:
-    return [torch.rand(2, TARGET, getattr(config, "visual_pos_dim", 4), generator=draw)]
-
-
-def _queries(config: Any, draw: torch.Generator) -> list[Tensor]:
-    return [torch.randn(2, TARGET, getattr(config, "hidden_size", 32), generator=draw)]
-
-
-def _labels(config: Any, draw: torch.Generator) -> list[Tensor]:
-    return _ids(config, TARGET, draw)
-
-
 MAKERS: dict[str, Callable[[Any, torch.Generator], list[Tensor]]] = {
     "input_ids": lambda c, d: _ids(c, SOURCE, d),
     "pixel_values": _pixels,
     "pixel_values_videos": _pixels,
     "input_features": _features,
     "input_values": _samples,
-    "decoder_input_ids": _labels,
-    "qformer_input_ids": _labels,
+    "decoder_input_ids": lambda c, d: _ids(c, TARGET, d),
+    "qformer_input_ids": lambda c, d: _ids(c, TARGET, d),
     "bbox": _boxes,
     "visual_feats": _regions,
-    "visual_pos": _places,
+    "visual_pos": lambda c, d: [torch.rand(2, TARGET, getattr(c, "visual_pos_dim", 4), generator=d)],
     "visual_embeds": _regions,
-    "query_embeds": _queries,
-    "inputs_embeds": _queries,
+    "query_embeds": lambda c, d: [torch.randn(2, TARGET, getattr(c, "hidden_size", 32), generator=d)],
+    "inputs_embeds": lambda c, d: [torch.randn(2, TARGET, getattr(c, "hidden_size", 32), generator=d)],
     "task_inputs": lambda c, d: _ids(c, getattr(c, "task_seq_len", TARGET), d),
 }

@@ -8,7 +8,8 @@ off at one word alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from trisect.core.subject import ModelInputs
 from trisect.hf.hooks.calls import Call, tensors_in
 from trisect.hf.locate.affine import (
     DIRECTIONS,
+    TOLERANCE,
     CallLaws,
     MapLaw,
     OutLaw,
@@ -75,19 +77,14 @@ class Deviations(list[_Finding]):
         if bool(finite.all()):
             self.append(_Finding(share.nan_to_num(torch.inf), allowed, sample, order, words))
             return
-        lost = ~finite & ~self._padding(sample).to(finite.device)
+        # at padding there may be no numbers; without lengths to compare, nowhere have to be any
+        padding = torch.full_like(sample.row, not sample.length, dtype=torch.bool)
+        for mask in self.masks if sample.length else ():
+            if mask.shape[1] == sample.length and mask.shape[0] > int(sample.row.max()):
+                padding = padding | ~mask.to(padding.device)[sample.row, sample.position]
+        lost = ~finite & ~padding.to(finite.device)
         share = torch.where(finite, share.nan_to_num(torch.inf), torch.where(lost, torch.inf, 0.0))
         self.append(_Finding(share, allowed, sample, order, words, not bool(lost.any())))
-
-    def _padding(self, sample: Places) -> Tensor:
-        """Which of a sample are padding, where there may be no numbers; without lengths to compare none has to have them."""
-        if not sample.length:
-            return torch.ones_like(sample.row, dtype=torch.bool)
-        found = torch.zeros_like(sample.row, dtype=torch.bool)
-        for mask in self.masks:
-            if mask.shape[1] == sample.length and mask.shape[0] > int(sample.row.max()):
-                found = found | ~mask.to(found.device)[sample.row, sample.position]
-        return found
 
     def fail(self, order: int, words: str) -> None:
         """A law that cannot hold at all."""
@@ -97,33 +94,25 @@ class Deviations(list[_Finding]):
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
         for one in sorted(self, key=lambda f: f.order):
-            if one.off.numel() and not float(one.off.max()) <= one.allowed:
-                worst = int(one.off.argmax())
-                raise _refusal(name, str(addresses[one.order]), one, worst)
-
-
-def _refusal(name: str, layer: str, one: _Finding, worst: int) -> ModelError:
-    off = float(one.off[worst])
-    where = (
-        f", by {off:.1e} of its size at position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
-    )
-    known = f"In this read {one.words}{where if off < torch.inf else ''}; {one.allowed:.0e} would be rounding."
-    known = known if off < torch.inf else f"In this read {one.words}."
-    if not one.finite:
-        place = f"position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
-        known = f"In this read there is NaN or infinity at {place}, which is no padding."
-        todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
-        return ModelError(f"{layer[0].upper()}{layer[1:]} of {name} gives no numbers.", known, todo)
-    todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
-    return ModelError(
-        f"{layer[0].upper()}{layer[1:]} of {name} does not compute what was found on loading.", known, todo
-    )
+            if not one.off.numel() or float(one.off.max()) <= one.allowed:
+                continue
+            worst, layer = int(one.off.argmax()), str(addresses[one.order])
+            off, layer = float(one.off[worst]), f"{layer[0].upper()}{layer[1:]}"
+            place = f"position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
+            if not one.finite:
+                known = f"In this read there is NaN or infinity at {place}, which is no padding."
+                todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
+                raise ModelError(f"{layer} of {name} gives no numbers.", known, todo)
+            by = (
+                f", by {off:.1e} of its size at {place}; {one.allowed:.0e} would be rounding" if off < torch.inf else ""
+            )
+            todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
+            given = f"{layer} of {name} does not compute what was found on loading."
+            raise ModelError(given, f"In this read {one.words}{by}.", todo)
 
 
 AT_ONCE = 2048  # positions whose numbers are copied at once
 WEIGHTS = 1 << 24  # attention weights that are multiplied at once
-# what share of the typical size is rounding, for sums of that precision
-ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
 
 
@@ -152,21 +141,6 @@ class _Mixed(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Entered:
-    """A copy of what enters maps, one for all maps that it enters unchanged."""
-
-    last: tuple[Tensor, int, Tensor] | None = None
-
-    def of(self, x: Tensor) -> Tensor:
-        """The copy of a tensor as it is now."""
-        if x.is_inference():  # its changes are not counted
-            return x.clone()
-        if self.last is None or self.last[0] is not x or self.last[1] != x._version:
-            self.last = x, x._version, x.clone()
-        return self.last[2]
-
-
-@dataclass(eq=False)
 class Checker:
     """Looks at the calls and maps of one forward pass; `laws` are those of its calls, null where a call is not read.
 
@@ -185,7 +159,7 @@ class Checker:
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
     checked: set[tuple[str, int]] = field(default_factory=set)
     forward: dict[tuple[str, int], tuple[int, MapLaw]] = field(default_factory=dict)
-    entered: _Entered = field(default_factory=_Entered)
+    entered: tuple[Tensor, int, Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.deviations = Deviations(self.masks)
@@ -202,14 +176,20 @@ class Checker:
         key = name, self.used.get(name, 0)
         self.used[name] = key[1] + 1
         if key in self.last:  # looked at when attention is called: a model may write over either before
-            x, y = self.entered.of(x), y.clone()
+            # one copy for all maps that the same tensor enters unchanged; in inference mode changes are not counted
+            if x.is_inference():
+                self.entered = x, 0, x.clone()
+            elif self.entered is None or self.entered[0] is not x or self.entered[1] != x._version:
+                self.entered = x, x._version, x.clone()
+            x, y = self.entered[2], y.clone()
         use = _Use(x, y, x) if own is None else _Use(x, y, own.entered(x), own.kind)
         if key in self.waiting:
             self._output(key, use)
         elif key in self.last:
             self.uses[key] = use
-        if key in self.forward:
-            _look_behind(self, *self.forward[key], use)
+        if key in self.forward:  # of the feed-forward block, whatever the shape that it is used in
+            order, law = self.forward[key]
+            self.look(law, use, order, 1, 0)
 
     def left(self, owner: str, out: Any) -> None:
         """A module gave something on."""
@@ -218,18 +198,16 @@ class Checker:
         if y is None or not given:
             return
         made = next((t for t in given if t.shape == y.shape), given[0])
-        flat = [t.reshape(-1, t.shape[-1]) for t in (made, y)]
+        flat, words = [t.reshape(-1, t.shape[-1]) for t in (made, y)], f"{owner} does not give on what {name} makes"
         if flat[0].shape != flat[1].shape:
-            self.deviations.fail(order, f"{owner} does not give on what {name} makes")
+            self.deviations.fail(order, words)
             return
-        words = f"{owner} does not give on what {name} makes"
         for sample in _places(1, len(flat[0])):
             one, other = (t[sample.position.to(t.device)].float() for t in flat)
             size = other.norm(dim=1) + one.norm(dim=1)
             # of several rows, as one long one: no length, by which padding would be looked up
-            self.deviations.note(
-                (one - other).norm(dim=1), size, _rounding(made, y), sample._replace(length=0), order, words
-            )
+            where = sample._replace(length=0)
+            self.deviations.note((one - other).norm(dim=1), size, _rounding(made, y), where, order, words)
 
     def call(self, call: Call) -> None:
         """An attention call was made; what its parts are made of came before it."""
@@ -241,20 +219,15 @@ class Checker:
             return
         for name, part in laws.parts.items():
             self._part(call, name, part)
-        for law in laws.maps.values():
-            self._under(call, law)
+        for law in laws.maps.values():  # with a norm behind them
+            key, rows = (law.name, law.nth), call.q.shape[0]
+            use = self.uses.get(key)
+            if use is not None and key not in self.checked:
+                self.checked.add(key)
+                self.look(law, use, call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
         self._mixed(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
-        self.entered = _Entered()
-
-    def _under(self, call: Call, law: MapLaw) -> None:
-        """A map with a norm behind it."""
-        key, rows = (law.name, law.nth), call.q.shape[0]
-        use = self.uses.get(key)
-        if use is None or key in self.checked:
-            return
-        self.checked.add(key)
-        self.look(law, use, call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
+        self.entered = None
 
     def _part(self, call: Call, name: str, law: PartLaw) -> None:
         t, key = {"q": call.q, "k": call.k, "v": call.v}[name], (law.map.name, law.map.nth)
@@ -271,9 +244,8 @@ class Checker:
                 return
             t, length = t[:, :, self.past :], made
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
-            self.deviations.fail(
-                call.order, f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
-            )
+            words = f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
+            self.deviations.fail(call.order, words)
             return
         if key not in self.checked:
             self.checked.add(key)
@@ -298,17 +270,11 @@ class Checker:
         for sample in _places(rows, length or len(use.y.reshape(-1, use.y.shape[-1]))):
             here = use.sampled(sample, rows, sample.length, time_first)
             kind, x, y = law.images.dtype, here.rounded, here.y
-            made, given = (
-                x.to(kind) @ law.images.to(x.device) + law.shift.to(x.device),
-                y.to(kind) @ law.directions.to(y.device),
-            )
-            size = (
-                y.to(kind).norm(dim=1) + x.to(kind).norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
-            )
-            where = sample if length else sample._replace(length=0)
-            self.deviations.note(
-                (made - given).norm(dim=1) / DIRECTIONS**0.5, size, _rounding(x, y, kind=use.kind), where, order, words
-            )
+            allowed, x, y = _rounding(x, y, kind=use.kind), x.to(kind), y.to(kind)
+            made, given = x @ law.images.to(x.device) + law.shift.to(x.device), y @ law.directions.to(y.device)
+            size = y.norm(dim=1) + x.norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
+            off, where = (made - given).norm(dim=1) / DIRECTIONS**0.5, sample if length else sample._replace(length=0)
+            self.deviations.note(off, size, allowed, where, order, words)
 
     def _mixed(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
@@ -316,7 +282,7 @@ class Checker:
         rows, heads, length, width = call.output.shape
         kind = torch.float64 if call.v.dtype == torch.float64 else torch.float32
         if law is None or law.heads.shape[:2] != (heads, width):
-            draw = _draw(call.order)
+            draw = torch.Generator().manual_seed(call.order)
             looks = torch.randn(heads, width, DIRECTIONS, generator=draw, dtype=kind).to(call.v.device)
         else:
             looks = law.heads.to(call.v.device, kind)
@@ -330,10 +296,8 @@ class Checker:
             given = torch.einsum("bhte,her->btr", output, looks)
             size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
             sample = Places(torch.arange(rows).repeat_interleave(len(part)), part.repeat(rows), length)
-            words = "weights times v are not the output"
-            self.deviations.note(
-                (made - given).norm(dim=2).flatten(), size.flatten(), allowed, sample, call.order, words
-            )
+            off, words = (made - given).norm(dim=2).flatten(), "weights times v are not the output"
+            self.deviations.note(off, size.flatten(), allowed, sample, call.order, words)
             found.append(made)
         if law is not None:
             made = torch.cat(found, 1) if found else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
@@ -354,9 +318,8 @@ class Checker:
             given = x @ law.own.to(x.device)
             made = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(given)
             off = (made - given).norm(dim=1) / DIRECTIONS**0.5
-            self.deviations.note(
-                off, x.norm(dim=1) * law.map.size, max(allowed, _rounding(use.x)), sample, order, words
-            )
+            most = max(allowed, _rounding(use.x))
+            self.deviations.note(off, x.norm(dim=1) * law.map.size, most, sample, order, words)
         self.look(law.map, use, order, rows, length, law.time_first)
         if law.owner:
             self.leaving[law.owner] = order, key[0], use.y.clone()  # it may be changed in place before it leaves
@@ -366,11 +329,6 @@ class Checker:
         for key, one in self.waiting.items():
             self.deviations.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
         self.deviations.judge(name, addresses)
-
-
-def _look_behind(checker: Checker, order: int, law: MapLaw, use: _Use) -> None:
-    """A map of the feed-forward block, whatever the shape that it is used in."""
-    checker.look(law, use, order, 1, 0)
 
 
 def _places(rows: int, length: int) -> Iterator[Places]:
@@ -384,14 +342,10 @@ def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
     return (*(part.map for part in laws.parts.values()), *laws.maps.values())
 
 
-def _draw(order: int) -> torch.Generator:
-    return torch.Generator().manual_seed(order)
-
-
 def _rounding(*given: Tensor, kind: torch.dtype | None = None) -> float:
     """What share is rounding where tensors of these precisions meet, and another precision on the way."""
     kinds = [t.dtype for t in given] + ([] if kind is None else [kind])
-    found = max(ROUNDING.get(own, ROUNDING[torch.float32]) for own in kinds)
+    found = max(TOLERANCE.get(own, TOLERANCE[torch.float32]) for own in kinds)
     coarse = torch.get_float32_matmul_precision() != "highest" and any(t.is_cuda or found == 1e-4 for t in given)
     return max(found, ROUNDED_PRODUCTS) if coarse else found
 
@@ -405,35 +359,24 @@ def checking(
     inputs: ModelInputs,
 ) -> Iterator[Checker]:
     """Look at the laws in one forward pass over those inputs inside; raises ModelError at its end where one does not hold."""
-    checker = Checker(laws, _past(inputs), _masks(inputs))
+    past = max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
+    masks = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
+    checker = Checker(laws, past, tuple(t.bool() for t in masks if t.dim() == 2))
     modules = dict(model.named_modules())
     names = {key[0] for key in checker.wanted}
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
     with contextlib.ExitStack() as stack:
         for one in names & modules.keys():
-            stack.callback(
-                modules[one].register_forward_hook(_meeting(checker, one, modules[one]), with_kwargs=True).remove
-            )
+            hook = functools.partial(_meet, checker, one, quantised(modules[one]))
+            stack.callback(modules[one].register_forward_hook(hook, with_kwargs=True).remove)
         for one in owners & modules.keys():
             hook = lambda _m, _a, out, one=one: checker.left(one, out)  # noqa: E731
             stack.callback(modules[one].register_forward_hook(hook).remove)
         if bare := names - modules.keys():
-            stack.enter_context(
-                following_parameters(model, lambda n, x, y: checker.meet(n, x, y) if n in bare else None)
-            )
+            note = lambda n, x, y: checker.meet(n, x, y) if n in bare else None  # noqa: E731
+            stack.enter_context(following_parameters(model, note))
         yield checker
     checker.judge(name, addresses)
-
-
-def _masks(inputs: ModelInputs) -> tuple[Tensor, ...]:
-    """Which positions are real, of every mask [B T] among the inputs."""
-    given = (t for name, t in inputs.items() if "mask" in name and isinstance(t, Tensor))
-    return tuple(t.bool() for t in given if t.dim() == 2)
-
-
-def _past(inputs: ModelInputs) -> int:
-    """How many positions a cache among the inputs holds."""
-    return max((int(c.get_seq_length()) for c in inputs.values() if isinstance(c, Cache)), default=0)
 
 
 @torch.no_grad()
@@ -449,39 +392,34 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
         for bare, mark in () if own is None else own.bare.items():
             now, known = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
             off = torch.inf if now is None else float((now - known).norm() / known.norm().clamp_min(1e-30))
-            if not off <= ROUNDING[torch.float64]:
+            if not off <= TOLERANCE[torch.float64]:
                 checker.deviations.fail(order, f"{bare} is not what it was on loading")
         for law in maps:
             module = modules.get(law.name)
             if module is None or (law.name, law.nth) in checker.checked:
                 continue
             checker.checked.add((law.name, law.nth))
-            x = torch.randn(1, 4, len(law.images), generator=_draw(order)).to(law.images.device, kind)
-            x, y = _fed(module, x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
+            x = torch.randn(1, 4, len(law.images), generator=torch.Generator().manual_seed(order)).to(
+                law.images.device, kind
+            )
+            x, y = _feed(module, x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
             own = quantised(module)
             use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
             checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)
 
 
-def _fed(module: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
+def _feed(module: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
     """What enters a map that is given some vectors, which hooks of the model's own may change, and what it makes."""
     met: list[tuple[Tensor, Tensor] | None] = []
-    noting = module.register_forward_hook(lambda m, a, k, out: met.append(ends_of(m, a, k, out)), with_kwargs=True)
-    try:
+    with module.register_forward_hook(lambda m, a, k, out: met.append(ends_of(m, a, k, out)), with_kwargs=True):
         module(given)
-    finally:
-        noting.remove()
     assert met[0] is not None
     return met[0]
 
 
-def _meeting(checker: Checker, name: str, module: nn.Module) -> Callable[..., None]:
-    own = quantised(module)
-
-    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        ends = ends_of(module, args, kwargs, out)
-        if ends is not None:
-            checker.meet(name, *ends, own)
-
-    return hook
+def _meet(
+    checker: Checker, name: str, own: Quantised | None, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any
+) -> None:
+    if (ends := ends_of(module, args, kwargs, out)) is not None:
+        checker.meet(name, *ends, own)

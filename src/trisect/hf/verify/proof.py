@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, began, pass_memory
-from trisect.core.subject import Heads, ModelInputs, Parts, Shape, Writer
+from trisect.core.subject import Heads, ModelInputs, Parts, Shape
 from trisect.core.trace import NAMES, Address
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import room, said_of, saying
@@ -26,6 +26,7 @@ from trisect.hf.hooks.calls import (
     copied,
     eagerly,
     evaluating,
+    gradients_of,
     kept,
     opened,
     sparing,
@@ -83,19 +84,32 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     with following(model, calls=Calls(copied)) as follower:
         followed = first_tensor(model(**inputs))
     # a second pass that differs may be the hook's doing or the model's
-    if not _same(own, followed) and not _same(own, first_tensor(model(**inputs))):
-        _refuse_nan(model, own)
+    if not torch.equal(own, followed) and not torch.equal(own, first_tensor(model(**inputs))):
+        if count := int(own.isnan().sum()):  # which is equal to nothing, itself included
+            known = (
+                f"{count:,} of {own.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
+            )
+            todo = "Look at its weights, or read it in a wider precision, such as float64."
+            raise ModelError(f"{type(model).__name__} answers with what are no numbers.", known, todo)
         given = f"{type(model).__name__} answers the same inputs in two ways."
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
     with opened():
         open_own = first_tensor(model(**inputs))
-        plain, error = _eagerly(model, inputs)
+        plain = error = None
+        try:
+            with eager(model):
+                plain = first_tensor(model(**inputs))
+        except RuntimeError as own_error:  # it has no eager attention that runs
+            pass_memory(own_error)
+            error = own_error
     calls, taped = Calls(copied), own
     if plain is not None:
         with record_interface(model, NOTHING, calls=calls):
             taped = first_tensor(model(**inputs))
     elif not follower.calls:
-        raise _no_eager(model, error) from error
+        given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
+        known = f"The model says: {' '.join(str(error).split())[:200]}"
+        raise ModelError(given, known, "Choose a model whose eager attention runs.") from error
     read = [c.module for c in (*calls, *follower.calls)]
     cut = [s for s in follower.unread if s.words == IN_PIECES and not _among(s.module, read)]
     pieces = find_pieces(model, inputs, cut)
@@ -115,37 +129,9 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     beside = silent_layers(model, named) if chosen else []
     unread += [s for s in beside if not _among(s.module, [*named, *(u.module for u in unread)])]
     hook, words = (record_interface, "interface") if by_tape else (partial(record_products, pieces=pieces), "product")
-    shown = plain if by_tape and plain is not None else open_own
-    moved = _change(taped if by_tape else followed, shown)
-    apart = _apart(shown, own)
-    answer = taped if by_tape else followed
-    return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, moved, apart)
-
-
-def _refuse_nan(model: nn.Module, answer: Tensor) -> None:
-    """Raise ModelError for an answer with NaN, which is equal to nothing, itself included."""
-    if count := int(answer.isnan().sum()):
-        known = (
-            f"{count:,} of {answer.numel():,} numbers of its answer are NaN: somewhere in it numbers grow too large."
-        )
-        todo = "Look at its weights, or read it in a wider precision, such as float64."
-        raise ModelError(f"{type(model).__name__} answers with what are no numbers.", known, todo)
-
-
-def _eagerly(model: nn.Module, inputs: ModelInputs) -> tuple[Tensor, None] | tuple[None, RuntimeError]:
-    """The answer with eager attention, which shows its weights; the error where the model has none that runs."""
-    try:
-        with eager(model):
-            return first_tensor(model(**inputs)), None
-    except RuntimeError as error:
-        pass_memory(error)
-        return None, error
-
-
-def _no_eager(model: nn.Module, error: object) -> ModelError:
-    given = f"{type(model).__name__} cannot be computed with eager attention, which shows its weights."
-    known = f"The model says: {' '.join(str(error).split())[:200]}"
-    return ModelError(given, known, "Choose a model whose eager attention runs.")
+    shown, answer = plain if by_tape and plain is not None else open_own, taped if by_tape else followed
+    apart = _change(answer, shown), _apart(shown, own)
+    return Coverage(hook, words, tuple(chosen), tuple(dict.fromkeys(unread)), answer, *apart)
 
 
 def _near(model: nn.Module, answer: Tensor, own: Tensor) -> bool:
@@ -187,7 +173,7 @@ def _running(model: nn.Module) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         for name, module in model.named_modules():
             if should_attend(module):
-                hook = lambda _m, _a, name=name: ran.append(name)  # noqa: E731
+                hook = partial(lambda name, *_given: ran.append(name), name)
                 stack.callback(module.register_forward_pre_hook(hook).remove)
         yield ran
 
@@ -195,10 +181,6 @@ def _running(model: nn.Module) -> Iterator[list[str]]:
 def _among(name: str, others: Sequence[str]) -> bool:
     """Whether that module is one of the others, inside one, or around one."""
     return any(name == o or name.startswith(f"{o}.") or o.startswith(f"{name}.") or not o for o in others)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(torch.equal(a, b))
 
 
 def _apart(a: Tensor, own: Tensor) -> float:
@@ -220,13 +202,6 @@ TODO = "Choose a model with softmax attention over whole sequences, or see `tris
 
 BEHIND = "rows of weights sum to less than 1, and what they are short of does not stand in the softmax, as a sink does"
 OTHER_STEPS = "where gradients are asked for it is computed in other steps than where none are"
-
-
-class Cause(NamedTuple):
-    """Whether a write to q, k and v of one call reaches the answer, and how its weights move with q and k."""
-
-    reached: tuple[bool, bool, bool]
-    response: Response
 
 
 class Law(NamedTuple):
@@ -294,17 +269,12 @@ class Proof:
             row["laws"] = f"rows {law.rows:.0e}{' (sink)' if law.sink else ''}, output {law.mixing:.0e}"
             for name in NAMES:
                 origin = found.projections.origins[name]
-                residual = "" if origin.residual is None else f" ({origin.residual:.0e})"
-                row[name] = origin.how + residual
-            reached = [n for n, yes in zip("qkv", law.cause, strict=True) if yes]
-            row["cause"] = " ".join(reached) or "none"
-            row["verdict"] = f"not verified: {law.failure}" if law.failure else "verified"
-            rows.append(row)
-        empty = dict.fromkeys(("laws", *NAMES, "cause"), "")
-        rows += [
-            {"layer": "", "module": s.module, "hook": "none", **empty, "verdict": f"not verified: {s.words}"}
-            for s in self.unread
-        ]
+                row[name] = origin.how + ("" if origin.residual is None else f" ({origin.residual:.0e})")
+            row["cause"] = " ".join(n for n, yes in zip("qkv", law.cause, strict=True) if yes) or "none"
+            rows.append(row | {"verdict": f"not verified: {law.failure}" if law.failure else "verified"})
+        for one in self.unread:
+            row = {"layer": "", "module": one.module, "hook": "none", **dict.fromkeys(("laws", *NAMES, "cause"), "")}
+            rows.append(row | {"verdict": f"not verified: {one.words}"})
         return tuple(rows)
 
     def call_laws(self) -> tuple[CallLaws | None, ...]:
@@ -331,15 +301,9 @@ class Proof:
 
     def notes(self) -> tuple[str, ...]:
         """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
-        return (*self.several, *self._origins())
-
-    def _origins(self) -> tuple[str, ...]:
-        return tuple(
-            f"{address}, {name}: {found.projections.origins[name].words}"
-            for address, found in zip(self.addresses, self.found, strict=True)
-            for name in NAMES
-            if found.projections.origins[name].how != "rows"
-        )
+        pairs = zip(self.addresses, self.found, strict=True)
+        origins = [(address, name, found.projections.origins[name]) for address, found in pairs for name in NAMES]
+        return (*self.several, *(f"{a}, {name}: {own.words}" for a, name, own in origins if own.how != "rows"))
 
 
 @alone
@@ -354,8 +318,10 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     """
     began(f"Verifying {name} …")
     with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model), unspoilt(model), kept():
-        given = example_inputs(name, model) if inputs is None else {n: _derivable(t) for n, t in inputs.items()}
-        if inputs is not None:
+        if inputs is None:
+            given = example_inputs(name, model)
+        else:  # beside what was made in inference mode no gradients can be asked for
+            given = {n: t.clone() if isinstance(t, Tensor) and t.is_inference() else t for n, t in inputs.items()}
             try_out(name, model, given)
         try:
             return _prove(name, model, given)
@@ -367,11 +333,6 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
             raise ModelError(f"{name} keeps a tensor that was made in inference mode.", known, todo) from error
 
 
-def _derivable(given: Any) -> Any:
-    """An input beside which gradients can be asked for, as beside those that were made in inference mode they cannot."""
-    return given.clone() if isinstance(given, Tensor) and given.is_inference() else given
-
-
 @torch.no_grad()
 def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
     """Raise ModelError for an example of inputs that a model does not run with, whatever it raises of them."""
@@ -380,38 +341,45 @@ def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
         words = f"The input {empty!r} of {name} is empty: its shape is {shape}."
         raise ModelError(words, "A pass has at least one row and one position.", "Give an example with some.")
     known = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in given.items())
-
-    def refused(error: Exception) -> ModelError:
-        todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
-        return ModelError(f"{name} does not run with the example {known}.", said_of(error, 200), todo)
-
-    with saying(refused), eagerly():
+    words = f"{name} does not run with the example {known}."
+    todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
+    with saying(lambda error: ModelError(words, said_of(error, 200), todo)), eagerly():
         model(**given)
 
 
 def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     seen = read_coverage(model, given)
     if not seen.calls:
-        return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, _unseen(name, model, seen.unread))
+        words = f"{name} has no attention that can be read."
+        known = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
+        if seen.unread:
+            first, more = seen.unread[0], len(seen.unread) - 1
+            others = f", and so for {more} more" if more else ""
+            words, kind = f"{name} cannot be read.", type(model.get_submodule(first.module)).__name__
+            known = f"{kind} {first.module!r}: {first.words}{others}."
+        refusal = ModelError(words, known, TODO)
+        return Proof(name, seen.hook, seen.words, (), (), (), Shape({}), seen.unread, refusal)
     if all(call.k.shape[2] == 1 for call in seen.calls):
         known = "With one key every weight is 1, whatever queries and keys are."
         raise ModelError(f"The example of inputs of {name} has one position.", known, "Give one with several.")
     addresses, orders = find_addresses(name, model, seen.calls, given, seen.hook)
     causes = find_causes(model, given, seen.hook, seen.calls)
-    laws = tuple(
-        check_law(call, cause.reached, _has_sink(model, call))._replace(scaled=cause.response.scaled)
-        for call, cause in zip(seen.calls, causes, strict=True)
-    )
-    short = ["" if cause.response.sink or not law.sink else BEHIND for law, cause in zip(laws, causes, strict=True)]
-    faults = [law.fault or cause.response.fault or why for law, cause, why in zip(laws, causes, short, strict=True)]
-    sinks = [law.sink and cause.response.sink for law, cause in zip(laws, causes, strict=True)]
-    laws = tuple(law._replace(fault=f, sink=sink) for law, f, sink in zip(laws, faults, sinks, strict=True))
+    checked: list[Law] = []
+    for call, (reached, response) in zip(seen.calls, causes, strict=True):
+        module = model.get_submodule(call.module)
+        sizes = [p.numel() for p in module.parameters(recurse=False)]
+        sizes += [m.out_features for m in module.children() if isinstance(m, nn.Linear)]
+        # sinks have one number per head, or a map that makes one
+        law = check_law(call, reached, call.q.shape[1] in sizes)
+        fault = law.fault or response.fault or (BEHIND if law.sink and not response.sink else "")
+        checked.append(law._replace(scaled=response.scaled, fault=fault, sink=law.sink and response.sink))
     found = find_weights(model, given, seen.hook, addresses)
     elsewhere = displaced(model, given, seen.hook, addresses)
     orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(found, orders, strict=True))]
-    laws = tuple(law._replace(order=order) for order, law in zip(orders, laws, strict=True))
+    laws = tuple(law._replace(order=order) for order, law in zip(orders, checked, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
-    heads = {a: _heads(c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid}
+    valid = [(a, c) for a, c, f in zip(addresses, seen.calls, found, strict=True) if f.valid]
+    heads = {address: Heads(call.q.shape[1], call.v.shape[1]) for address, call in valid}
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
     refusal = cached_otherwise(name, model, given, seen.calls, seen.answer, allowed)
@@ -440,7 +408,9 @@ def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) ->
     return Law(rows, mixing, below and rows > allowed, cause, allowed, ahead, fault=call.fault, terms=call.terms)
 
 
-def find_causes(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Cause, ...]:
+def find_causes(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
+) -> list[tuple[tuple[bool, bool, bool], Response]]:
     """For each call whether a write to its q, k and v reaches the answer, and how its weights move with q and k.
 
     All are written to at once, each by an amount of its own that is zero; the derivative of the answer by that amount
@@ -449,36 +419,26 @@ def find_causes(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Se
     """
     written: dict[int, tuple[Tensor, ...]] = {}
 
-    def nudge(order: int) -> Writer:
-        def write(parts: Parts) -> Parts:
-            written[order] = tuple(torch.zeros_like(t).requires_grad_() for t in parts)
-            return Parts(*(t + amount for t, amount in zip(parts, written[order], strict=True)))
+    def nudge(order: int, parts: Parts) -> Parts:
+        written[order] = tuple(torch.zeros_like(t).requires_grad_() for t in parts)
+        return Parts(*(t + amount for t, amount in zip(parts, written[order], strict=True)))
 
-        return write
-
-    orders = range(len(calls))
+    orders, unreached = range(len(calls)), (False, False, False)
+    edits = Edits(write={n: partial(nudge, n) for n in orders})
     try:
-        with torch.enable_grad(), hook(model, Edits(write={n: nudge(n) for n in orders}), calls=Calls(copied)) as made:
+        with torch.enable_grad(), hook(model, edits, calls=Calls(copied)) as made:
             answer = first_tensor(model(**inputs))
     except ModelError as error:  # a hook that cannot write here
-        return (Cause((False, False, False), Response(False, f"nothing can be written to it ({error.known})")),) * len(
-            calls
-        )
+        return [(unreached, Response(False, f"nothing can be written to it ({error.known})"))] * len(calls)
     if len(made) != len(calls) or len(written) != len(calls):
-        return (Cause((False, False, False), Response(False, OTHER_STEPS)),) * len(calls)
-    draw = torch.Generator().manual_seed(0)
-    mixed = (answer * torch.randn(answer.shape, generator=draw).to(answer)).sum()
-    flat = [amount for n in orders for amount in written[n]]
-    found = mixed.requires_grad
-    grads = torch.autograd.grad(mixed, flat, retain_graph=True, allow_unused=True) if found else (None,) * len(flat)
+        return [(unreached, Response(False, OTHER_STEPS))] * len(calls)
+    grads = gradients_of(answer, [amount for n in orders for amount in written[n]])
 
     def reaches(order: int, part: int) -> bool:
         grad = grads[3 * order + part]
         return (grad is not None and bool(grad.any())) or _opposed(model, inputs, hook, order, part, answer.detach())
 
-    return tuple(
-        Cause((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(made[n], *written[n][:2])) for n in orders
-    )
+    return [((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(made[n], *written[n][:2])) for n in orders]
 
 
 @torch.no_grad()
@@ -501,32 +461,6 @@ def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, 
     if not torch.equal(answer(True, False), clean):
         return True
     return NAMES[part] != "v" and not torch.equal(answer(True, True), answer(False, True))
-
-
-def _heads(call: Call) -> Heads:
-    return Heads(call.q.shape[1], call.v.shape[1])
-
-
-def _has_sink(model: nn.Module, call: Call) -> bool:
-    """Whether the attention module has a parameter with one number per head, as sinks have, or a map that makes one."""
-    module, heads = model.get_submodule(call.module), call.q.shape[1]
-    maps = [child for child in module.children() if isinstance(child, nn.Linear)]
-    return any(p.numel() == heads for p in module.parameters(recurse=False)) or any(
-        m.out_features == heads for m in maps
-    )
-
-
-def _unseen(name: str, model: nn.Module, unread: Sequence[UnreadAttention]) -> ModelError:
-    if not unread:
-        known = f"A forward pass of {type(model).__name__} makes no softmax of a product of queries and keys."
-        return ModelError(f"{name} has no attention that can be read.", known, TODO)
-    return ModelError(f"{name} cannot be read.", _listed(model, unread), TODO)
-
-
-def _listed(model: nn.Module, unread: Sequence[UnreadAttention]) -> str:
-    first = unread[0]
-    more = f", and so for {len(unread) - 1} more" if len(unread) > 1 else ""
-    return f"{type(model.get_submodule(first.module)).__name__} {first.module!r}: {first.words}{more}."
 
 
 def _refused(

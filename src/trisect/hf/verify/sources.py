@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,21 +17,24 @@ from torch.autograd.graph import Node
 from trisect.core.errors import ModelError, pass_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Address
-from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments
+from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments, gradients_of
 
 SELF, CROSS, MERGED = "self", "cross", "merged"
 PARTS = ("queries", "keys", "values")
 
 
-class CallSource(NamedTuple):
-    """Where a call stands: the nth use of its module in the pass, and whose positions its keys are.
+class Met(NamedTuple):
+    """One attention call as far as its stack follows from it: the nth use of its module, and whose positions its keys are.
 
-    `order` says which of its parts is displaced along the sequence; empty where none is, or where no gradient says so.
+    It `asks` from and `sees` so many positions. `order` says which of its parts is displaced along the sequence; empty where
+    none is, or where no gradient says so.
     """
 
     module: str
     nth: int
     kind: str
+    asks: int
+    sees: int
     order: str = ""
 
 
@@ -44,7 +47,8 @@ class EnteredFloats:
         self.leaves: list[Tensor] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.uses: dict[str, int] = {}
-        self.put: list[_Slot] = []
+        # places in lists and dictionaries of the model's own, what stood there, and what stands there now
+        self.put: list[tuple[dict[Any, Any] | list[Any], Any, Any, Any]] = []
 
     def enter(self, name: str, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments] | None:
         """A module that attends, or one around it, begins; the outermost that is given floats is cut off."""
@@ -89,16 +93,9 @@ class EnteredFloats:
         self.put.clear()
 
 
-class _Slot(NamedTuple):
-    """A place in a list or dictionary, what stood there, and what stands there now, made of leaves' copies."""
-
-    held: dict[Any, Any] | list[Any]
-    place: Any
-    own: Any
-    copy: Any
-
-
-def _mapped(given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[_Slot]) -> Any:
+def _mapped(
+    given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[tuple[Any, Any, Any, Any]]
+) -> Any:
     """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one.
 
     Lists and dictionaries stay the model's own, since a layer may leave in them what a later one takes out. `made` is
@@ -120,16 +117,18 @@ def _mapped(given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]
             copy = _mapped(own, made, leaves, put)
             if copy is not own:
                 given[place] = copy
-                put.append(_Slot(given, place, own, copy))
+                put.append((given, place, own, copy))
     return given
 
 
-def find_sources(
-    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
-) -> tuple[CallSource, ...]:
+def find_sources(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> tuple[Met, ...]:
     """Whose positions the keys of every call are, in order; what no gradient says is decided by lengths."""
-    around = _around([call.module for call in calls])
-    cut, found = EnteredFloats(), list[CallSource]()
+    # the modules that attend, and those around one of them alone
+    modules = [call.module for call in calls]
+    own = set(modules)
+    names = {name[:i] for name in own for i, letter in enumerate(name) if letter == "."} | own
+    around = [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in own) == 1]
+    cut, found = EnteredFloats(), list[Met]()
     try:
         with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
             model(**inputs)
@@ -137,20 +136,13 @@ def find_sources(
         pass_memory(error)
         found = []
     if len(found) != len(calls):
-        return tuple(CallSource(call.module, 0, _by_length(call)) for call in calls)
+        return tuple(Met(call.module, 0, _by_length(call), call.q.shape[2], call.k.shape[2]) for call in calls)
     return tuple(found)
-
-
-def _around(modules: Sequence[str]) -> list[str]:
-    """The modules that attend, and those around one of them alone."""
-    own = set(modules)
-    names = {name[:i] for name in own for i, letter in enumerate(name) if letter == "."} | own
-    return [n for n in names if n and sum(m == n or m.startswith(f"{n}.") for m in own) == 1]
 
 
 @contextlib.contextmanager
 def _watching(
-    model: nn.Module, names: Sequence[str], cut: EnteredFloats, calls: Sequence[Call], found: list[CallSource]
+    model: nn.Module, names: Sequence[str], cut: EnteredFloats, calls: Sequence[Call], found: list[Met]
 ) -> Iterator[None]:
     def leave(name: str) -> None:
         found.extend(_source(call, cut) for call in calls[len(found) :])
@@ -167,9 +159,9 @@ def _watching(
         found.extend(_source(call, cut) for call in calls[len(found) :])
 
 
-def _source(call: Call, cut: EnteredFloats) -> CallSource:
-    kind = _kind(call, cut)
-    return CallSource(call.module, cut.uses.get(call.module, 0), kind, _displaced_parts(call, kind, cut.leaves))
+def _source(call: Call, cut: EnteredFloats) -> Met:
+    kind, lengths = _kind(call, cut), (call.q.shape[2], call.k.shape[2])
+    return Met(call.module, cut.uses.get(call.module, 0), kind, *lengths, _displaced_parts(call, kind, cut.leaves))
 
 
 def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
@@ -198,13 +190,9 @@ def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
 
 def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
     """What of the leaves the first row of a part [B H T E] is made of: all their numbers but for the last axis, one after another."""
-    mixed = torch.randn(t[0].shape, generator=torch.Generator().manual_seed(0)).to(t)
-    made = torch.autograd.grad((t[0] * mixed).sum(), leaves, retain_graph=True, allow_unused=True)
-    empty = (leaf.new_zeros(leaf.shape) for leaf in leaves)
-    found = [
-        (zero if grad is None else grad).ne(0).any(-1).flatten().cpu() for zero, grad in zip(empty, made, strict=True)
-    ]
-    return torch.cat(found)
+    pairs = zip(leaves, gradients_of(t[0], leaves), strict=True)
+    found = (torch.zeros_like(leaf) if grad is None else grad for leaf, grad in pairs)
+    return torch.cat([grad.ne(0).any(-1).flatten().cpu() for grad in found])
 
 
 def _kind(call: Call, cut: EnteredFloats) -> str:
@@ -217,38 +205,18 @@ def _kind(call: Call, cut: EnteredFloats) -> str:
     pooled = any(
         _reached(cut.given[a], [cut.given[b]]) or _reached(cut.given[b], [cut.given[a]]) for a in asks for b in gives
     )
-    return SELF if pooled or (_in_step(call) and cut.words(asks) == cut.words(gives)) else CROSS
-
-
-def _in_step(call: Call) -> bool:
-    """Whether no position sees a later one: then one sequence made in two ways may be read, as by norms of their own."""
+    # where no position sees a later one, one sequence made in two ways may be read, as by norms of their own
     weights, length = call.weights, call.q.shape[2]
-    return weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
+    causal = weights is not None and 1 < length == call.k.shape[2] and not bool(weights.triu(1).any())
+    return SELF if pooled or (causal and cut.words(asks) == cut.words(gives)) else CROSS
 
 
 def _reached(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
-    if not t.requires_grad or not leaves:
-        return set()
-    draw = torch.Generator().manual_seed(0)
-    mixed = (t * torch.randn(t.shape, generator=draw).to(t)).sum()
-    found = torch.autograd.grad(mixed, leaves, retain_graph=True, allow_unused=True)
-    return {i for i, grad in enumerate(found) if grad is not None and bool(grad.any())}
+    return {i for i, grad in enumerate(gradients_of(t, leaves)) if grad is not None and bool(grad.any())}
 
 
 def _by_length(call: Call) -> str:
     return SELF if call.q.shape[2] == call.k.shape[2] else CROSS
-
-
-@torch.no_grad()
-def flows(model: nn.Module, inputs: ModelInputs, hook: CallHook, source: int, later: Call) -> bool:
-    """Whether what one call gives reaches a later one: whether its queries change when the values of the first do."""
-
-    def write(parts: Parts) -> Parts:
-        return Parts(parts.q, parts.k, -2 * parts.v)
-
-    with hook(model, Edits(write={source: write})) as calls:
-        model(**inputs)
-    return not torch.equal(calls[later.order].q, later.q)
 
 
 PLACE = 1  # the first may be a special token's
@@ -266,12 +234,10 @@ def reordered(
     trace's positions are not those of the tokens beside them.
     """
     ids = inputs.get("input_ids")
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+    changed = _with_another_token(ids)
+    if changed is None or not isinstance(ids, Tensor):
         return None
     row = ids.shape[0] - 1
-    others = ids[row][ids[row] != ids[row, PLACE]]
-    if not len(others):
-        return None
 
     def called(tokens: Int[Tensor, " T"]) -> Sequence[Call]:
         given = ids.clone()
@@ -280,15 +246,15 @@ def reordered(
             model(**{**inputs, "input_ids": given})
         return list(made)
 
-    changed = ids[row].clone()
-    changed[PLACE] = others[-1]
     try:
-        moved = _moved(calls, called(changed), ids)
+        moved = _moved(calls, called(changed[row]), ids)
         if moved is None:
             return None
+        words = f"{name} does not read its tokens where they are given."
+        todo = "Give the part of it that attends, with tokens in the order in which that takes them."
         if not moved[row, PLACE]:
             known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
-            return _refusal(name, known)
+            return ModelError(words, known, todo)
         one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
         base = called(one) if swaps else []
         still: list[int] = []
@@ -297,14 +263,15 @@ def reordered(
             places = one.ne(other).nonzero().flatten().tolist()
             places = [p for p in places if moved is None or not moved[row, p]]
             # two tokens may be alike to the model; then neither says anything where it stands
-            still += [p for p in places if _moved(base, called(_with(one, p, other)), ids) is not None]
+            alone = {p: one.index_copy(0, torch.tensor([p], device=one.device), other[p : p + 1]) for p in places}
+            still += [p for p, tokens in alone.items() if _moved(base, called(tokens), ids) is not None]
     except Exception as error:
         pass_memory(error)
         return None  # tokens may stand for images, of which there are as many
     if not still:
         return None
     known = f"Two tokens of row {row} change places, and what attention is given at position {still[0]}, "
-    return _refusal(name, known + "the place of one of them, counted from 0, stays as it was.")
+    return ModelError(words, known + "the place of one of them, counted from 0, stays as it was.", todo)
 
 
 @torch.no_grad()
@@ -327,15 +294,17 @@ def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: 
         return met
 
     found: dict[int, str] = {}
-    for tokens, fed in _fed_by_tokens(addresses):
-        ids = inputs.get(tokens)
-        if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+    # which parts of which calls are of the positions of which tokens
+    stacks = list(enumerate(address.stack for address in addresses))
+    crossing = [n for n, stack in stacks if stack.endswith(CROSS)]
+    first: dict[int, Sequence[str]] = {n: PARTS for n, stack in stacks if stack == stacks[0][1]}
+    second: dict[int, Sequence[str]] = {n: PARTS for n, stack in stacks if stack.endswith("dec")}
+    first, second = first | dict.fromkeys(crossing, PARTS[1:]), second | dict.fromkeys(crossing, PARTS[:1])
+    for tokens, fed in (("input_ids", first), ("decoder_input_ids", second)):
+        changed = _with_another_token(inputs.get(tokens))
+        if changed is None:
             continue
-        row, others = ids.shape[0] - 1, ids[-1][ids[-1] != ids[-1, PLACE]]
-        if not len(others):
-            continue
-        changed = ids.clone()
-        changed[row, PLACE] = others[-1]
+        row = len(changed) - 1
         try:
             before, after = run(inputs), run({**inputs, tokens: changed})
         except Exception as error:
@@ -345,7 +314,7 @@ def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: 
             return found
         for n, names in fed.items():
             for name, was, now in zip(PARTS, before[n], after[n], strict=True):
-                if name not in names or was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(ids.shape):
+                if name not in names or was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(changed.shape):
                     continue
                 moved = was.ne(now).any(3).any(1)
                 if bool(moved.any()) and not moved[row, PLACE]:
@@ -354,19 +323,15 @@ def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: 
     return found
 
 
-def _fed_by_tokens(addresses: Sequence[Address]) -> Iterator[tuple[str, dict[int, tuple[str, ...]]]]:
-    """The names of token inputs, and which parts of which calls are of their positions."""
-    stacks = list(enumerate(a.stack for a in addresses))
-    crossing = [n for n, stack in stacks if stack.endswith(CROSS)]
-    own = {n: PARTS for n, stack in stacks if stack == stacks[0][1]}
-    yield "input_ids", own | dict.fromkeys(crossing, PARTS[1:])
-    yield "decoder_input_ids", {n: PARTS for n, s in stacks if s.endswith("dec")} | dict.fromkeys(crossing, PARTS[:1])
-
-
-def _with(tokens: Int[Tensor, " T"], place: int, others: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
-    found = tokens.clone()
-    found[place] = others[place]
-    return found
+def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
+    """Token ids with another token of the last row in one place of it; null where there are none, or no other."""
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
+        return None
+    others, changed = ids[-1][ids[-1] != ids[-1, PLACE]], ids.clone()
+    if not len(others):
+        return None
+    changed[-1, PLACE] = others[-1]
+    return changed
 
 
 def _moved(calls: Sequence[Call], others: Sequence[Call], ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"] | None:
@@ -414,37 +379,20 @@ def _first(moved: Bool[Tensor, "B T"]) -> str:
     return f"position {place} of row {row}"
 
 
-def _refusal(name: str, known: str) -> ModelError:
-    given = f"{name} does not read its tokens where they are given."
-    todo = "Give the part of it that attends, with tokens in the order in which that takes them."
-    return ModelError(given, known, todo)
-
-
 # words of a module's name that say whose tower it is in; the first that is met counts
-WORDS = {
-    **dict.fromkeys(("qformer",), "qformer"),
-    **dict.fromkeys(("resampler", "perceiver", "abstractor"), "resampler"),
-    **dict.fromkeys(("memory",), "memory"),
-    **dict.fromkeys(("prompt",), "prompt"),
-    **dict.fromkeys(("mask",), "mask"),
-    **dict.fromkeys(("vision", "visual", "visn", "image", "img", "pixel"), "vision"),
-    **dict.fromkeys(("video",), "video"),
-    **dict.fromkeys(("audio", "speech", "acoustic"), "audio"),
-    **dict.fromkeys(("text", "language", "lang", "llm"), "text"),
+TOWERS = {
+    "qformer": ("qformer",),
+    "resampler": ("resampler", "perceiver", "abstractor"),
+    "memory": ("memory",),
+    "prompt": ("prompt",),
+    "mask": ("mask",),
+    "vision": ("vision", "visual", "visn", "image", "img", "pixel"),
+    "video": ("video",),
+    "audio": ("audio", "speech", "acoustic"),
+    "text": ("text", "language", "lang", "llm"),
 }
 PLAIN = {"attention", "attn", "self", "att", "layer", "layers", "block", "blocks", "module", "model", "transformer"}
 PLAIN |= {"encoder", "decoder", "cross", "crossattention", "base", "inner", "multihead", "mha", "h", "tower"}
-ROLES = ("enc", "dec", "cross", "plain", "pre")
-
-
-class Met(NamedTuple):
-    """One attention call, as far as its stack follows from it."""
-
-    module: str
-    nth: int
-    kind: str
-    asks: int
-    sees: int
 
 
 def words_of(path: str) -> list[str]:
@@ -454,8 +402,8 @@ def words_of(path: str) -> list[str]:
 
 def tower_of(path: str) -> str:
     """The tower that a name says; empty where it says none."""
-    said = [WORDS[w] for w in words_of(path) if w in WORDS]
-    return min(said, key=list(dict.fromkeys(WORDS.values())).index) if said else ""
+    words = set(words_of(path))
+    return next((tower for tower, names in TOWERS.items() if words & set(names)), "")
 
 
 def container(module: str) -> str:
@@ -536,11 +484,14 @@ def _split(
     if numbers is not None:
         return [(use, stack, n) for use, n in zip(uses, numbers, strict=True)]
     length = {(met[i].module, met[i].nth): met[i].asks for i in own}
-    for groups in (_grouped(uses, _leaf), _grouped(uses, lambda u: container(u[0]))):
+    for key in (lambda u: ".".join(part for part in u[0].split(".") if not part.isdigit()), lambda u: container(u[0])):
+        groups: dict[str, list[Use]] = {}
+        for use in uses:
+            groups.setdefault(key(use), []).append(use)
         counted = {key: layer_numbers([m for m, _ in group]) for key, group in groups.items()}
         places = {container(group[0][0]) for group in groups.values()}
         apart = len(places) == 1 or len({length[group[0]] for group in groups.values()}) > 1
-        apart = apart or not _one_by_one(uses, groups)
+        apart = apart or list(uses) != [use for group in groups.values() for use in group]
         if len(groups) > 1 and apart and all(n is not None for n in counted.values()):
             names = _names(stack, list(groups), taken)
             return [
@@ -551,28 +502,12 @@ def _split(
     return [(use, stack, n) for n, use in enumerate(uses, 1)]
 
 
-def _one_by_one(uses: Sequence[Use], groups: Mapping[str, Sequence[Use]]) -> bool:
-    """Whether each group ends before the next begins, as the stages of one stack do."""
-    return list(uses) == [use for group in groups.values() for use in group]
-
-
-def _grouped(uses: Sequence[Use], key: object) -> dict[str, list[Use]]:
-    assert callable(key)
-    groups: dict[str, list[Use]] = {}
-    for use in uses:
-        groups.setdefault(str(key(use)), []).append(use)
-    return groups
-
-
-def _leaf(use: Use) -> str:
-    return ".".join(part for part in use[0].split(".") if not part.isdigit())
-
-
 def _names(stack: str, keys: Sequence[str], taken: set[str]) -> list[str]:
     """A name for each part of a stack: one without a word of its own keeps the stack's, else the first."""
     common = set.intersection(*(set(words_of(key)) for key in keys))
     own = {key: [w for w in dict.fromkeys(words_of(key)) if w not in common] for key in keys}
-    said = {key: "_".join(w for w in words if w not in PLAIN) or _role(words) for key, words in own.items()}
+    parts = {key: next((w[:3] for w in ("encoder", "decoder") if w in words), "") for key, words in own.items()}
+    said = {key: "_".join(w for w in words if w not in PLAIN) or parts[key] for key, words in own.items()}
     first = next((key for key, name in said.items() if not name), keys[0])
     names = []
     for number, key in enumerate(keys, 1):
@@ -583,10 +518,6 @@ def _names(stack: str, keys: Sequence[str], taken: set[str]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
-
-
-def _role(words: Sequence[str]) -> str:
-    return next((role for word, role in (("encoder", "enc"), ("decoder", "dec")) if word in words), "")
 
 
 def layer_numbers(modules: Sequence[str]) -> list[int] | None:
@@ -608,15 +539,14 @@ def find_addresses(
 ) -> tuple[tuple[Address, ...], tuple[str, ...]]:
     """The address of every call of one forward pass, in order, and what is wrong with the order of its keys and values, if anything is.
 
-    Whose positions a call's keys are says whether it is cross-attention (see `hf.sources`), its module's name which tower
-    and layer it is in (see `hf.stacks`). A tower of text that all others flow into is the main one, without a name.
+    Whose positions a call's keys are says whether it is cross-attention, its module's name which tower and layer it is in.
+    A tower of text that all others flow into is the main one, without a name.
     """
-    found = find_sources(model, inputs, hook, calls)
-    met = [Met(s.module, s.nth, s.kind, c.q.shape[2], c.k.shape[2]) for s, c in zip(found, calls, strict=True)]
+    met = find_sources(model, inputs, hook, calls)
     towers = _main(met, [_tower(one, inputs) for one in met], model, calls, inputs, hook)
     made = tuple(Address(stack, layer) for stack, layer in number_layers(met, name_stacks(met, towers)))
     assert len(set(made)) == len(made), f"{name}: two calls with one address"
-    return made, tuple(s.order for s in found)
+    return made, tuple(one.order for one in met)
 
 
 def _tower(met: Met, inputs: ModelInputs) -> str:
@@ -644,20 +574,26 @@ def _main(
     names = list(dict.fromkeys(towers))
     if len(names) == 1:
         return [""] * len(towers)
-    if "" in names and "text" in names and _unfed([m for m, tower in zip(met, towers, strict=True) if not tower]):
+    # nameless layers that read another sequence, and none among them that make one
+    nameless = [m for m, tower in zip(met, towers, strict=True) if not tower]
+    crossing = {container(m.module) for m in nameless if m.kind != SELF}
+    if "text" in names and crossing and all(container(m.module) in crossing for m in nameless):
         return ["" if tower == "text" else tower for tower in towers]  # the encoder of a decoder without a name
     if "" in names or "text" not in names:
         return towers
+
+    @torch.no_grad()
+    def flows(source: int, later: Call) -> bool:
+        """Whether the queries of a later call change when the values of one do."""
+        write = lambda parts: Parts(parts.q, parts.k, -2 * parts.v)  # noqa: E731
+        with hook(model, Edits(write={source: write})) as changed:
+            model(**inputs)
+        return not torch.equal(changed[later.order].q, later.q)
+
     last = max(i for i, tower in enumerate(towers) if tower == "text")
     for other in names:
         source = max((i for i, tower in enumerate(towers) if tower == other and i < last), default=None)
         later = [c for i, c in enumerate(calls) if towers[i] == "text" and source is not None and i > source]
-        if other != "text" and (source is None or not flows(model, inputs, hook, source, later[0])):
+        if other != "text" and (source is None or not flows(source, later[0])):
             return towers
     return ["" if tower == "text" else tower for tower in towers]
-
-
-def _unfed(met: Sequence[Met]) -> bool:
-    """Whether some of those calls read another sequence, and no layers among them make one."""
-    crossing = {container(m.module) for m in met if m.kind != SELF}
-    return bool(crossing) and all(container(m.module) in crossing for m in met)
