@@ -17,7 +17,7 @@ from trisect.lm.edited import Edited, parameters_of
 from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.edits.base import check_trainable
 from trisect.lm.feed import training_piece
-from trisect.lm.fleet import forward, initial, layout, size, views
+from trisect.lm.fleet import count_parameters, forward, initial, layout, views
 from trisect.lm.train import Trainer
 from trisect.text.corpus import steps as text_steps
 
@@ -262,7 +262,7 @@ def test_what_is_tied_stays_equal_to_the_bit_and_starts_as_its_first_component(o
 
 
 def test_counts_of_parameters_by_hand():
-    whole, square = size(BASE.model, WORDS), WIDE * WIDE + WIDE
+    whole, square = count_parameters(BASE.model, WORDS), WIDE * WIDE + WIDE
     each = {
         "tie q+k@1": square,
         "tie q+k+v@all": 4 * square,

@@ -16,7 +16,7 @@ from trisect.core.edits import Edit
 from trisect.core.site import Site
 from trisect.core.spec import Model
 from trisect.lm.edits.base import TrainingEdit, check_trainable
-from trisect.lm.fleet import Place, find_runs, layout, mark, size, spans, views
+from trisect.lm.fleet import Place, count_parameters, find_runs, layout, mark, spans, views
 
 SLICES = 64  # more stretches than this are written by index
 
@@ -156,7 +156,7 @@ class Edited:
 
 def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
     """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
-    whole = size(model, vocabulary)
+    whole = count_parameters(model, vocabulary)
     if edit is None:
         return whole
     member = FreshMember(0, model, layout(model, vocabulary), torch.zeros(whole))

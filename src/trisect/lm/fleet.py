@@ -158,7 +158,7 @@ def layout(model: Model, vocabulary: int) -> dict[str, Place]:
     return places
 
 
-def size(model: Model, vocabulary: int) -> int:
+def count_parameters(model: Model, vocabulary: int) -> int:
     """Number of parameters of one member."""
     return max(place.stop for place in layout(model, vocabulary).values())
 
@@ -180,7 +180,7 @@ def initial(model: Model, vocabulary: int, seed: int) -> Float[Tensor, " P"]:
     U(±1/sqrt(in)), as `nn.TransformerEncoderLayer` draws them; biases 0, layer norms 1 and 0.
     """
     places = layout(model, vocabulary)
-    flat = torch.zeros(size(model, vocabulary))
+    flat = torch.zeros(count_parameters(model, vocabulary))
     draw = generator("initial", seed)
     for name, place in places.items():
         if name.endswith("bias"):
@@ -260,11 +260,6 @@ def causal(length: int, dtype: torch.dtype, device: torch.device | str) -> Float
     return torch.full((length, length), -math.inf, dtype=dtype, device=device).triu(1)
 
 
-def self_only(length: int, dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "T T"]:
-    """Additive mask that lets each position attend to itself alone."""
-    return torch.full((length, length), -math.inf, dtype=dtype, device=device).fill_diagonal_(0.0)
-
-
 class Dropout:
     """Dropout masks of one training step, shared by all members: a function of a generator and of the order of calls.
 
@@ -303,7 +298,7 @@ def linear(x: Float[Tensor, "X N I"], w: Float[Tensor, "F O I"], b: Float[Tensor
     return torch.bmm(x.expand(w.shape[0], -1, -1), w.transpose(1, 2)).to(x.dtype).add_(b[:, None])
 
 
-def norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F D"]) -> Float[Tensor, "G N D"]:
+def _norm(x: Float[Tensor, "X N D"], w: Float[Tensor, "F D"], b: Float[Tensor, "F D"]) -> Float[Tensor, "G N D"]:
     """Layer normalisation with each member's own scale and shift."""
     if w.shape[0] == 1:
         return F.layer_norm(x, (x.shape[-1],), w.squeeze(0), b.squeeze(0))
@@ -350,13 +345,13 @@ def finish(
     if seen is not None:
         seen["o", n], seen["attn", n] = mixed, out
     y = (x + through(out)).flatten(1, 2)
-    y = norm(y, p[f"layers.{n}.norm1.weight"], p[f"layers.{n}.norm1.bias"])
+    y = _norm(y, p[f"layers.{n}.norm1.weight"], p[f"layers.{n}.norm1.bias"])
     inner = torch.relu(linear(y, p[f"layers.{n}.up.weight"], p[f"layers.{n}.up.bias"]))
     inner = through(inner.view(*shape[:3], -1)).flatten(1, 2)
     out = linear(inner, p[f"layers.{n}.down.weight"], p[f"layers.{n}.down.bias"]).view(shape)
     if seen is not None:
         seen["ffn", n] = out
-    z = norm((y.view(shape) + through(out)).flatten(1, 2), p[f"layers.{n}.norm2.weight"], p[f"layers.{n}.norm2.bias"])
+    z = _norm((y.view(shape) + through(out)).flatten(1, 2), p[f"layers.{n}.norm2.weight"], p[f"layers.{n}.norm2.bias"])
     return z.view(shape)
 
 

@@ -50,7 +50,7 @@ def token_scores(
     loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
     with torch.no_grad():
         most = BLOCK[h.device.type]
-        for members, rows in blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
+        for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
             own = slice(None) if w.shape[0] == 1 else members
             z, part = _room(h[members, rows], w.shape[1], work), h[members, rows]
             if w.shape[0] == 1:
@@ -81,7 +81,7 @@ def loss_and_gradients(
     scaled = h / count
     db.zero_()
     with torch.no_grad():
-        for members, rows in blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
+        for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
             z = _room(h[members, rows], w.shape[1], work)
             torch.bmm(h[members, rows], w[members].transpose(1, 2), out=z)
             loss[members, rows], correct[members, rows] = scores_in_place(z, b[members], y[rows], db[members], True)
@@ -100,7 +100,7 @@ def scores_in_place(
     """
     loss, correct = b.new_empty(z.shape[:2]), torch.empty(z.shape[:2], dtype=torch.bool, device=z.device)
     most, wide = FEW[z.device.type], None
-    for members, rows in blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
+    for members, rows in _blocks(z.shape[0], z.shape[1], z.shape[2], most, most):
         few = z[members, rows]
         if z.dtype != b.dtype:
             wide = b.new_empty(few.numel()) if wide is None else wide  # the first block is the largest
@@ -141,7 +141,7 @@ def _room(h: Float[Tensor, "F N D"], vocabulary: int, work: Float[Tensor, " S"] 
     return (h.new_empty(count) if work is None else work[:count]).view(h.shape[0], h.shape[1], vocabulary)
 
 
-def blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
+def _blocks(members: int, rows: int, vocabulary: int, most: int, tall: int) -> Iterator[tuple[slice, slice]]:
     """Member and row slices whose logits fit a block; rows are only cut when one member alone does not fit `tall`."""
     together = max(1, most // (rows * vocabulary))
     # even heights: a thin last block costs as much as a full one
@@ -184,7 +184,7 @@ class NarrowDecoder:
                 thin = self._room("w", (size, *w.shape[1:]), w).copy_(w[own])
                 p = self._room("p", (size, count, vocabulary), h)
                 low = h[own].to(self.dtype)
-                for _, rows in blocks(1, count, vocabulary, TALL[kind], TALL[kind]):
+                for _, rows in _blocks(1, count, vocabulary, TALL[kind], TALL[kind]):
                     # each product is narrow; softmax and its sums are taken in the precision of h
                     z = torch.bmm(low[:, rows], thin.transpose(1, 2), out=p[:, rows] if size == 1 else None)
                     loss[own, rows], correct[own, rows] = scores_in_place(z, b[own], y[rows], db[own], False)

@@ -6,6 +6,7 @@ are the members of a fleet whose other weights are shared, and their losses are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,7 +30,6 @@ from trisect.lm.fleet import (
     generator,
     linear,
     project,
-    self_only,
     weights_of,
 )
 from trisect.lm.loss import make_decoder, slices, token_scores, variant_scores
@@ -195,7 +195,8 @@ def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[P
     with torch.no_grad():
         for piece in pieces:
             shape = piece.inputs.shape
-            mask = self_only(shape[1], final["embed.weight"].dtype, piece.inputs.device)
+            mask = torch.full_like(causal(shape[1], final["embed.weight"].dtype, piece.inputs.device), -math.inf)
+            mask.fill_diagonal_(0.0)
             hidden = forward(final, piece.inputs, model, mask=mask).hidden
             counted = piece.counted(hidden.flatten(1, 2))
             scores = token_scores(counted, final["decoder.weight"], final["decoder.bias"], piece.gold)

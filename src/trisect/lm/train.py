@@ -143,7 +143,7 @@ def evaluate(
     return found
 
 
-class Descent:
+class _Descent:
     """The optimiser over a fleet's flat parameters; every one of its rules is elementwise, so members never mix."""
 
     def __init__(self, flat: Float[Tensor, "F P"], training: Training) -> None:
@@ -274,7 +274,7 @@ class Trainer:
             for n, v in self.parameters.items()
             if not n.startswith(("embed.", "decoder."))
         }
-        self.descent = Descent(self.flat, self.training)
+        self.descent = _Descent(self.flat, self.training)
         edits = {i: check_trainable(r.edit) for i, r in enumerate(runs) if r.edit is not None}
         self.edited = Edited(edits, self.model, self.places, self.flat)
         fleet, kinds = Trained(self.model, corpus, self.seed, device, dtype), dict.fromkeys(map(type, edits.values()))

@@ -91,7 +91,7 @@ def check_settings(placeholder: str, workers: int | None, columns: Sequence[str]
 
 
 @lru_cache(maxsize=1)
-def open_pipeline(name: str) -> Language:
+def _open_pipeline(name: str) -> Language:
     """The pipeline, loaded once by each process; raises CorpusError where it cannot be."""
     try:
         import spacy
@@ -109,8 +109,8 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> Pipeli
     None is pos and dep, and tag and ent where the pipeline sets them.
     """
     wanted, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
-    open_pipeline.cache_clear()  # its files may be others by now
-    nlp = open_pipeline(name)
+    _open_pipeline.cache_clear()  # its files may be others by now
+    nlp = _open_pipeline(name)
     metas = [nlp.get_pipe_meta(pipe) for pipe in nlp.pipe_names]
     sets = {what for meta in metas for what in meta.assigns}
     able = {
@@ -269,7 +269,7 @@ def _label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]
         "dep": lambda token: token.dep_,
         "ent": lambda token: token.ent_type_ or OUTSIDE,
     }
-    nlp = open_pipeline(pipeline)
+    nlp = _open_pipeline(pipeline)
     numbers: dict[str, dict[str, int]] = {column: {} for column in columns}
     ids: dict[str, list[int]] = {column: [] for column in columns}
     docs = (Doc(nlp.vocab, words=list(words)) for words in texts)

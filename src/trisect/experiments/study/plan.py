@@ -26,7 +26,7 @@ from trisect.experiments.study.settings import DesignSource, PlanSettings
 from trisect.experiments.study.tasks import Task, is_done
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import clock
-from trisect.lm.fleet import size
+from trisect.lm.fleet import count_parameters
 from trisect.text.corpus import Corpus, check_windows, sample_steps, steps
 from trisect.text.sources import absolute_place, load_text
 from trisect.text.worlds import world_of
@@ -86,7 +86,7 @@ def disk_bytes(runs: list[Run], vocabulary: int) -> int:
     """Bytes that stay: every run's final weights, and the baselines' in-projections of every epoch."""
     total = 0
     for run in runs:
-        total += 4 * size(run.model, vocabulary)
+        total += 4 * count_parameters(run.model, vocabulary)
         if run.edit is None:
             total += 4 * (run.training.epochs + 1) * run.model.layers * 3 * run.model.width * (run.model.width + 1)
     return total
@@ -101,7 +101,7 @@ def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
     positions = t.columns * t.window
     layer = 14 * m.width + 3 * m.feedforward + 3 * m.heads * t.window
     step = 4 * positions * (m.layers * layer + 3 * vocabulary)
-    return BASE + members * (5 * 4 * size(m, vocabulary) + step)
+    return BASE + members * (5 * 4 * count_parameters(m, vocabulary) + step)
 
 
 # of one GPU in float32, fitted to the estimate of bench/estimate.py for an H100; no device has measured them
@@ -337,7 +337,7 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         experiments,
         corpus,
         runs,
-        size(experiments[0].model, words),
+        count_parameters(experiments[0].model, words),
         sum(trained.values()),
         sum(evaluations),
         disk_bytes(list(runs), words),
