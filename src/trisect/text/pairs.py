@@ -411,20 +411,20 @@ BothSides = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[Sequence[int], 
 
 class TranslatedText(NamedTuple):
     """A sentence as cross-attention reads it: where each role stands in the source, what the target has for each place,
-    and the role that the target's word is of, by its place in the target."""
+    the role that the target's word is of, by its place in the target, and at which of these it is to be filled.
+    """
 
     source: tuple[str, ...]
     target: tuple[str, ...]
     places: Mapping[str, int]
     words: Mapping[int, str]
     asked: Mapping[int, str]
+    at: int = 0
 
-
-class BegunTranslation(NamedTuple):
-    """A text with the place in its target that is to be filled."""
-
-    text: TranslatedText
-    at: int
+    @property
+    def role(self) -> str:
+        """The role that is to be filled."""
+        return self.asked[self.at]
 
 
 def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, ...]:
@@ -439,13 +439,11 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     known, usable = (_single(ids, drawn, side) for side in (0, 1))
     texts = [read_roles(one, usable) for one in drawn if known.issuperset(one.pair.source)]
     draw = np.random.default_rng([seed, 13])
-    by_shape: dict[tuple[int, int], list[BegunTranslation]] = {}
+    by_shape: dict[tuple[int, int], list[TranslatedText]] = {}
     for text in texts:
         for at in (at for at in text.asked if usable.issuperset(text.target[:at])):
-            by_shape.setdefault((len(text.source), at), []).append(BegunTranslation(text, at))
-    shapes = [
-        of for (_, at), of in sorted(by_shape.items()) if at and len({step.text.asked[step.at] for step in of}) > 1
-    ]
+            by_shape.setdefault((len(text.source), at), []).append(text._replace(at=at))
+    shapes = [of for (_, at), of in sorted(by_shape.items()) if at and len({step.role for step in of}) > 1]
     if not shapes:
         few = f"{len(usable)} of its target's words are one token each; an answer is one token."
         todo = "Give a model that 'trisect translate-train' trained on the embedded bitext, or pairs of your own with --pairs."
@@ -453,9 +451,9 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     found: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
     for base, donor in _candidates(shapes, draw, count * TRANSLATION_TRIES):
         answers = predicted_words(base, donor)
-        first, second = ((" ".join(step.text.source), " ".join(step.text.target[: step.at])) for step in (base, donor))
+        first, second = ((" ".join(step.source), " ".join(step.target[: step.at])) for step in (base, donor))
         if answers is not None and (first, second) not in found:
-            place, kind = f"pair {len(found) + 1} of translation", base.text.asked[base.at]
+            place, kind = f"pair {len(found) + 1} of translation", base.role
             spaced = {name: f" {word}" for name, word in answers.items()}
             found[first, second] = TextPair(first, second, spaced, place, kind)
             if len(found) == count:
@@ -466,8 +464,8 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
 
 
 def _candidates(
-    shapes: Sequence[Sequence[BegunTranslation]], draw: np.random.Generator, count: int
-) -> Iterator[tuple[BegunTranslation, BegunTranslation]]:
+    shapes: Sequence[Sequence[TranslatedText]], draw: np.random.Generator, count: int
+) -> Iterator[tuple[TranslatedText, TranslatedText]]:
     """Two steps of one shape that ask different roles, where the donor has the base's role at another place."""
     sizes = np.array([len(of) for of in shapes])
     for begin in range(0, count, AT_ONCE):
@@ -476,10 +474,10 @@ def _candidates(
         ones, others = (draw.integers(sizes[which]) for _ in range(2))
         for shape, one, other in zip(which.tolist(), ones.tolist(), others.tolist(), strict=True):
             base, donor = shapes[shape][one], shapes[shape][other]
-            role = base.text.asked[base.at]
-            if role != donor.text.asked[donor.at] and donor.text.places.get(role, -1) not in (
+            role = base.role
+            if role != donor.role and donor.places.get(role, -1) not in (
                 -1,
-                base.text.places[role],
+                base.places[role],
             ):
                 yield base, donor
 
@@ -496,15 +494,15 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedTex
     return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, asked)
 
 
-def predicted_words(base: BegunTranslation, donor: BegunTranslation) -> Mapping[str, str] | None:
+def predicted_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, str] | None:
     """The answer for each way in which q, k and v can come from the donor; None unless the base's and those of q, k and v differ.
 
     Those of two components from the donor are left out unless they, too, differ from each other and from the donor's.
     """
     found = {}
     for name, q, k, v in _combinations(base, donor):
-        place = k.text.places.get(q.text.asked[q.at])
-        word = None if place is None else v.text.words.get(place)
+        place = k.places.get(q.role)
+        word = None if place is None else v.words.get(place)
         if word is not None:
             found[name] = word
     if not _differ(found, FROM_DONOR) or found["base"] == found.get("donor"):
