@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trisect.core.errors import ModelError
 from trisect.core.spec import Model
 from trisect.core.subject import Parts, Subject
 from trisect.core.trace import Address
@@ -123,13 +122,3 @@ def test_windows_tokens_and_unknown_words():
     assert "cut into windows" in batch.notes[0]
     assert isinstance(subject, Subject)
     assert subject.shape.words() == "The model has layers 1, 2 with 4 heads."
-
-
-def test_a_text_of_unknown_words_alone_is_refused_where_there_is_no_unknown_word():
-    model = Model(width=16, layers=1, heads=2, feedforward=8)
-    flat = initial(model, 2, 1)[None]
-    subject = OwnModel("own", model, views(flat, layout(model, 2)), ("a", "b"), 4)
-    with pytest.raises(ModelError) as error:
-        list(subject.batches(["a b", "c d"]))
-    assert error.value.given == "Text 2 is 'c d'."
-    assert error.value.known == "2 of its 2 words are not among the 2 that own knows: 'c', 'd'."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
 WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
 
-# what is read of a window -> what is said of it; the gradient goes to a fixed place
+# tensors of a window -> the outputs; the gradient goes to a fixed place
 RecordedPass = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
@@ -45,8 +45,8 @@ class CudaGraph:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(draw)
         with torch.cuda.graph(graph):
-            said = work()
-        return graph.replay, said
+            outputs = work()
+        return graph.replay, outputs
 
 
 class Replay:
@@ -59,18 +59,18 @@ class Replay:
     def __init__(
         self,
         work: RecordedPass,
-        given: Sequence[Tensor],
+        inputs: Sequence[Tensor],
         draw: torch.Generator,
         gradient: Tensor,
         changing: Sequence[Objective],
         recorder: Recorder,
     ) -> None:
-        self.given = [one.clone() for one in given]
+        self.inputs = [tensor.clone() for tensor in inputs]
         self.changing = changing
         self.usable, self.reason = False, ""
         before = self._state()
         try:
-            self._replay, self._said = recorder.record(lambda: work(self.given), draw)
+            self._replay, self._outputs = recorder.record(lambda: work(self.inputs), draw)
         except RuntimeError as error:
             self.reason = f"it could not be recorded ({str(error).splitlines()[0]})"
             self._restore(before)
@@ -78,7 +78,7 @@ class Replay:
         seed = draw.initial_seed()
         self._restore(before)
         draw.manual_seed(seed)
-        work(self.given)
+        work(self.inputs)
         eager = [gradient.clone(), *self._numbers()]
         self._restore(before)
         gradient.zero_()
@@ -90,22 +90,22 @@ class Replay:
         self.usable = difference < TOLERANCE
         self.reason = "" if self.usable else f"a replayed gradient differs from an eager one by {difference:.1e}"
 
-    def fits(self, given: Sequence[Tensor]) -> bool:
+    def fits(self, inputs: Sequence[Tensor]) -> bool:
         """Whether this window has the recorded shape."""
-        return self.usable and all(one.shape == own.shape for one, own in zip(given, self.given, strict=True))
+        return self.usable and all(new.shape == old.shape for new, old in zip(inputs, self.inputs, strict=True))
 
-    def __call__(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run the recorded pass on another window; what it says is overwritten by the next call."""
-        torch.ops.aten._foreach_copy_(self.given, list(given))
+    def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run the recorded pass on another window; its outputs are overwritten by the next call."""
+        torch.ops.aten._foreach_copy_(self.inputs, list(inputs))
         self._replay()
-        return self._said
+        return self._outputs
 
     def _state(self) -> list[dict[str, Tensor]]:
-        return [{name: value.clone() for name, value in one.state().items()} for one in self.changing]
+        return [{name: value.clone() for name, value in objective.state().items()} for objective in self.changing]
 
     def _restore(self, before: Sequence[Mapping[str, Tensor]]) -> None:
-        for one, state in zip(self.changing, before, strict=True):
-            one.restore(state)
+        for objective, state in zip(self.changing, before, strict=True):
+            objective.restore(state)
 
     def _numbers(self) -> list[Tensor]:
         return [state[name] for state in self._state() for name in sorted(state)]
