@@ -1,6 +1,7 @@
 """What trained a run, to the bit: stated in its record, and never two in one study."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,10 +42,10 @@ def test_what_trains_a_run_names_step_precision_library_setting_and_device(monke
 
 def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
     monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: False)
-    asked: Any = StudyJob("train", (), "", "", {}, (), None, "cpu", "bfloat16")
+    asked: Any = StudyJob("train", (), "", "", tiny.EXPERIMENT, "cpu", "bfloat16")
     nothing: Any = None
     with pytest.raises(SpecError) as error:
-        tasks._train(asked, nothing, [], nothing, nothing, "highest")
+        tasks._train(asked, nothing, nothing, nothing, "highest")
     assert error.value.given == "The precision 'bfloat16' was asked for on the CPU."
     assert choose_device(Machine("cpu", precision="bfloat16", engine="ray")) == "cpu"  # the driver trains nothing
 
@@ -77,15 +78,8 @@ def test_a_study_is_never_trained_by_two_libraries():
     assert OTHER in error.value.known
 
 
-def ledger(**more):
-    body: Any = {
-        "base": {},
-        "experiment": {},
-        "runs": {"a-1-0": {}, "b-1-0": {}},
-        "fleets": [["a-1-0", "b-1-0"]],
-        **more,
-    }
-    return body
+def ledger(step: int = 1) -> Any:
+    return SimpleNamespace(runs=("a-1-0", "b-1-0"), step=step)
 
 
 def test_a_study_of_an_earlier_step_is_evaluated_and_never_trained_further(tmp_path):
@@ -123,9 +117,3 @@ def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
         trained.add(["b-1-0"])
     assert ONEDNN in error.value.known
     assert OTHER in error.value.known
-
-
-def test_runs_that_note_nothing_expect_nothing(tmp_path):
-    folder = Folder(tmp_path)
-    finished(folder, "a-1-0", None)
-    assert TrainedSoFar(folder, ledger()).expected is None
