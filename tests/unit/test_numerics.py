@@ -98,11 +98,17 @@ def finished(folder, run, how):
         "parameters": 1,
         "versions": {},
         "claims_hash": "",
+        "revision": 1,
         "device": "cpu",
+        "precision": "float32",
+        "products": "medium",
+        "numerics": how,
+        "processor": "",
+        "recorded": False,
         "wall_seconds": 1.0,
         "metrics": [],
     }
-    write_json(folder.run(run), record | ({} if how is None else {"numerics": how}))
+    write_json(folder.run(run), record)
 
 
 def test_runs_that_two_machines_trained_in_two_ways_stop_the_study(tmp_path):
