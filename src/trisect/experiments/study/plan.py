@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -214,7 +214,7 @@ class Plan:
             f"disk      {self.disk_bytes / 1e6:,.0f} MB",
         )
 
-    def data(self) -> dict[str, Json]:
+    def data(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""
         stated = plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments)
         return {
