@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import pkgutil
 import re
@@ -25,7 +24,7 @@ from trisect.lab.experiment import Experiment, Result, Utility
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
-DECISIONS, ARCHITECTURE = ROOT / "docs" / "decisions", ROOT / "docs" / "architecture.md"
+DECISIONS = ROOT / "docs" / "decisions"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
 DECISION = re.compile(r"# (\d+)\. (.+)\n\nStatus: (\w+) · Subject: (\w+)\n")
 RESULTS = """## Where results go
@@ -36,35 +35,6 @@ translation go on where they stopped.
 
 | command | results |
 | --- | --- |"""
-BEGIN, END = "<!-- tree: made by tools/docs.py -->", "<!-- /tree -->"
-
-
-def sentence(path: Path) -> str:
-    """The first line of a module's docstring: what it is."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0]
-
-
-def packages(folder: Path = SRC) -> list[Path]:
-    """Every package below a folder, each before those inside it."""
-    inside = sorted(p.parent for p in folder.glob("*/__init__.py"))
-    return [found for package in inside for found in (package, *packages(package))]
-
-
-def row(path: Path, name: str) -> str:
-    """A line of the tree: the name, indented by its depth, and its sentence."""
-    depth = "  " * len(path.relative_to(SRC).parts)
-    return f"{depth}{name:<{24 - len(depth)}} {sentence(path / '__init__.py' if path.is_dir() else path)}"
-
-
-def architecture_page() -> str:
-    """docs/architecture.md with its tree filled in: every package and module with its sentence."""
-    lines = ["src/trisect/"]
-    for package in packages():
-        inside = sorted(p for p in package.glob("*.py") if p.name != "__init__.py")
-        lines += [row(package, f"{package.name}/"), *(row(p, p.name) for p in inside)]
-    tree = "\n".join([*lines, *(row(p, p.name) for p in sorted(SRC.glob("*.py")))])
-    head, rest = ARCHITECTURE.read_text(encoding="utf-8").split(BEGIN)
-    return f"{head}{BEGIN}\n```text\n{tree}\n```\n{END}{rest.split(END)[1]}"
 
 
 def commands(command: click.Command, name: str, parent: click.Context | None = None) -> list[tuple[str, str]]:
@@ -231,7 +201,6 @@ def decisions_page() -> str:
 
 
 PAGES = {
-    ARCHITECTURE: architecture_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
     ROOT / "docs" / "reference" / "tables.md": tables_page,

@@ -191,7 +191,7 @@ REPEATED_NATS = 0.005  # the spread of one baseline trained twice, as seen betwe
 
 
 def collapsed_runs(evidence: Evidence) -> frozenset[str]:
-    """Edited runs whose validation loss never falls LEARNED_NATS below the unigram loss (science A4, collapse)."""
+    """Edited runs whose validation loss never falls LEARNED_NATS below the unigram loss (definitions A4, collapse)."""
     return frozenset(
         run.run
         for key, run in evidence.trained.items()
@@ -203,7 +203,7 @@ def collapsed_runs(evidence: Evidence) -> frozenset[str]:
 
 
 def off_floor(claim: Claim, evidence: Evidence) -> str | None:
-    """Why a claim's measure cannot be read, or null where some site of it moves the loss at full dose (science A8).
+    """Why a claim's measure cannot be read, or null where some site of it moves the loss at full dose (definitions A8).
 
     Full dose is rewinding to α = 0 or mean ablation, train loss, mean over seeds; it has to exceed the margin of 0.02 nats
     and three times the spread of a baseline that is trained twice.

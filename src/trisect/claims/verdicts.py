@@ -163,7 +163,7 @@ def decide(
     everywhere: str | None = None,
     beside: int = 0,
 ) -> list[Decided[T]]:
-    """Every claim of a source, given its parts (section E of the definitions).
+    """Every claim of a source, given its parts (definitions E).
 
     A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
     its data were not collected (or one of several such reasons), is the one that is said: the claim is then not tested.

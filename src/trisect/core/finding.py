@@ -43,7 +43,7 @@ class PairedDifference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What paired units say of several components (science E, r2): `n` of them, `needed` where they leave it open.
+    """What paired units say of several components (definitions E): `n` of them, `needed` where they leave it open.
 
     `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
     above some), alike (all pairs within the margin) or uncertain; `needed` is null where a thousand units would not tell.

@@ -14,7 +14,7 @@ from trisect.core.site import Site
 VARIANTS = ("plain", "control", "bounded", "site")
 METHODS = ("attack", "control", "rewind", "freeze", "tie", "probe", "erase", "ablate", "interchange")
 PAPER_SITES = tuple(Site((c,), (layer,)) for layer in range(1, 6) for c in ("q", "k", "v"))
-# One component, or several, in all layers at once (science A, r2): where the effect is when single layers stand in for each other.
+# One component, or several, in all layers at once (definitions A): where the effect is when single layers stand in for each other.
 ALL_LAYERS = tuple(Site(c, None) for c in (("q",), ("k",), ("v",), ("q", "k"), ("q", "k", "v")))
 PROBES = ("linear", "mlp")
 
@@ -49,7 +49,7 @@ SiteText = Annotated[Site, BeforeValidator(_site), PlainSerializer(str)]  # whic
 
 @record
 class Attack:
-    """Experiment 1 (science A4): every site × label × strength. `epochs` of null means as many as the training has."""
+    """Experiment 1 (definitions A4): every site × label × strength. `epochs` of null means as many as the training has."""
 
     sites: Some[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
@@ -59,7 +59,7 @@ class Attack:
 
 @record
 class Rewind:
-    """Experiments 2a and 2b (science A5, A6): convex rewinding at steps of 1/(points − 1), and every stored epoch.
+    """Experiments 2a and 2b (definitions A5, A6): convex rewinding at steps of 1/(points − 1), and every stored epoch.
 
     `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
     between as many exact evaluations as its own check asks for, and is exact at the crossings; 'exact' evaluates all.
@@ -78,14 +78,14 @@ class Rewind:
 
 @record
 class Freeze:
-    """Experiment 2c (science A7): each site's weights keep their initial values."""
+    """Experiment 2c (definitions A7): each site's weights keep their initial values."""
 
     sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
 
 
 @record
 class Control:
-    """The controls of experiment 1 (science A4): the same attacks with something changed, every site × label × variant.
+    """The controls of experiment 1 (definitions A4): the same attacks with something changed, every site × label × variant.
 
     'control' attacks labels that each word type drew by chance, 'bounded' pushes the adversary's output towards the
     label prior, 'site' lets the attack train nothing but the site's own projection; joined by '+', as in 'bounded+site',
@@ -100,7 +100,7 @@ class Control:
 
 @record
 class Tie:
-    """Three matrices or fewer (science D2): the components of each of `sites` share one matrix from the first step.
+    """Three matrices or fewer (definitions D2): the components of each of `sites` share one matrix from the first step.
 
     At each of `identity` a component is the input itself, cut into heads. `narrow` adds, for every number of
     parameters that this leaves, a model with separate matrices and narrower heads of as nearly as many.
@@ -132,7 +132,7 @@ def input_site(layer: int) -> Site:
 
 @record
 class Probe:
-    """What was really removed (science A4): fresh probes of every baseline and of every attacked run.
+    """What was really removed (definitions A4): fresh probes of every baseline and of every attacked run.
 
     A probe learns a label of the next word from the representation at one site. It is fitted on validation, where whole articles
     are dealt into folds and each is scored by the probes that did not read it; rows are dealt only where no folds of whole
@@ -158,7 +158,7 @@ class Probe:
 
 @record
 class Erase:
-    """Closed-form erasure (science A4): a label removed linearly from a site of each trained baseline (LEACE).
+    """Closed-form erasure (definitions A4): a label removed linearly from a site of each trained baseline (LEACE).
 
     Its control takes out `draws` random subspaces of the same rank. It is fitted as in Probe. `shrinkage` shrinks the covariance
     by which representations are whitened, as concept-erasure does where nobody says otherwise.
@@ -172,14 +172,14 @@ class Erase:
 
 @record
 class Ablate:
-    """Mean ablation: each site's q, k or v of every trained baseline replaced by its mean over train (science A, r2)."""
+    """Mean ablation: each site's q, k or v of every trained baseline replaced by its mean over train (definitions A)."""
 
     sites: Each[SiteText] = (*PAPER_SITES, *ALL_LAYERS)
 
 
 @record
 class Interchange:
-    """Interchange interventions (activation patching, science F1) on each trained baseline of a world with planted roles.
+    """Interchange interventions (activation patching, definitions F1) on each trained baseline of a world with planted roles.
 
     `pairs` documents, each with a donor: another order, another pairing, another question. One of q, k and v of a site
     comes from the donor, and the answer shows for what it is used.

@@ -25,7 +25,7 @@ Later = Field(exclude_if=not_)  # where there are none, neither statements nor i
 
 @record
 class Model:
-    """Shape of the language model (science A2): post-LN encoder layers with a causal mask; widths in floats.
+    """Shape of the language model (definitions A2): post-LN encoder layers with a causal mask; widths in floats.
 
     In the layers that are `idle` the attention block adds nothing, in training and after.
     """
@@ -54,7 +54,7 @@ class Model:
 
 @record
 class Training:
-    """How every run is trained (science A1, A2): windows of `window` rows over `columns` parallel columns.
+    """How every run is trained (definitions A1, A2): windows of `window` rows over `columns` parallel columns.
 
     `warmup` counts steps, `decay` multiplies the rate after each epoch, `clip` bounds each member's gradient norm.
     `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; null is all.

@@ -164,7 +164,7 @@ class Tally:
 
 
 def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "N C"]) -> Mapping[str, Json] | None:
-    """What paired differences over texts (or articles) say of q, k and v (science E, r2), as JSON-ready data; `changes` are each edit's.
+    """What paired differences over texts (or articles) say of q, k and v (definitions E), as JSON-ready data; `changes` are each edit's.
 
     A text's number is its mean over the layers whose heads are edited together, where all of q, k and v are; null without such layers.
     """

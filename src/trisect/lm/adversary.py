@@ -25,7 +25,7 @@ from trisect.lm.fleet import Block, Place, Representations, derive_seed, generat
 from trisect.lm.train import moments, restore_moments
 from trisect.text.corpus import Corpus
 
-DEPTH = 5  # fully connected layers (science A4)
+DEPTH = 5  # fully connected layers (definitions A4)
 SLOPE = 0.01  # of the leaky ReLU
 MOMENTUM, EPSILON = 0.1, 1e-5  # of batch normalisation, PyTorch's defaults
 # 'learn' uses batch statistics and updates the running ones, 'judge' uses them and updates nothing, 'eval' uses the running ones
@@ -77,7 +77,7 @@ def _initial(into: int, width: int, classes: int, draw: torch.Generator) -> tupl
     return places, torch.cat(values)
 
 
-NEAR = 0.05  # total variation distance that control labels stay under (science A4)
+NEAR = 0.05  # total variation distance that control labels stay under (definitions A4)
 ROUNDS = 40  # draws of all types
 REDRAWS = 5_000  # of single types in each round
 
@@ -286,7 +286,7 @@ class Attackers:
     def gradient(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
     ) -> Float[Tensor, "A I N"]:
-        """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (science A4).
+        """Gradient of −λ·CE(A(x), y) with respect to x, attackers held still (definitions A4).
 
         Where the attack is bounded, that of λ·KL(prior ‖ A(x)).
         """

@@ -174,7 +174,7 @@ def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generat
 
 
 def initial(model: Model, vocabulary: int, seed: int) -> Float[Tensor, " P"]:
-    """One member's parameters before training (science A2), in float32.
+    """One member's parameters before training (definitions A2), in float32.
 
     Embedding and decoder U(-0.1, 0.1); in-projection Xavier-uniform over [3D, D] and the other matrices
     U(±1/sqrt(in)), as `nn.TransformerEncoderLayer` draws them; biases 0, layer norms 1 and 0.

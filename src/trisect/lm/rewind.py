@@ -61,13 +61,13 @@ class Variants(NamedTuple):
 
 
 def blend(initial: Mapping[str, Tensor], final: Mapping[str, Tensor], alphas: Sequence[float]) -> Variants:
-    """Convex rewinding (science A5): (1 − α)·θ⁰ + α·θᶠ."""
+    """Convex rewinding (definitions A5): (1 − α)·θ⁰ + α·θᶠ."""
     rising = torch.tensor(alphas, dtype=torch.float64)
     return Variants((initial, final), torch.stack([1 - rising, rising], 1))
 
 
 def stages(epochs: Sequence[Mapping[str, Tensor]]) -> Variants:
-    """Mid-stage rewinding (science A6): the weights of each epoch."""
+    """Mid-stage rewinding (definitions A6): the weights of each epoch."""
     return Variants(epochs, torch.eye(len(epochs), dtype=torch.float64))
 
 
@@ -189,7 +189,7 @@ def parts_of(sites: Iterable[Site], model: Model) -> tuple[str, ...]:
 
 
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:
-    """Loss and accuracy of a trained model whose every position attends to itself alone (science A2, the check)."""
+    """Loss and accuracy of a trained model whose every position attends to itself alone (definitions A2, the check)."""
     rows, tokens = [], []
     right = torch.zeros(1, dtype=torch.float64, device=final["decoder.bias"].device)
     with torch.no_grad():

@@ -310,7 +310,7 @@ class Trainer:
         return [self.step() for _ in range(count)]
 
     def step(self, norms: list[Tensor] | None = None) -> StepResult:
-        """One window: attackers first, then the model against the updated attackers (science A4).
+        """One window: attackers first, then the model against the updated attackers (definitions A4).
 
         Members that diverged are held; where `norms` is given, those of gradients are added to it instead, unseen.
         """

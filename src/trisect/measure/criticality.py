@@ -30,7 +30,7 @@ def criticality(
 
     `alphas` rise from 0 (initial weights) to 1 (final weights); `losses` are in nats; `epsilon` is the share of the
     final loss that counts as a drop, or without `share` a number of its unit, where the final one is 0.
-    Source: Chatterji et al. 2019, as used in the paper's equation 1 with the difference the right way round (science A5).
+    Source: Chatterji et al. 2019, as used in the paper's equation 1 with the difference the right way round (definitions A5).
     """
     if len(alphas) != len(losses) or len(alphas) < 2 or np.any(np.diff(alphas) <= 0):
         raise TrisectError(

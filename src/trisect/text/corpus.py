@@ -418,7 +418,7 @@ def check_windows(corpus: Corpus, window: int) -> None:
 
 
 def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> WindowBatch:
-    """Window number `step` of the split laid out as `columns` columns of n // columns rows (science A1).
+    """Window number `step` of the split laid out as `columns` columns of n // columns rows (definitions A1).
 
     Column b holds the tokens b*rows .. (b+1)*rows - 1, whole documents where the text has such. The last window may be
     shorter.

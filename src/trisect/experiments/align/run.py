@@ -432,7 +432,7 @@ def check(settings: AlignSettings) -> None:
 
 
 def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
-    """Word alignment from cross-attention (science C5).
+    """Word alignment from cross-attention (definitions C5).
 
     The models are one encoder–decoder or several that were trained alike but for their seed. Intervals and the claim resample
     pairs, and models across them. Beside the tables lies the folder `links`, with a file for every model, setting, kind and

@@ -263,7 +263,7 @@ class Counted:
 
 
 def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
-    """Norm-based beside weight-based analysis (science C1 to C4).
+    """Norm-based beside weight-based analysis (definitions C1 to C4).
 
     Texts are gone through twice: once for the frequency of their tokens, without the model, then through the model.
     Memory does not grow with their number, but for the numbers of their articles. `block` says what mixing is of, and whose norm

@@ -283,7 +283,7 @@ def exchange(
     """Put q, k or v of another text of as many tokens in each layer, one at a time; null where no two are as long.
 
     The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
-    queries and keys have nothing to act by, and what still changes came by the values (science F-2).
+    queries and keys have nothing to act by, and what still changes came by the values (definitions F-2).
     """
     found, passes, read = list[Float[np.ndarray, "N L 2 3"]](), edited_passes(subject), list[str]()
     chosen = _alike(subject, list(islice(texts(), LOOKED)), size, np.random.default_rng([seed, 7]))

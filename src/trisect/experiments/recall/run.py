@@ -93,7 +93,7 @@ class RecallWork:
         return RecallFolder(folder).own()
 
     def measure(self, bench: Bench) -> Measured[RecallFacts]:
-        """Train what is not trained yet, and ask every question (science B2 to B4)."""
+        """Train what is not trained yet, and ask every question (definitions B2 to B4)."""
         place, plan = RecallFolder(bench.folder), self._plan(bench.folder)
         write_json(place.plan, plan.data())
         write_json(place.people, asdict(self.people))

@@ -201,7 +201,7 @@ def finding(
 ) -> Finding:
     """Extremes over sites and means of components, after `start`; about the label `noun`, where that is not the label's own name.
 
-    Where it `ranks`, components are compared; how much of a label is there at whole width never does (science A4, r2).
+    Where it `ranks`, components are compared; how much of a label is there at whole width never does (definitions A4).
     Nothing is read of sites where a run collapsed.
     """
     points, alike = rows.readable(every), rows.comparable(every)

@@ -108,7 +108,7 @@ def take(state: Mapping[str, Tensor], cuts: Sequence[ParameterSlice]) -> SliceVa
 
 
 def blend(first: SliceValues, last: SliceValues, alpha: float) -> SliceValues:
-    """Convex rewinding (science A5): (1 − α)·θ⁰ + α·θᶠ, formed in float64; exact at both ends and where θ⁰ = θᶠ."""
+    """Convex rewinding (definitions A5): (1 − α)·θ⁰ + α·θᶠ, formed in float64; exact at both ends and where θ⁰ = θᶠ."""
     if alpha in (0.0, 1.0):
         return last if alpha else first
     pairs = ((a.to(b.device).double(), b.double(), b.dtype) for a, b in zip(first, last, strict=True))

@@ -1,4 +1,4 @@
-"""Attacks: an adversary learns to read a label at a site, and the model learns to prevent it (science A4)."""
+"""Attacks: an adversary learns to read a label at a site, and the model learns to prevent it (definitions A4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _variant(given: str) -> str:
 @record
 class AttackEdit(TrainingEdit):
     """An adversary learns to predict the label column `label` of the next word from the site's representation, and the
-    model learns to prevent it, weighted by `strength` (the lambda of science A4).
+    model learns to prevent it, weighted by `strength` (the lambda of definitions A4).
 
     `variant` is 'plain', or what is changed, joined by '+': 'control' (labels that each word type drew by chance), 'bounded'
     (the adversary's output is pushed towards the label prior), 'site' (the attack trains the site's own projection alone).

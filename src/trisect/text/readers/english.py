@@ -26,7 +26,7 @@ JOINED = re.compile(r" @([-,.])@ ")
 def basic_english(line: str) -> list[str]:
     """Words of a line with their case kept; lower-casing each gives the `basic_english` tokens, one for one.
 
-    ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (science A1).
+    ' . , ( ) ! ? stand alone; " is deleted; ; : and <br /> become a space (definitions A1).
     """
     bare = line.replace('"', "")
     return (_BREAK.sub(" ", bare) if "<" in bare else bare).translate(_APART).split()
