@@ -126,11 +126,11 @@ def test_of_norms_no_more_leaves_the_device_than_numbers_of_tokens(kind):
             for name in SUMS:
                 want, found = (getattr(tally, name).rows for tally in (one, other))
                 np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
-            for a, b in zip(one.cancel.ranks, other.cancel.ranks, strict=True):
+            for a, b in zip(one.cancel, other.cancel, strict=True):
                 want, found = a.estimate(), b.estimate()
                 assert int(a.counts.sum()) == int(b.counts.sum())
                 np.testing.assert_allclose(found.value, want.value, atol=0.02)  # a number at an edge may change bins
-            assert sum(int(b.counts.sum()) for b in other.cancel.ranks) > 100
+            assert sum(int(b.counts.sum()) for b in other.cancel) > 100
 
 
 def test_tallies_over_layers_on_two_devices_are_those_of_one():
@@ -161,7 +161,7 @@ def test_tallies_over_layers_on_two_devices_are_those_of_one():
 
 
 def _pooled(tally: PooledTally) -> list[Ranks]:
-    return [*tally.cancel.ranks, *tally.frequency.values(), *tally.words.values(), *tally.within.values()]
+    return [*tally.cancel, *tally.frequency.values(), *tally.words.values(), *tally.within.values()]
 
 
 @pytest.mark.parametrize("ratio", [1e-1, 1e-3, 1e-5])

@@ -119,7 +119,7 @@ def test_a_run_with_an_edit_keeps_no_epochs(tmp_path, monkeypatch):
     design = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
     trisect.study(design, out=tmp_path / "study", workers=0, quiet=True)
     runs = Folder(tmp_path / "study").read_ledger().runs
-    edited = tmp_path / "study" / "runs" / next(name for name, spec in runs.items() if spec.get("edit") is not None)
+    edited = tmp_path / "study" / "runs" / next(name for name, spec in runs.items() if spec.edit is not None)
     run = load(edited)
     assert isinstance(run, OwnModel)
     with pytest.raises(ModelError) as refused:

@@ -69,7 +69,9 @@ def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(on
     for model in ("plain", "pretrained", "left-out"):
         right = one["answers"].filter((pl.col("model") == model) & (pl.col("split") == "valid"))["correct"].to_list()
         assert values[model].mean == pytest.approx(sum(right) / len(right))
-        assert values[model] == whole.number("accuracy", model).estimate(model)
+        number = whole.number("accuracy", model)
+        assert number is not None
+        assert values[model] == number.estimate(model)
         assert f"{100 * sum(right) / len(right):.1f}\u00a0%" in right_ones.words
     gold = one["answers"].filter((pl.col("model") == "plain") & (pl.col("split") == "train"))["gold"].to_list()
     assert whole.commonest == max(sorted(set(gold)), key=gold.count)

@@ -10,4 +10,4 @@ for experiment in EXPERIMENTS:
 for one in UTILITIES:
     main.add_command(utility(one))
 
-__all__ = ["main", "models", "serve", "study"]
+__all__ = ["main", "study"]
