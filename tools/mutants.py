@@ -49,10 +49,12 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant("lab/folder.py", "if _parts(run) <= there}", "if False}", f"{BOUNDS} -k noted"),
-    Mutant("lab/folder.py", "if _parts(run) <= there}", "}", f"{BOUNDS} -k noted"),
-    Mutant("lab/folder.py", 'ledger.get("step", 1) == 1', "True", f"{BOUNDS} -k 'noted or forged'"),
-    Mutant("experiments/study/ledger.py", "    check_extended(folder, ledger)\n", "    pass\n", f"{BOUNDS} -k contradict"),
+    Mutant("core/study_data.py", "need(trained == sorted(self.runs),", "need(True,", f"{BOUNDS} -k forged"),
+    Mutant("core/study_data.py", "not differ, f\"Its", "True, f\"Its", f"{BOUNDS} -k forged"),
+    Mutant(
+        "experiments/study/ledger.py", "if other := [*other, *differences(old.experiment, here)]:", "if other := other:",
+        "tests/contract/test_study.py",
+    ),
     Mutant(FETCH, '"trust_remote_code": options.remote_code', '"trust_remote_code": True', SURVIVORS),
     Mutant(FETCH, "use_safetensors=None if options.pickle else True", "use_safetensors=None", SURVIVORS),
     Mutant(FETCH, "    check_finite(name, model)\n", "", "tests/unit/test_lies.py"),
@@ -68,11 +70,9 @@ MUTANTS = (
     Mutant("core/errors.py", RAISED, f"{RAISED} and False", "tests/unit/test_door.py -k kind"),
     Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py -k controls"),
     Mutant("experiments/recall/settings.py", "le=MODEL[\"layers\"]", "le=10**12", "tests/unit/test_bounds.py -k upper"),
-    Mutant("lab/folder.py", "if statement.id != run]:", "if False]:", "tests/unit/test_bounds.py -k forged"),
-    Mutant("lab/folder.py", "contradiction(_with_fits(body), read)", '_with_fits(body) and ""', "tests/unit/test_bounds.py -k base_is"),
     Mutant(KEPT, "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
     Mutant(KEPT, "elif mark and digest_file(path) != mark:", "elif False:", f"{WHOLE} -k altered"),
-    Mutant("lab/driver.py", "        RunFolder(out).check_empty(f\"results", "        str(f\"results", WHOLE),
+    Mutant("lab/driver.py", "        folder.check_empty(f\"results", "        str(f\"results", WHOLE),
     Mutant("stats/tested.py", "(m - np.arange(m))", "m", "tests/unit/test_stats.py tests/property/test_stats_laws.py"),
     Mutant("measure/criticality.py", "alphas[outside[-1] + 1]", "alphas[outside[-1]]", REWIND),
     Mutant("measure/intervention.py", "/ self._counts[name]", "/ (1 + self._counts[name])", f"{SURVIVORS} -k mean_is"),
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant("lab/units/run.py", "if (own is not None and own == mark) or _same(files, others):", "if False:", f"{UNITS} -k not_there"),
     Mutant("lab/units/run.py", "if subject.fingerprint in before:", "if False:", f"{UNITS} -k other_files"),
     Mutant("lab/units/run.py", "self.models.kind == MODELS else None", "True else None", f"{UNITS} -k no_sample"),
-    Mutant("claims/models.py", "if values and reasons:", "if False:", f"{UNITS} -k bars"),
+    Mutant("claims/models.py", " if values and reasons else None", " if False else None", f"{UNITS} -k bars"),
     Mutant("claims/models.py", "return self.by_head and not self.slack > 0", "return False", f"{UNITS} -k head_by_head"),
     Mutant(COMPARE, '"value": second - first}', '"value": first - second}', COMPARED),
     Mutant(COMPARE, "moved = other.values - one.values", "moved = one.values - other.values", COMPARED),

@@ -285,7 +285,7 @@ def _path_of(error: StudyError) -> str:
     return re.split(r" (?:is|was|belongs) [a-z ]+\.$", error.given)[0]
 
 
-def list_claims() -> list[dict[str, Any]]:
+def list_claims() -> list[dict[str, object]]:
     """Every claim, part, margin and reason, as fixed before any data."""
     from trisect import claims
     from trisect.report.notebook import Listing

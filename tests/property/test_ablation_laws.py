@@ -138,7 +138,7 @@ def ablate(tmp_path, found=LINES, **named):
 
 
 def test_in_the_last_layer_nothing_is_left_to_hold_and_below_it_holding_matters(tmp_path):
-    free, held = (values(ablate(tmp_path, hold=hold)) for hold in (False, True))
+    free, held = (values(ablate(tmp_path / str(hold), hold=hold)) for hold in (False, True))
     above = [False] * 3 + [True] * 3 + [True]  # layer 1, layer 2, the unedited loss
     np.testing.assert_allclose(held[above], free[above], rtol=0, atol=EXACT)
     assert np.abs(held - free)[:3].min() > 1e-6

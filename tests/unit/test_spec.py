@@ -253,7 +253,7 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
     with pytest.raises(SpecError, match=r"x\.json is not JSON"):
         find_experiments(tmp_path / "x.json")
     (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
-    assert find_experiments(tmp_path / "y.json") == tiny.EXPERIMENT
+    assert find_experiments(tmp_path / "y.json") == (tiny.EXPERIMENT,)
 
 
 def test_the_name_of_an_earlier_version_names_todays():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trisect.claims.evidence import MARGIN, Check, preconditions
 from trisect.claims.models import LEAST, judge_sampled
 from trisect.claims.verdicts import EPSILON, judge
@@ -26,7 +24,7 @@ __all__ = [
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
 
 
-def listing(unit: str | None = None) -> list[dict[str, Any]]:
+def listing(unit: str | None = None) -> list[dict[str, object]]:
     """Every part of every claim as plain data, in the order of the table `claims`: margin, reason, effect, citation.
 
     `effect` is the effect's own fields with its kind.

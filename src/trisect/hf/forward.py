@@ -328,7 +328,7 @@ class SharedPasses:
         return (*(() if self.restarts.works else (WHOLE,)), *filter(None, (self.restarts.apart,)))
 
     @alone
-    def begin(self, batch: Batch, hold: HeldWeights = None) -> Any:
+    def begin(self, batch: Batch, hold: HeldWeights = None) -> ModelOutput:
         """One unedited pass, whose blocks' outputs are kept; returns the model's answer."""
         self._batch, self._hold, self._prefix, self._lowest = batch, hold, None, None
         shares = self.restarts.works and self.proved.proof.hook is record_interface

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair, Writer
+from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair
 from trisect.core.trace import Address, Projections, Reading, Trace
 from trisect.hf.batches import (
     CPU,
@@ -33,7 +33,17 @@ from trisect.hf.batches import (
 from trisect.hf.files.checkpoints import State, check_state, check_writes, mark_of
 from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.files.model_errors import check_finite, not_through
-from trisect.hf.forward import ROWS_TOGETHER, OtherCallsError, ProvedModel, Restarts, SharedPasses, confirm, run_forward
+from trisect.hf.forward import (
+    ROWS_TOGETHER,
+    HeldWeights,
+    OtherCallsError,
+    ProvedModel,
+    Restarts,
+    SharedPasses,
+    Written,
+    confirm,
+    run_forward,
+)
 from trisect.hf.hooks.calls import (
     Call,
     ModelOutput,
@@ -80,8 +90,6 @@ Inputs = ModelInputs
 
 
 Take = Callable[[Seen], object]
-Written = Mapping[Address, Writer] | None
-Held = Mapping[Address, Float[Tensor, "B H T S"]] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,14 +250,14 @@ class Pretrained:
 
     @torch.no_grad()
     def score(
-        self, batch: Batch, write: Written = None, hold: Held = None, clean: RowScores | None = None
+        self, batch: Batch, write: Written = None, hold: HeldWeights = None, clean: RowScores | None = None
     ) -> RowScores:
         """The model's own loss of one batch, row by row; see RowScores for the units."""
         return row_scores(self.predict(batch.inputs, write, hold), batch, self.objective, clean)
 
     @alone
     @torch.no_grad()
-    def predict(self, inputs: Inputs, write: Written = None, hold: Held = None) -> ModelOutput:
+    def predict(self, inputs: Inputs, write: Written = None, hold: HeldWeights = None) -> ModelOutput:
         """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
         calls, made = run_forward(self._proved, inputs, edits_at(self.addresses, write, hold))
         if not write and not hold:
@@ -266,7 +274,7 @@ class Pretrained:
         return str(number) if self.tokenizer is None else str(self.tokenizer.decode([number]))
 
     def outputs(
-        self, batch: Batch, write: Written = None, hold: Held = None, places: Int[Tensor, " B"] | None = None
+        self, batch: Batch, write: Written = None, hold: HeldWeights = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
         return output_at(self.predict(batch.inputs, write, hold), places)

@@ -21,7 +21,7 @@ from trisect.lm.fleet import Place, count_parameters, find_runs, layout, mark, s
 SLICES = 64  # more stretches than this are written by index
 
 
-Held = tuple[int, slice | Tensor, Tensor]  # a member's slot, which of its parameters keep a value, and that
+HeldSlice = tuple[int, slice | Tensor, Tensor]  # a member's slot, which of its parameters keep a value, and that
 Tied = tuple[int, slice, tuple[slice, ...]]  # a slot, the first place of a shared parameter in the row, and its others
 
 
@@ -30,7 +30,7 @@ class FreshMember:
 
     def __init__(self, slot: int, model: Model, places: Mapping[str, Place], row: Float[Tensor, " P"]) -> None:
         self.slot, self.model, self.places, self.row = slot, model, places, row
-        self.held: list[Held] = []
+        self.held: list[HeldSlice] = []
         self.tied: list[Tied] = []
 
     def blank(self) -> Bool[Tensor, " P"]:
@@ -83,7 +83,7 @@ class Edited:
         together: bool | None = None,
     ) -> None:
         self.flat = flat
-        self.held: list[Held] = []
+        self.held: list[HeldSlice] = []
         self.tied: list[Tied] = []
         for slot, edit in edits.items():
             member = FreshMember(slot, model, places, flat[slot])

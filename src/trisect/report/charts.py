@@ -205,7 +205,7 @@ def mean_of(runs: Sequence[Series]) -> Series:
     return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), full, off)
 
 
-def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, Any]:
+def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]], at: str) -> dict[str, object]:
     """A figure's numbers as the page's script reads them: words by kind, series, and which strokes show which.
 
     `views` are the ways of arranging the figure: a name, and for every panel its series and its strokes; each series is there
@@ -732,7 +732,7 @@ def _place(row: MarkFields, channels: Mapping[str, _Channel], passed: set[str]) 
 DRAWN_WIDTH = 328
 
 
-def arrangement(name: str, view: FigureView) -> dict[str, Any]:
+def arrangement(name: str, view: FigureView) -> dict[str, object]:
     """One way to arrange a figure, ready for a template.
 
     Its `panels`, each as `svg` with its words (`alt`), its `width` in pixels, and whether it needs the whole width (`wide`); the

@@ -18,7 +18,7 @@ from trisect.report.sheet import Section, Sheet, Table, present, provenance, qui
 if TYPE_CHECKING:
     from trisect.experiments.erase.settings import EraseFacts
 
-Site = Mapping[str, MeasuredValue]  # its numbers, by their measures
+LabelAtSite = Mapping[str, MeasuredValue]  # its numbers, by their measures
 REFERENCES = (
     "Nora Belrose, David Schneider-Joseph, Shauli Ravfogel, Ryan Cotterell, Edward Raff, Stella Biderman. "
     "LEACE: Perfect linear concept erasure in closed form. NeurIPS 2023.",
@@ -48,19 +48,19 @@ def _rows(measures: pl.DataFrame) -> Measures:
     return Measures.of(measures.filter(pl.col("component").is_not_null()), missing=True)
 
 
-def _by_label(rows: Measures) -> dict[str, list[Site]]:
+def _by_label(rows: Measures) -> dict[str, list[LabelAtSite]]:
     """The sites of each label, in the order of places."""
     labels = sorted(rows.where(at=None).ordered().by("group").items())
     sites = ("stack", "layer", "head", "component")
     return {label: [of.first("measure") for of in own.by(*sites).values()] for label, own in labels}
 
 
-def _number(site: Site, kind: str, facts: EraseFacts) -> MeasuredValue:
+def _number(site: LabelAtSite, kind: str, facts: EraseFacts) -> MeasuredValue:
     """The rise of a site, or the excess of it over random subspaces."""
     return site[f"erase_{kind}_{unit(facts)}"]
 
 
-def _excesses(sites: Iterable[Site], facts: EraseFacts) -> Measures:
+def _excesses(sites: Iterable[LabelAtSite], facts: EraseFacts) -> Measures:
     """The excess over random subspaces of every site that has one."""
     return Measures(tuple(_number(site, "excess", facts) for site in sites)).known
 
@@ -78,7 +78,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tu
     return (unedited, *(_label(label, sites, about.facts) for label, sites in found.items()))
 
 
-def _label(label: str, sites: Sequence[Site], facts: EraseFacts) -> Finding:
+def _label(label: str, sites: Sequence[LabelAtSite], facts: EraseFacts) -> Finding:
     """The rise beyond random subspaces at every place, its places' names being sites."""
     known = _excesses(sites, facts)
     if not known:
@@ -100,7 +100,7 @@ def _label(label: str, sites: Sequence[Site], facts: EraseFacts) -> Finding:
     return Finding("erase_excess", said, unit(facts), values, side, groups=(label,), per=facts.unit, compared=compared)
 
 
-def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[Site]], facts: EraseFacts) -> Section:
+def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Section:
     """The lead, the figures, all findings in words, and how to read them."""
     said = (
         f"LEACE is fitted to {words.count(facts.fitted)} labelled positions of the train split or more, and takes out "
@@ -132,7 +132,7 @@ def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[Site]], fa
     return Section("What is needed", lead, drawn, present(in_words), blocks=quiet(said))
 
 
-def _figures(found: Mapping[str, Sequence[Site]], facts: EraseFacts) -> Iterable[Figure]:
+def _figures(found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:
     """For each label and stack the rise, and beside it what of it is beyond the controls, on one axis."""
     rises = Measures(tuple(_number(site, "rise", facts) for sites in found.values() for site in sites)).known
     for number, ((label, stack), rows) in enumerate(rises.by("group", "stack").items(), start=1):
@@ -160,7 +160,7 @@ def _numbers(rows: Measures, about: About[EraseFacts]) -> Section:
         shown, ends = words.number(row.mean, True, places), words.ends(row, True, places)
         return shown if row.low is None else f"{shown} ({ends})"
 
-    def row(site: Site) -> tuple[str, ...]:
+    def row(site: LabelAtSite) -> tuple[str, ...]:
         at = site["erase_rank"]
         drawn = [one.value for one in randoms.get((at.stack, at.layer, at.head, at.component, at.group), ())]
         spread = Estimate("", None, min(drawn), max(drawn)) if drawn else Estimate("", None)

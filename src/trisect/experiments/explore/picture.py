@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def is_causal(layer: Layer) -> bool:
     return not np.triu(layer.weights.max(axis=0), 1).any()
 
 
-def shares(layer: Layer, keys: Words) -> dict[str, Any]:
+def shares(layer: Layer, keys: Words) -> dict[str, object]:
     """Per head, how the weights and the norms are shared out among KINDS, and how far the two differ.
 
     Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms null without norms. `apart` [H] is the mean over

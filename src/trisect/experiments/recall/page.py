@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from trisect.experiments.recall.settings import RecallFacts
 
 V = TypeVar("V")
-Point = tuple[float, float]
+CurvePoint = tuple[float, float]
 MODELS = {
     "plain": "fine-tuned only",
     "pretrained": "pretrained, then fine-tuned",
@@ -613,12 +613,12 @@ def thin(values: Sequence[V], most: int = 200) -> list[V]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def cumulative(values: Sequence[float]) -> list[Point]:
+def cumulative(values: Sequence[float]) -> list[CurvePoint]:
     """Points (value, share of values up to it) of sorted values, from a share of 0."""
     return [(values[0], 0.0), *thin([(v, (i + 1) / len(values)) for i, v in enumerate(values)])]
 
 
-def roc(scores: Sequence[float], correct: Sequence[bool]) -> list[Point]:
+def roc(scores: Sequence[float], correct: Sequence[bool]) -> list[CurvePoint]:
     """Points (share of wrong answers, share of right answers) that score at least so high, the highest first.
 
     Scores that are equal are taken together. Empty where all are right or all wrong.
@@ -649,7 +649,7 @@ class Path(NamedTuple):
 
     name: str
     look: Mark
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     dash: tuple[int, ...] = ()
     marks: bool = False
     ends: tuple[tuple[float | None, float | None], ...] = ()

@@ -22,7 +22,7 @@ from trisect.text.bitext import Bitext
 SCORED = ("valid", "test")
 SHOWN = 8  # translations that are kept to look at
 SCORING = 0.03  # of the time that a model takes
-Rows = list[Mapping[str, object]]
+TrainingRows = list[Mapping[str, object]]
 ORDER = ("*/config.json", "scores/*")  # what says that a model is finished comes after all else of it
 
 
@@ -172,8 +172,8 @@ def epochs_kept(keep: int | None, epochs: int) -> range:
     return range(keep, epochs, keep) if keep else range(0)
 
 
-def result_rows(seed: int, place: TranslationFolder, todo: str) -> tuple[Rows, Rows]:
-    """Rows of the tables `metrics` and `translations` of one model.
+def result_rows(seed: int, place: TranslationFolder, todo: str) -> tuple[TrainingRows, TrainingRows]:
+    """TrainingRows of the tables `metrics` and `translations` of one model.
 
     They are its loss in training, smoothed, by epoch, and its scores after the last; and pairs that it did not learn from, with
     what it makes of the source.
@@ -182,7 +182,7 @@ def result_rows(seed: int, place: TranslationFolder, todo: str) -> tuple[Rows, R
     scores = read_record(place.scores(seed), todo, ScoresData)
     run = {"run": f"translation/{seed}"}
     smoothed = {**run, "split": "train", "name": "smoothed_loss_nats"}
-    metrics: Rows = [{**smoothed, "epoch": epoch, "value": loss} for epoch, loss in enumerate(losses, start=1)]
+    metrics: TrainingRows = [{**smoothed, "epoch": epoch, "value": loss} for epoch, loss in enumerate(losses, start=1)]
     metrics += [{**run, "epoch": len(losses), **row} for row in scores["scores"]]
     return metrics, [{**run, "pair": i, **row} for i, row in enumerate(scores["translations"], start=1)]
 
