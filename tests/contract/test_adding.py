@@ -228,7 +228,7 @@ def test_a_new_source_with_two_claims_is_one_file_and_its_place_in_the_tuple(cop
     copy.insert(
         "papers/__init__.py",
         first="from trisect.papers import |made, ",
-        second="SOURCES: tuple[Source, ...] = (\n|    made.SOURCE,\n",
+        second="SOURCES = (\n|    made.SOURCE,\n",
     )
     assert copy.changed() == {"papers/made.py", "papers/__init__.py"}
     listed = json.loads(copy.call("claims", "--json").stdout)
