@@ -195,7 +195,10 @@ FORGERIES = {
     "nothing asked": lambda b: b | {"asked": []},
     "a statement that is a number": lambda b: b | {"asked": [5]},
     "a probe that is a number": forged(probe=5),
-    "designs of two studies": lambda b: b | {"asked": [*b["asked"], b["asked"][0] | {"model": {}}]},
+    "designs of two models": lambda b: b | {"asked": [*b["asked"], b["asked"][0] | {"model": {}}]},
+    "designs that rewind in two ways": lambda b: (
+        b | {"asked": [*b["asked"], b["asked"][0] | {"rewind": b["asked"][0]["rewind"] | {"points": 51}}]}
+    ),
     "a step that is a word": lambda b: b | {"step": "x"},
     "a precision of its own": lambda b: b | {"precision": "float7"},
 }
