@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ def join(*places: Path) -> JoinedStudy:
 
 
 def test_two_studies_of_a_seed_each_are_the_study_of_both(tmp_path):
-    one = trisect.study(tiny.EXPERIMENT, seeds=2, out=tmp_path / "one", workers=0, quiet=True)
+    design = replace(tiny.EXPERIMENT, attack=None)
+    one = trisect.study(design, seeds=2, out=tmp_path / "one", workers=0, quiet=True)
     for seed in (2, 1):
-        trisect.study(tiny.EXPERIMENT, seeds=(seed,), out=tmp_path / str(seed), workers=0, quiet=True)
+        trisect.study(design, seeds=(seed,), out=tmp_path / str(seed), workers=0, quiet=True)
     before = contents(tmp_path / "1")
     words = ["study", "--join", str(tmp_path / "2"), str(tmp_path / "1"), "--out", str(tmp_path / "both"), "--quiet"]
     ended = CliRunner().invoke(main, words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -79,8 +80,10 @@ def test_a_readme_by_hand_is_left_alone(result):
 
 
 def test_a_run_removes_the_readme_of_the_run_before_and_editing_one_damages_nothing(tmp_path):
+    design = replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None)
+
     def study():
-        trisect.study(tiny.EXPERIMENT, seeds=1, out=tmp_path / "study", workers=0, quiet=True)
+        trisect.study(design, out=tmp_path / "study", workers=0, quiet=True)
 
     study()
     readme = tmp_path / "study" / "README.md"
