@@ -71,7 +71,7 @@ from pydantic import Field
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.schema import record
-from trisect.lab.experiment import Bench, Experiment, Measured
+from trisect.lab.experiment import RunContext, Experiment, Measured
 from trisect.lab.inputs import ModelSource, TextSource
 
 if TYPE_CHECKING:
@@ -110,15 +110,15 @@ class Entropy(Experiment[EntropySettings, EntropyFacts]):
     facts = EntropyFacts
     out = "entropy-{model}"
 
-    def measure(self, settings: EntropySettings, bench: Bench) -> Measured[EntropyFacts]:
+    def measure(self, settings: EntropySettings, context: RunContext) -> Measured[EntropyFacts]:
         """Mean over real queries of -sum_j a_ij log a_ij, per layer and head."""
         import torch
 
         from trisect.core.tables import frame
 
-        subject, sums, count = bench.subject, {}, 0
+        subject, sums, count = context.subject, {}, 0
         with torch.no_grad():
-            for batch in subject.batches(bench.texts.texts(), 4):
+            for batch in subject.batches(context.texts.texts(), 4):
                 for trace in subject.trace(batch).traces:
                     a, real = trace.weights.double(), trace.query_real.double()
                     spread = -(a * a.clamp_min(1e-30).log()).sum(-1) / math.log(settings.base)
@@ -132,8 +132,8 @@ class Entropy(Experiment[EntropySettings, EntropyFacts]):
             for layer, (total, n) in sums.items()
             for h, v in enumerate(total)
         ]
-        facts = EntropyFacts(subject.name, bench.texts.name, settings.base)
-        return Measured({"measures": frame("measures", rows)}, facts, bench.texts.notes)
+        facts = EntropyFacts(subject.name, context.texts.name, settings.base)
+        return Measured({"measures": frame("measures", rows)}, facts, context.texts.notes)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[EntropyFacts]) -> tuple[Finding, ...]:
         """The mean over heads."""

@@ -18,7 +18,7 @@ from trisect.experiments.patch import run
 from trisect.experiments.profile import run as profile
 from trisect.experiments.similarity.run import _read as read_scores
 from trisect.hf.load import load
-from trisect.lab.experiment import Bench
+from trisect.lab.experiment import RunContext
 from trisect.measure import patching
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -79,7 +79,7 @@ def unread(monkeypatch):
 def test_norms_and_scores_hold_no_whole_reading(unread, tmp_path):
     assert trisect.norms(unread, TEXTS, out=tmp_path / "norms", quiet=True).tables["measures"].height > 0
     read = read_scores(
-        Bench(tmp_path, Machine(), (unread,)), Texts("four", lambda: iter(TEXTS)), 2, {}, lambda *_: None
+        RunContext(tmp_path, Machine(), (unread,)), Texts("four", lambda: iter(TEXTS)), 2, {}, lambda *_: None
     )
     assert [str(address) for address in read] == ["layer 1", "layer 2"]
 

@@ -21,7 +21,7 @@ from trisect.experiments.patch.settings import PatchSettings
 from trisect.hf.forward import run_forward
 from trisect.hf.hooks.calls import Edits
 from trisect.hf.load import Pretrained
-from trisect.lab.experiment import Bench
+from trisect.lab.experiment import RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import every_site, plan_edits
 from trisect.measure.patching import hold_later, put_all, put_at, record
@@ -137,7 +137,7 @@ def inductor():
 
 def induced(**chosen):
     asked = PatchSettings(ModelSource(inductor()), task="induction", count=30, **chosen)
-    return measure(asked, Bench(folder=Path(), machine=Machine(quiet=True), subjects=(inductor(),))).tables
+    return measure(asked, RunContext(folder=Path(), machine=Machine(quiet=True), subjects=(inductor(),))).tables
 
 
 def test_an_induction_head_set_by_hand_gives_each_components_own_answer_always():
@@ -164,7 +164,7 @@ def test_layers_patched_at_once_act_together(path, came):
 def test_all_layers_of_a_text_patched_from_itself_change_nothing_bit_for_bit():
     given = [(text, text) for text in ("w1 w2 w3 w4 w1", "w9 w8 w7 w6")]
     asked = PatchSettings(ModelSource(subject("gpt2")), given=given, per="site", sites=("q+k+v@all", "v@all"))
-    made = measure(asked, Bench(folder=Path(), machine=Machine(quiet=True), subjects=(subject("gpt2"),))).tables
+    made = measure(asked, RunContext(folder=Path(), machine=Machine(quiet=True), subjects=(subject("gpt2"),))).tables
     own = dict(made["pairs"].select("pair", "own_base").iter_rows())
     assert all(own[pair] == answer for pair, answer in made["interchanges"].select("pair", "answer").iter_rows())
     assert made["interchanges"]["logit_difference"].to_list() == [0.0] * 4
@@ -177,8 +177,8 @@ def sites_of(count=40, **chosen):
         {"base": b.text, "donor": d.text, "answers": interchanged.predicted(b, d)} for b, d in interchanged.facts(count)
     ]
     asked = PatchSettings(ModelSource(model), given=pairs, **chosen)
-    bench = Bench(folder=Path(), machine=Machine(quiet=True), subjects=(model,))
-    return asked, bench
+    context = RunContext(folder=Path(), machine=Machine(quiet=True), subjects=(model,))
+    return asked, context
 
 
 def shares_of(tables):
@@ -188,8 +188,8 @@ def shares_of(tables):
 
 @pytest.fixture(scope="module")
 def planted():
-    asked, bench = sites_of(how="both", sites=("q@all", "k@all", "v@all", "q+k@2", "q+v@2", "k+v@2", "q+k+v@2"))
-    return shares_of(measure(asked, bench).tables)
+    asked, context = sites_of(how="both", sites=("q@all", "k@all", "v@all", "q+k@2", "q+v@2", "k+v@2", "q+k+v@2"))
+    return shares_of(measure(asked, context).tables)
 
 
 @pytest.mark.parametrize("how", ["denoise", "noise"])

@@ -25,7 +25,7 @@ from trisect.experiments.norms.run import measure as norms
 from trisect.experiments.norms.settings import NormsSettings
 from trisect.experiments.profile.run import profile_replicates
 from trisect.hf.load import load
-from trisect.lab.experiment import Bench, Replicates
+from trisect.lab.experiment import Replicates, RunContext
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
 from trisect.lab.units.jobs import measure_unit
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
@@ -50,7 +50,7 @@ def compared(two, tmp_path_factory):
 
 def of(subject, place):
     settings = AblateSettings(ModelSource(subject), TextSource(TEXTS))
-    return ablate(settings, Bench(place, Machine(quiet=True), (subject,), open_any(TEXTS)))
+    return ablate(settings, RunContext(place, Machine(quiet=True), (subject,), open_any(TEXTS)))
 
 
 def test_every_difference_is_that_of_the_models_own_numbers_in_the_same_draws(two, compared, tmp_path):
@@ -89,7 +89,7 @@ def test_articles_that_were_resampled_are_called_articles(two, tmp_path):
     assert set(drawn.select("n", "per").iter_rows()) == {(4, "article")}
     of_norms = norms(
         NormsSettings(ModelSource(two[0]), TextSource(texts)),
-        Bench(tmp_path, Machine(quiet=True), (two[0],), texts),
+        RunContext(tmp_path, Machine(quiet=True), (two[0],), texts),
     )
     assert {(one.units, one.unit) for one in of_norms.replicates.values()} == {(4, "article")}
     assert {one.per for one in found.findings if any(v.n is not None for v in one.values)} == {"article"}

@@ -72,11 +72,11 @@ class Stone:
 measured: list[str] = []
 
 
-def measure(settings, bench):
-    stone, texts = bench.subject, bench.given_texts
+def measure(settings, context):
+    stone, texts = context.subject, context.given_texts
     measured.append(stone.name)
     value = float(len(stone.fingerprint) * settings.grams + (0 if texts is None else sum(map(len, texts.texts()))))
-    with bench.progress("weighing") as step:
+    with context.progress("weighing") as step:
         step(1, 2)
     rows = [{"subject": stone.name, "measure": "grams", "value": value, "n": 1}]
     return Measured({"measures": frame("measures", rows)}, WeighFacts(stone.name, settings.grams), ("A stone.",))
@@ -102,8 +102,8 @@ class Weigh(Experiment[WeighSettings, WeighFacts]):
     def __init__(self, name="weigh"):
         self.name = name
 
-    def measure(self, settings, bench):
-        return measure(settings, bench)
+    def measure(self, settings, context):
+        return measure(settings, context)
 
     def findings(self, tables, about):
         return findings(tables, about)

@@ -21,7 +21,7 @@ from trisect.core.machine import Machine
 from trisect.core.schema import WHOLE, Option, build, flat, read_word, record
 from trisect.lab import driver
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Measured, TrainingExperiment, Utility
+from trisect.lab.experiment import Measured, RunContext, TrainingExperiment, Utility
 from trisect.lab.inputs import Seeds
 
 
@@ -70,8 +70,8 @@ class Count:
     def own(self, folder: Path) -> list[Path]:
         return [folder]
 
-    def measure(self, bench: Bench) -> Measured[Counted]:
-        path = bench.folder / "count.txt"
+    def measure(self, context: RunContext) -> Measured[Counted]:
+        path = context.folder / "count.txt"
         many = (int(path.read_text()) if path.exists() else 0) + len(self.settings.seeds)
         path.write_text(str(many))
         whole = Counting(self.settings.settings, tuple(range(1, many + 1)))

@@ -21,7 +21,7 @@ from trisect.core.machine import Machine
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of, question_of
-from trisect.lab.experiment import Bench, Experiment, Measured, Result, TrainingExperiment, Work
+from trisect.lab.experiment import Experiment, Measured, Result, RunContext, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
@@ -140,7 +140,7 @@ def _run(
     if work is not None:
         with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
             RunFolder(place).recover()
-            measured = work.measure(Bench(place, machine, subjects, texts))
+            measured = work.measure(RunContext(place, machine, subjects, texts))
             words = measured.command or command(experiment.name, settings, subjects, texts)
             return conclude(experiment, measured, place, words, time.monotonic() - began, links)
     one: Experiment[Any, Any] = experiment
@@ -148,15 +148,15 @@ def _run(
     words = command(one.name, settings, subjects, texts, () if several is None else several.words)
     if experiment.single:
         check_page(_page_at(experiment, place), experiment.name, bool(links))
-        bench = Bench(_parent(place), machine, subjects, texts)
-        measured = experiment.measure(settings, bench)  # a page is written at once
+        context = RunContext(_parent(place), machine, subjects, texts)
+        measured = experiment.measure(settings, context)  # a page is written at once
         return conclude(experiment, measured, place, words, time.monotonic() - began, links)
     models = one.marks(settings) if isinstance(one, OverModels) else [model.fingerprint for model in subjects]
     asked = question_of(words, settings, models, texts)
     check = partial(free_folder, experiment, place, None if is_part else asked)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
-        bench = Bench(stage, machine, subjects, texts, experiment.of, place)
-        measured = experiment.measure(settings, bench)
+        context = RunContext(stage, machine, subjects, texts, experiment.of, place)
+        measured = experiment.measure(settings, context)
         done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage, asked)
         RunFolder(place).remove_units()
         return done

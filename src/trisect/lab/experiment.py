@@ -106,8 +106,8 @@ class Result(Generic[F]):
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What an experiment works with: the inputs that its settings name, its folder, the machine, and progress.
+class RunContext:
+    """What an experiment runs with: the inputs that its settings name, its folder, the machine, and progress.
 
     The folder is locked and its own while it measures. `subjects` and `texts` are what groups of the settings opened, `of` the
     experiments that it runs, where it is made of others. `home` is the folder that the files land in, where they are staged in
@@ -169,7 +169,7 @@ class Work(Protocol[F]):
         """Every folder that the work itself writes into."""
         ...
 
-    def measure(self, bench: Bench) -> Measured[F]:
+    def measure(self, context: RunContext) -> Measured[F]:
         """Do what is not done yet; raises TrisectError."""
         ...
 
@@ -251,7 +251,7 @@ class Experiment(Generic[S, F]):
     def check_model(self, settings: S, subject: Subject) -> None:
         """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""
 
-    def measure(self, settings: S, bench: Bench) -> Measured[F]:
+    def measure(self, settings: S, context: RunContext) -> Measured[F]:
         """Do the work; raises TrisectError."""
         raise NotImplementedError(self.name)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.finding import ALIKE, About, Finding
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
-from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Tables
+from trisect.lab.experiment import Experiment, LayerMeasure, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
@@ -32,11 +32,11 @@ class AblateModel(Experiment[AblateSettings, AblateFacts]):
         ),
     )
 
-    def measure(self, settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
+    def measure(self, settings: AblateSettings, context: RunContext) -> Measured[AblateFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.ablate.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Tables, about: About[AblateFacts]) -> Sequence[Finding]:
         """What was found, as data."""

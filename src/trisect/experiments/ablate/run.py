@@ -17,7 +17,7 @@ from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject,
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import (
     EditedPass,
     MappedTensors,
@@ -168,7 +168,7 @@ def _real(batch: Batch, address: Address, parts: Parts) -> tuple[Bool[Tensor, "B
     return queries, keys
 
 
-def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
+def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFacts]:
     """Replace what each site holds, one pass each.
 
     A site's components are replaced together in one layer at a time, or in one head at a time. With `hold` every layer's
@@ -177,10 +177,10 @@ def measure(settings: AblateSettings, bench: Bench) -> Measured[AblateFacts]:
     output where it has no loss; intervals are 95 % of a bootstrap over articles (texts where none is
     marked). Raises SiteError, CorpusError, ModelError.
     """
-    subject, texts, how, batch = bench.subject, bench.texts, settings.how, settings.batch
+    subject, texts, how, batch = context.subject, context.texts, settings.how, settings.batch
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     addresses, read = tuple(dict.fromkeys(edit.address for edit in edits)), TextsRead.of(texts, settings.seed)
-    with bench.progress(f"{how} at {len(edits)} places") as step:
+    with context.progress(f"{how} at {len(edits)} places") as step:
         rounds = read.count * (2 if how == "mean" else 1)
         replace = make_replacement(subject, read, addresses, how, batch, settings.seed, lambda n: step(n, rounds))
         tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.finding import About, Finding
 from trisect.experiments.align.settings import AlignFacts, AlignSettings
-from trisect.lab.experiment import Bench, Experiment, Measured, Tables
+from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
@@ -34,11 +34,11 @@ class Align(Experiment[AlignSettings, AlignFacts]):
 
         check(settings)
 
-    def measure(self, settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
+    def measure(self, settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.align.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Tables, about: About[AlignFacts]) -> Sequence[Finding]:
         """What was found, as data."""

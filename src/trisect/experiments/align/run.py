@@ -21,7 +21,7 @@ from trisect.core.finding import About
 from trisect.core.subject import Subject
 from trisect.core.tables import TEXT, WHOLE, NewRow, frame
 from trisect.experiments.align.settings import AlignFacts, AlignSettings, PicturedPair
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.alignment import (
     KINDS,
     NONE,
@@ -431,7 +431,7 @@ def check(settings: AlignSettings) -> None:
         _run_pairs(settings)
 
 
-def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
+def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
     """Word alignment from cross-attention (definitions C5).
 
     The models are one encoder–decoder or several that were trained alike but for their seed. Intervals and the claim resample
@@ -439,12 +439,12 @@ def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
     layer, as Pharaoh (from 0) and .talp (from 1). Raises ModelError for a model without cross-attention, CorpusError for files
     that do not fit together.
     """
-    subjects = tuple(map(_crossing, bench.subjects))
+    subjects = tuple(map(_crossing, context.subjects))
     bitext = _run_pairs(settings) if settings.bitext is None else settings.bitext
     pairs, valid = bitext.test, bitext.valid
     if not pairs:
         raise CorpusError(f"{bitext.name} has no test pairs.", "Those are what is aligned.", "Give some.")
-    test = [_link(subject, pairs, settings.batch, bench) for subject in subjects]
+    test = [_link(subject, pairs, settings.batch, context) for subject in subjects]
     for one in test[1:]:
         if one.columns != test[0].columns:
             given = f"{one.subject} has other layers or heads than {test[0].subject}."
@@ -458,7 +458,7 @@ def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
     redrawn, gold = CrossedBootstrap(settings.seed, settings.draws), pairs[0].sure is not None
     chosen: Chosen = ()
     if gold and valid and valid[0].sure is not None:
-        others = [_link(subject, valid, settings.batch, bench) for subject in subjects]
+        others = [_link(subject, valid, settings.batch, context) for subject in subjects]
         chosen = tuple(choose_layers(_hits(one, valid, sorted(one.best)), one.columns) for one in others)
     scored = _score(test, pairs, kept, chosen) if gold else None
     rows = link_rows(test, pairs, kept, redrawn)
@@ -474,7 +474,7 @@ def measure(settings: AlignSettings, bench: Bench) -> Measured[AlignFacts]:
     lost = (long,) * (len(kept) < len(pairs))
     notes = dict.fromkeys((*bitext.notes, *lost, *(note for subject in subjects for note in left_out(subject))))
     tables = {"measures": frame("measures", rows), "links": _table(test)}
-    paths = {"links": _write_links(bench.folder / "links", test, len(pairs))}
+    paths = {"links": _write_links(context.folder / "links", test, len(pairs))}
     return Measured(tables, facts, tuple(notes), judge, "model", paths=paths)
 
 
@@ -505,8 +505,8 @@ def _crossing(subject: Subject) -> Pretrained:
     return subject
 
 
-def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, bench: Bench) -> Linked:
-    with bench.progress(f"Reading pairs with {subject.name}") as step:
+def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext) -> Linked:
+    with context.progress(f"Reading pairs with {subject.name}") as step:
         return link(subject, pairs, batch, step)
 
 

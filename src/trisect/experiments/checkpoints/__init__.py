@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.finding import About, Finding
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
-from trisect.lab.experiment import Bench, Experiment, Measured, Tables
+from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
@@ -34,11 +34,11 @@ class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
 
         check(settings)
 
-    def measure(self, settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
+    def measure(self, settings: RewindSettings, context: RunContext) -> Measured[RewindFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.checkpoints.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Tables, about: About[RewindFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -17,7 +17,7 @@ from trisect.core.subject import Batch, RowScores, Shape, SiteTarget, Subject, T
 from trisect.core.tables import frame
 from trisect.core.trace import Projections
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import every_site
 from trisect.lab.word_labels import find_articles
 from trisect.measure.criticality import GridCurves, adaptive_curves, criticality, exact_curves, mean_difference
@@ -199,7 +199,7 @@ def check(settings: RewindSettings) -> None:
         raise SpecError(f"The revision {name!r} was given twice.", known, "Name every revision once.")
 
 
-def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
+def measure(settings: RewindSettings, context: RunContext) -> Measured[RewindFacts]:
     """Rewind sites of revision `final` of a model towards `initial` (A5) and to each of `stages` (A6).
 
     Revisions are subfolders of a local folder, else revisions of a hub. A site's components, layers and heads are
@@ -214,7 +214,7 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
     from trisect.hf.files.fetch import Options
     from trisect.hf.load import load
 
-    texts, folder = bench.texts, Path(settings.model)
+    texts, folder = context.texts, Path(settings.model)
     place, revision = {one: locate(settings.model, one) for one in settings.revisions}[settings.final]
     rest = settings.dtype, settings.device, None, settings.pickle, settings.remote_code
     subject = load(place, None, None, settings.window, revision, *rest)
@@ -227,7 +227,7 @@ def measure(settings: RewindSettings, bench: Bench) -> Measured[RewindFacts]:
         values = iter(read_cuts(settings.model, revision, cuts, subject.model, options))
         return [tuple(next(values) for _ in spot.cuts) for spot in spots]
 
-    with bench.progress(f"rewinding {len(spots)} sites") as step:
+    with context.progress(f"rewinding {len(spots)} sites") as step:
         rows, same = rewind(trials, spots, read, settings, step)
     facts = RewindFacts(
         f"{folder.resolve().name if folder.is_dir() else settings.model}@{settings.final}",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
+    from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Sheet
 
 
@@ -40,11 +40,11 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
         for part, own in parts_of(settings, self.of):
             part.check(own)
 
-    def measure(self, settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
+    def measure(self, settings: CompareSettings, context: RunContext) -> Measured[CompareFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.compare.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sequence[Finding]:
         """What was found, as data."""

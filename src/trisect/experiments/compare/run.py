@@ -14,7 +14,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.subject import Subject, Texts
 from trisect.core.tables import NewRow
 from trisect.experiments.compare.settings import PARTS, ComparedPart, CompareFacts, CompareSettings
-from trisect.lab.experiment import AskedPart, Bench, Experiment, LayerMeasure, Measured, Replicates
+from trisect.lab.experiment import AskedPart, Experiment, LayerMeasure, Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.units.jobs import UnitMeasured, measure_unit, notes_by_model
 from trisect.lab.units.page import KEYS, NO_MEANS, joined
@@ -64,26 +64,28 @@ def parts_of(settings: CompareSettings, of: Sequence[Experiment[Any, Any]]) -> I
             yield AskedPart(part, _own(part, settings, settings.source.models[0]))
 
 
-def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
+def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareFacts]:
     """Both models by each part, as that experiment measures one, and every number's difference, second less first.
 
     Intervals are 95 % of the bootstrap over articles (texts where none is marked), in which both models meet the same draws: they
     are paired; a share of pairs has Newcombe's interval for paired shares. Where the models split the texts differently there are
     none. Raises TrisectError.
     """
-    first, second = bench.subjects
-    parts = [one for name in settings.parts for one in bench.of if one.name == name]
+    first, second = context.subjects
+    parts = [one for name in settings.parts for one in context.of if one.name == name]
     if not parts:
         raise SpecError("Nothing is to be compared.", f"There is {', '.join(PARTS)}.", "Name some of them.")
     for subject in (first, second):
         for part in parts:
             part.check_model(_own(part, settings, subject), subject)
-    read = [_tokens(subject, bench.texts, settings.batch) for subject in (first, second)]
+    read = [_tokens(subject, context.texts, settings.batch) for subject in (first, second)]
     paired = read[0] == read[1]
     done, left_out = dict[str, tuple[UnitMeasured, UnitMeasured]](), list[str]()
     for part in parts.copy():
         try:
-            one, other = (_measured(part, settings, bench, i, subject) for i, subject in enumerate((first, second), 1))
+            one, other = (
+                _measured(part, settings, context, i, subject) for i, subject in enumerate((first, second), 1)
+            )
         except CorpusError as error:
             if settings.what is not None or part.name != "profile":
                 raise
@@ -108,8 +110,8 @@ def measure(settings: CompareSettings, bench: Bench) -> Measured[CompareFacts]:
         (first.name, second.name),
         (first.fingerprint, second.fingerprint),
         (first.shape.words(), second.shape.words()),
-        bench.texts.name,
-        bench.texts.fingerprint,
+        context.texts.name,
+        context.texts.fingerprint,
         (read[0].tokens, read[1].tokens),
         paired,
         compared,
@@ -131,10 +133,10 @@ def _tokens(subject: Subject, texts: Texts, size: int) -> TokensRead:
 
 
 def _measured(
-    part: Experiment[Any, Any], settings: CompareSettings, bench: Bench, number: int, subject: Subject
+    part: Experiment[Any, Any], settings: CompareSettings, context: RunContext, number: int, subject: Subject
 ) -> UnitMeasured:
     """One model by one part, with its own page."""
-    return measure_unit(part, _own(part, settings, subject), bench, f"{part.name}/{number:02d}", subject)
+    return measure_unit(part, _own(part, settings, subject), context, f"{part.name}/{number:02d}", subject)
 
 
 def _own(part: Experiment[Any, Any], settings: CompareSettings, model: object) -> Any:

@@ -30,7 +30,7 @@ from trisect.experiments.study.plan import designs
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab import driver, jobs
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Measured, Result, Work
+from trisect.lab.experiment import Measured, Result, RunContext, Work
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.run_folder import RunFolder
 from trisect.lab.versions import versions
@@ -106,20 +106,20 @@ class DissectWork:
         places = [folder, *(folder / place for place in read_notes(folder)["steps"])]
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
 
-    def measure(self, bench: Bench) -> Measured[DissectFacts]:
+    def measure(self, context: RunContext) -> Measured[DissectFacts]:
         """Run what is not finished yet, and put together what all parts found."""
         done: dict[DissectPart, Results] = {}
         costs = {part.name: part.seconds for part in PARTS}
         with kept_workers(), jobs.whole("dissect", costs, self.machine.quiet) as pace:
             pages = planned_pages(self.settings)
-            runner = Runner(bench.folder, self.machine, read_notes(bench.folder), pace, pages)
+            runner = Runner(context.folder, self.machine, read_notes(context.folder), pace, pages)
             for part in PARTS:
                 with jobs.part(pace, part.name, part.title, self.machine.quiet):
                     fresh, done[part] = runner.part(part, self.settings)
                 pace.end(fresh)
             model = next(iter(trained_models(runner).values()))
-            explorer = explored(model, bench.folder, links_from(pages, PAGE), quiet=True)
-        found = gathered(self.settings, bench.folder, done, runner.notes["seconds"], explorer)
+            explorer = explored(model, context.folder, links_from(pages, PAGE), quiet=True)
+        found = gathered(self.settings, context.folder, done, runner.notes["seconds"], explorer)
         return replace(found, links=links_from(pages, "report.html"))
 
 

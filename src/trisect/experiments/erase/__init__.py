@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.finding import ALIKE, About, Finding
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Tables
+from trisect.lab.experiment import Experiment, LayerMeasure, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
@@ -36,11 +36,11 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
 
         check(settings)
 
-    def measure(self, settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
+    def measure(self, settings: EraseSettings, context: RunContext) -> Measured[EraseFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.erase.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Tables, about: About[EraseFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -9,7 +9,7 @@ from trisect.core.errors import CorpusError, SiteError, SpecError, need_extra
 from trisect.core.tables import frame
 from trisect.core.trace import crosses
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import (
     EditedPass,
     Tally,
@@ -37,7 +37,7 @@ def check(settings: EraseSettings) -> None:
         raise CorpusError(f"{texts.name} has no label column '{strange[0]}'.", known, "Use a column that there is.")
 
 
-def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
+def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts]:
     """Erase each label column at each site, one pass each.
 
     LEACE is fitted to about `tokens` labelled positions of the corpus's train split and applied to the (first `limit`)
@@ -47,14 +47,14 @@ def measure(settings: EraseSettings, bench: Bench) -> Measured[EraseFacts]:
     and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over articles (texts where none is
     marked). Raises TrisectError.
     """
-    subject, tokens, batch = bench.subject, settings.tokens, settings.batch
+    subject, tokens, batch = context.subject, settings.tokens, settings.batch
     whose = settings.whose or ("next" if subject.objective == "causal" else "own")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     refuse_two_sides(edits)
     fit, read = (open_labelled(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     classes = {label: _classes(fit, label) for label in dict.fromkeys(settings.labels)}
     marker = WordLabels(subject, classes, whose == "next")
-    with bench.progress(f"{', '.join(classes)} at {len(edits)} places") as step:
+    with context.progress(f"{', '.join(classes)} at {len(edits)} places") as step:
         places = fit_erasers(
             marker,
             fit,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.finding import About, Finding
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
-from trisect.lab.experiment import Bench, Experiment, Measured, Tables
+from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
     from trisect.report.sheet import Document
@@ -30,11 +30,11 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
     function = "explore_page"
     single = "explorer.html"
 
-    def measure(self, settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
+    def measure(self, settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.explore.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Tables, about: About[ExploreFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -13,7 +13,7 @@ from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.page import Framed, show
 from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.norms import per_layer, transformed_norms
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 FLAT = 0.02
 
 
-def measure(settings: ExploreSettings, bench: Bench) -> Measured[ExploreFacts]:
+def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:
     """Read the text once, for the explorer's page.
 
     Of a text longer than the model's window the first window is shown, and the page says so. Raises CorpusError for a text
     without tokens or too long for a page.
     """
-    subject = bench.subject
+    subject = context.subject
     if settings.image and not isinstance(subject, SeeingSubject):
         known = "It is one of a study, and reads words."
         raise ModelError(f"An image was given to {subject.name}.", known, "Leave the image out.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trisect.core.finding import About, Finding
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
-from trisect.lab.experiment import Bench, Experiment, LayerMeasure, Measured, Tables
+from trisect.lab.experiment import Experiment, LayerMeasure, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
     from trisect.report.sheet import Sheet
@@ -33,11 +33,11 @@ class Norms(Experiment[NormsSettings, NormsFacts]):
         LayerMeasure("mixing_ratio", "mixing ratio", "share", signed=False),
     )
 
-    def measure(self, settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
+    def measure(self, settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.norms.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Tables, about: About[NormsFacts]) -> Sequence[Finding]:
         """What was found, as data."""

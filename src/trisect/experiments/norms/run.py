@@ -19,7 +19,7 @@ from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import NewRow, Scalar, frame
 from trisect.core.trace import Address, Projections, Trace, crosses
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
-from trisect.lab.experiment import Bench, Measured, Replicates
+from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.word_labels import find_articles
 from trisect.measure.norms import expansion_rate, output_projection
 from trisect.measure.sums import (
@@ -262,7 +262,7 @@ class Counted:
         return self.texts if self.articles is None else int(self.articles.max()) + 1
 
 
-def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
+def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
 
     Texts are gone through twice: once for the frequency of their tokens, without the model, then through the model.
@@ -271,7 +271,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
     and claims resample articles, or texts where none is marked. Raises ModelError where no layer has a plain output projection, or
     where the block around one is not known; CorpusError without texts.
     """
-    subject, texts = bench.subject, bench.texts
+    subject, texts = context.subject, context.texts
     left_out, expansion, heads = _layers(subject)
     counted = _count(subject, texts, settings.batch)
     tallies = {
@@ -279,7 +279,7 @@ def measure(settings: NormsSettings, bench: Bench) -> Measured[NormsFacts]:
         for stack in dict.fromkeys(address.stack for address in heads)
     }
     around: dict[Address, str] = {}
-    with bench.progress("Reading texts") as step:
+    with context.progress("Reading texts") as step:
         for one in subject.batches(texts.texts(), settings.batch):
             _read(subject, one, tallies, counted, around)
             step(one.rows[-1][0] + 1, counted.texts)

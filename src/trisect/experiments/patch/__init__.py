@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trisect.core.finding import About, Finding
     from trisect.core.subject import Subject
     from trisect.experiments.patch.result import Patched
-    from trisect.lab.experiment import Bench, Measured
+    from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Sheet
 
 
@@ -61,11 +61,11 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
         check_model(settings, subject)
 
-    def measure(self, settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
+    def measure(self, settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.patch.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -27,7 +27,7 @@ from trisect.experiments.patch.preparation import (
     prepare_pairs,
 )
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
-from trisect.lab.experiment import ROW, Bench, Measured, Replicates
+from trisect.lab.experiment import ROW, Measured, Replicates, RunContext
 from trisect.lab.passes import EditedPass, edited_passes, plan_edits
 from trisect.measure.intervention import relative_change
 from trisect.measure.patching import (
@@ -322,7 +322,7 @@ def check_model(settings: PatchSettings, subject: Subject) -> None:
     _prepared(settings, answering(subject))
 
 
-def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
+def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
     """Patch each site of every pair, one pass each, in one layer or one head at a time, or all that a site names.
 
     A patch puts what the other text has at the site in place of the patched text's own, at the chosen positions, and lets
@@ -331,7 +331,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     networks, and nothing that a later layer's attention carries on; of a site of several layers those after its first.
     Raises SiteError, SpecError, CorpusError, ModelError.
     """
-    subject = answering(bench.subject)
+    subject = answering(context.subject)
     wanted = read_positions(settings.positions)
     edits, prepared = _prepared(settings, subject)
     found, passes = _Gathered(prepared, edits, wanted), edited_passes(subject)
@@ -343,7 +343,7 @@ def measure(settings: PatchSettings, bench: Bench) -> Measured[PatchFacts]:
     if settings.path == "direct":  # the patched text's own are put back in all later layers
         wanted_parts = {"base": tuple(order), "donor": tuple(order)}
     room = None if settings.path == "direct" or settings.per == "site" else ROOM
-    with bench.progress(f"patching {len(edits)} sites") as step:
+    with context.progress(f"patching {len(edits)} sites") as step:
         for start in range(0, len(prepared.pairs), settings.batch):
             stop = min(start + settings.batch, len(prepared.pairs))
             texts = _read(subject, prepared.pairs[start:stop], wanted_parts, room)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trisect.core.finding import About, Finding
     from trisect.core.subject import Subject
     from trisect.experiments.profile.result import Profile
-    from trisect.lab.experiment import Bench, Measured
+    from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Sheet
 
 
@@ -54,11 +54,11 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
 
         check_model(settings, subject)
 
-    def measure(self, settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
+    def measure(self, settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.profile.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -50,7 +50,7 @@ from trisect.experiments.profile.statistics import (
     mean_over_random,
     pair_tests,
 )
-from trisect.lab.experiment import ROW, Bench, Measured, Replicates
+from trisect.lab.experiment import ROW, Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, held_weights, passes, plan_edits
 from trisect.lab.subject import beside, check_there, read_epochs
@@ -198,7 +198,7 @@ def erase_labels(
     label: WordLabeller,
     classes: Sequence[WordClasses],
     addresses: Collection[Address],
-    bench: Bench,
+    context: RunContext,
 ) -> _CausalTwin:
     """Erase every label from every layer's q, k or v, all heads together, with erasers fitted to the profile's own split.
 
@@ -206,14 +206,14 @@ def erase_labels(
     A position carries the label of its own word. Raises TrisectError.
     """
     need_extra("concept_erasure", "erase", "The causal twin of a profile")
-    subject, wanted = bench.subject, settings.causal or 0
+    subject, wanted = context.subject, settings.causal or 0
     ways = dict.fromkeys(("layer", settings.per))
     edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
     fit = relabelled(open_labelled(settings.corpus, settings.split, settings.reader, bare=True), label, classes)
     other = relabelled(_other(settings), label, classes)
     marker = WordLabels(subject, {one.name: {c: i for i, c in enumerate(one.classes)} for one in classes}, False)
     fitted = min(FITTED, settings.words)
-    with bench.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
+    with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
         places = fit_erasers(
             marker, fit, edits, fitted, settings.batch, DRAWS, settings.seed, lambda n: step(min(n, fitted), 4 * fitted)
         )
@@ -466,28 +466,28 @@ def check_model(settings: ProfileSettings, subject: Subject) -> None:
         crossing(subject)
 
 
-def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
+def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
     """Read words, fit closed-form probes to every head's q, k and v and to random maps, and compare.
 
     Texts of one article (or, where none is marked, up to 20 that follow one another) share a fold, and every word is predicted
     by probes that were fitted to other folds. Raises TrisectError.
     """
-    subject = bench.subject
+    subject = context.subject
     check_model(settings, subject)
     epochs = epochs_of(settings.source, subject, settings.checkpoints)
     revisions = [] if isinstance(subject, OwnModel) else revisions_of(settings.source, settings.checkpoints)
     corpus = _ReadCorpus.of(settings)
-    read, scores, checked = _profile(subject, corpus, settings, bench, epochs, settings.mlp)
+    read, scores, checked = _profile(subject, corpus, settings, context, epochs, settings.mlp)
     twin = None
     if settings.causal is not None and corpus.label is not None:
-        twin = erase_labels(settings, corpus.label, read.labels, read.layers, bench)
+        twin = erase_labels(settings, corpus.label, read.labels, read.layers, context)
     stages: list[Stage] = [
         (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
     ]
-    stages += [(name, _profile(source.open(), corpus, settings, bench)[1]) for name, source in revisions]
+    stages += [(name, _profile(source.open(), corpus, settings, context)[1]) for name, source in revisions]
     moved = None
     if subject.objective != "seq2seq" and corpus.texts is not None:
-        with bench.progress("another text's parts"):
+        with context.progress("another text's parts"):
             moved = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
     made = chain(
         rows(scores, read.sides),
@@ -501,7 +501,7 @@ def measure(settings: ProfileSettings, bench: Bench) -> Measured[ProfileFacts]:
     found = evidence(scores, corpus.labels, settings.seed, unread)
     if moved is not None and (share := held_share(moved, settings.seed)) is not None:
         found["held_share_v"] = share
-    facts = _facts(settings, bench, read, corpus, stages, twin)
+    facts = _facts(settings, context, read, corpus, stages, twin)
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
         named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
@@ -519,17 +519,17 @@ def _profile(
     subject: Subject,
     corpus: _ReadCorpus,
     settings: ProfileSettings,
-    bench: Bench,
+    context: RunContext,
     epochs: Sequence[EpochWeights] = (),
     mlp: bool = False,
 ) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
-    with bench.progress(f"Words, {subject.name}") as step:
+    with context.progress(f"Words, {subject.name}") as step:
         read = corpus.read(subject, step)
     folds = [deal_folds(s.groups, _folds(settings, s), np.random.default_rng([settings.seed, 1])) for s in read.sides]
     scores: list[LayerScores] = []
     checked: list[NewRow] = []
-    with bench.progress(f"{', '.join(corpus.labels)} in {len(read.layers)} layers") as step:
+    with context.progress(f"{', '.join(corpus.labels)} in {len(read.layers)} layers") as step:
         for number, (address, layer) in enumerate(read.layers.items()):
 
             def advance(share: float, before: int = number) -> None:
@@ -681,15 +681,15 @@ def _folds(settings: ProfileSettings, side: ReadSide) -> int:
 
 def _facts(
     settings: ProfileSettings,
-    bench: Bench,
+    context: RunContext,
     read: WordsRead,
     corpus: _ReadCorpus,
     stages: Sequence[Stage],
     twin: _CausalTwin | None,
 ) -> ProfileFacts:
     return ProfileFacts(
-        bench.subject.name,
-        bench.subject.fingerprint,
+        context.subject.name,
+        context.subject.fingerprint,
         corpus.name,
         corpus.fingerprint,
         read.texts,
@@ -706,7 +706,7 @@ def _facts(
         settings.mlp,
         None if twin is None else twin.corpus,
         0 if twin is None else twin.texts,
-        "share" if bench.subject.objective == "output" else "nats",
+        "share" if context.subject.objective == "output" else "nats",
         settings.attention,
         sum(len(side.groups) for side in read.sides[1:]),
         tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),

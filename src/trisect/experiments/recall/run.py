@@ -38,7 +38,7 @@ from trisect.experiments.recall.settings import (
 )
 from trisect.experiments.recall.training import MODELS, Lesson, LessonWork, RecallFolder
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Measured, changed
+from trisect.lab.experiment import Measured, RunContext, changed
 from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
 from trisect.measure.recall import threshold
@@ -92,16 +92,18 @@ class RecallWork:
         """Every folder that a recall writes into."""
         return RecallFolder(folder).own()
 
-    def measure(self, bench: Bench) -> Measured[RecallFacts]:
+    def measure(self, context: RunContext) -> Measured[RecallFacts]:
         """Train what is not trained yet, and ask every question (definitions B2 to B4)."""
-        place, plan = RecallFolder(bench.folder), self._plan(bench.folder)
+        place, plan = RecallFolder(context.folder), self._plan(context.folder)
         write_json(place.plan, plan.data())
         write_json(place.people, asdict(self.people))
         lessons = [Lesson(m, s) for s in plan.seeds for m in MODELS if m != "left-out" or self.people.left_out]
         left = [one for one in lessons if not place.is_done(one)]
         longest = sorted(left, key=lambda one: -one.seconds)
         works = [LessonWork(one, place, self.recipe, self.device) for one in longest]
-        plan = follow_plan(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
+        plan = follow_plan(
+            place.plan, plan, len(left), lambda: run_jobs(works, context.machine, self.device, place.path)
+        )
         return self._found(place, plan, lessons)
 
     def _plan(self, folder: Path) -> ResumePlan:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
+    from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Sheet
 
 
@@ -32,11 +32,11 @@ class Similarity(Experiment[SimilaritySettings, SimilarityFacts]):
     record = "similarity.json"
     by_layer = (LayerMeasure("overlap", "overlap of what is read", "share", signed=False),)
 
-    def measure(self, settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFacts]:
+    def measure(self, settings: SimilaritySettings, context: RunContext) -> Measured[SimilarityFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.similarity.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -24,7 +24,7 @@ from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address, Projections, Trace, crosses
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
 from trisect.measure.similarity import SUMS, MapSpan, PartMoments, effective_ranks, score_row
 from trisect.papers import matrices
@@ -391,14 +391,14 @@ class _OnTexts(NamedTuple):
 SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
 
 
-def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFacts]:
+def measure(settings: SimilaritySettings, context: RunContext) -> Measured[SimilarityFacts]:
     """Compare W_Q, W_K and W_V of every head with each other and with random matrices.
 
     With texts also what needs them: linear CKA of q, k and v as the model used them, and whether a score is a similarity
     (s_ij against s_ji, a word's score with itself against others), with intervals over texts. `draws` is how many random
     matrices of each shape are compared at least. Raises ModelError, CorpusError.
     """
-    subject, texts, seed = bench.subject, bench.given_texts, settings.seed
+    subject, texts, seed = context.subject, context.given_texts, settings.seed
     every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
     found = measure_weights(p for p in every if p.address in known)
     marks = {p.address: _matrix_marks(p) for p in every if p.address in known}
@@ -408,13 +408,13 @@ def measure(settings: SimilaritySettings, bench: Bench) -> Measured[SimilarityFa
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
     nulls = Nulls(settings.draws, seed, _heads(found))
-    with bench.progress("matrices") as step:
+    with context.progress("matrices") as step:
         rows = compare_with_nulls(found, nulls, lambda done: step(done, len(found)))
     read: dict[Address, _LayerReading] = {}
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
-        with bench.progress("texts") as step:
-            read = _read(bench, texts, settings.batch, notes, step)
+        with context.progress("texts") as step:
+            read = _read(context, texts, settings.batch, notes, step)
     scored = {address: r.scores(seed) for address, r in read.items() if r.texts}
     rows += _text_rows(read, scored)
     measures = frame("measures", [row | {"subject": subject.name} for row in rows])
@@ -447,10 +447,10 @@ def _heads(found: Sequence[_MapMeasure]) -> int:
 
 
 def _read(
-    bench: Bench, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
+    context: RunContext, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
 ) -> dict[Address, _LayerReading]:
     """Read every text once; memory grows by a few numbers a text and head."""
-    read, subject = dict[Address, _LayerReading](), bench.subject
+    read, subject = dict[Address, _LayerReading](), context.subject
     count = sum(1 for _ in texts.texts())
     if not count:
         raise CorpusError(f"The texts {texts.name!r} are none.", "At least one is needed.", "Give texts to read.")

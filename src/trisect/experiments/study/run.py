@@ -45,7 +45,7 @@ from trisect.experiments.study.tasks import (
     left_by,
 )
 from trisect.lab.driver import conclude, describe
-from trisect.lab.experiment import Bench, Experiment, Measured, Result
+from trisect.lab.experiment import Experiment, Measured, Result, RunContext
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.jobs import run_jobs
 from trisect.lab.records import read_noted, record_of
@@ -196,10 +196,10 @@ class JoinedStudy:
         """The folder alone."""
         return [folder]
 
-    def measure(self, bench: Bench) -> Measured[StudyFacts]:
+    def measure(self, context: RunContext) -> Measured[StudyFacts]:
         """All tables, verdicts among them; the statement lies beside."""
         text = json.dumps(plain(self.whole.design), indent=1) + "\n"
-        replace_file(bench.folder / STATEMENT, lambda scratch: scratch.write_text(text, encoding="utf-8"))
+        replace_file(context.folder / STATEMENT, lambda scratch: scratch.write_text(text, encoding="utf-8"))
         about = self.whole.about
         tables = self.whole.judged()
         return Measured(tables, about.facts, about.notes, seconds=about.seconds, packages=(), command=about.command)
@@ -516,9 +516,9 @@ class PreparedStudy:
         """Every folder that the study itself writes into."""
         return Folder(folder).own()
 
-    def measure(self, bench: Bench) -> Measured[StudyFacts]:
+    def measure(self, context: RunContext) -> Measured[StudyFacts]:
         """Run all that is not done yet; raises StudyError where the folder cannot be written."""
-        plan, device, machine, folder = self.plan, self.device, self.machine, Folder(bench.folder)
+        plan, device, machine, folder = self.plan, self.device, self.machine, Folder(context.folder)
         began = time.monotonic()
         ledger = join_ledger(
             folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision, machine.fleet

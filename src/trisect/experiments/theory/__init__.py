@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Bench, Measured
+    from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Document
 
 
@@ -30,11 +30,11 @@ class Theory(Experiment[TheorySettings, TheoryFacts]):
     record = "theory.json"
     function = "theory_page"
 
-    def measure(self, settings: TheorySettings, bench: Bench) -> Measured[TheoryFacts]:
+    def measure(self, settings: TheorySettings, context: RunContext) -> Measured[TheoryFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.theory.run import measure
 
-        return measure(settings, bench)
+        return measure(settings, context)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Sequence[Finding]:
         """What was found, as data."""

@@ -8,7 +8,7 @@ import polars as pl
 
 from trisect.experiments.theory.build import Given, build, chosen
 from trisect.experiments.theory.settings import TheoryFacts, TheorySettings
-from trisect.lab.experiment import Bench, Measured
+from trisect.lab.experiment import Measured, RunContext
 from trisect.theory import Construction
 
 SCHEMA = {
@@ -32,7 +32,7 @@ SCHEMA = {
 }
 
 
-def measure(settings: TheorySettings, bench: Bench) -> Measured[TheoryFacts]:
+def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFacts]:
     """The named constructions, or all eight, at every `beta`: what was computed beside what the law gives for it.
 
     What a construction does not have is left out for it. Raises TheoryError for what cannot be built.
@@ -40,7 +40,7 @@ def measure(settings: TheorySettings, bench: Bench) -> Measured[TheoryFacts]:
     given: Given = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}
     asked = [(name, beta) for name in chosen(settings.names) for beta in settings.beta or (None,)]
     results: list[Construction] = []
-    with bench.progress("constructions") as step:
+    with context.progress("constructions") as step:
         for name, beta in asked:
             results.append(build(name, {**given, "beta": beta}, settings.seed))
             step(len(results), len(asked))

@@ -29,7 +29,7 @@ from trisect.experiments.translate.training import (
 )
 from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Bench, Measured, changed
+from trisect.lab.experiment import Measured, RunContext, changed
 from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import ResumePlan, follow_plan, join_plan
 from trisect.text.bitext import SIDES, Bitext, SentencePair, open_bitext, write_lines, write_links
@@ -91,11 +91,11 @@ class TranslateWork:
         """Every folder that a translation writes into."""
         return TranslationFolder(folder).own()
 
-    def measure(self, bench: Bench) -> Measured[TranslateFacts]:
+    def measure(self, context: RunContext) -> Measured[TranslateFacts]:
         """Train what is not trained yet, and score it on the pairs that it did not learn from; models lie in seed-N."""
         place, plan, bitext, settings = (
-            TranslationFolder(bench.folder),
-            self._plan(bench.folder),
+            TranslationFolder(context.folder),
+            self._plan(context.folder),
             self.bitext,
             self.settings,
         )
@@ -106,7 +106,9 @@ class TranslateWork:
             _spread(place.path / PAIRS, bitext)
         jobs = (TranslationJob(seed, self.recipe, self.device, settings.keep) for seed in left)
         works = [TranslationWork(one, place) for one in jobs]
-        plan = follow_plan(place.plan, plan, len(left), lambda: run_jobs(works, bench.machine, self.device, place.path))
+        plan = follow_plan(
+            place.plan, plan, len(left), lambda: run_jobs(works, context.machine, self.device, place.path)
+        )
         rows = [result_rows(seed, place, AGAIN) for seed in plan.seeds]
         tables = {
             name: frame(name, [row for of in rows for row in of[i]])

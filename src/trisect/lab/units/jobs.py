@@ -29,7 +29,7 @@ from trisect.core.tables import write_table
 from trisect.engine.drive import land
 from trisect.engine.jobs import Files, JobDesk, JobOrder, job
 from trisect.lab.command import command
-from trisect.lab.experiment import Bench, Experiment, Measured, Replicates
+from trisect.lab.experiment import Experiment, Measured, Replicates, RunContext
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
 from trisect.lab.records import read_about, record_of
@@ -76,18 +76,20 @@ class _Judged(NamedTuple):
     page: Path
 
 
-def measure_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, place: str, subject: Subject) -> UnitMeasured:
-    """One model as an experiment measures it, with its own page, at `place` in the folder of the bench."""
-    own = Bench(bench.folder / place, bench.machine, (subject,), bench.given_texts, show=bench.show)
+def measure_unit(
+    one: Experiment[Any, Any], settings: Any, context: RunContext, place: str, subject: Subject
+) -> UnitMeasured:
+    """One model as an experiment measures it, with its own page, at `place` in the folder of the context."""
+    own = RunContext(context.folder / place, context.machine, (subject,), context.given_texts, show=context.show)
     done = _measured(one, settings, own)
     facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{done.page.name}", done.about, done.findings)
     family, packages = done.measured.family, done.measured.packages
     return UnitMeasured(facts, done.tables, done.findings, done.about.notes, family, packages, done.measured.replicates)
 
 
-def write_unit(one: Experiment[Any, Any], settings: Any, bench: Bench, made_on: str) -> None:
-    """Measure the model of a bench and leave all of it in its folder, for `read_unit`."""
-    done, folder, subject = _measured(one, settings, bench), bench.folder, bench.subject
+def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, made_on: str) -> None:
+    """Measure the model of a context and leave all of it in its folder, for `read_unit`."""
+    done, folder, subject = _measured(one, settings, context), context.folder, context.subject
     for name, table in done.tables.items():
         write_table(folder / "tables", name, table)
     write_json(folder / one.record, record_of(done.about))
@@ -122,14 +124,14 @@ def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*shared, *own)))
 
 
-def _measured(one: Experiment[Any, Any], settings: Any, bench: Bench) -> _Judged:
+def _measured(one: Experiment[Any, Any], settings: Any, context: RunContext) -> _Judged:
     began = time.monotonic()
-    bench.folder.mkdir(parents=True, exist_ok=True)
-    measured = one.measure(settings, bench)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    measured = one.measure(settings, context)
     words = measured.command
     about = About(
         one.name,
-        command(one.name, settings, bench.subjects, bench.given_texts) if words is None else words,
+        command(one.name, settings, context.subjects, context.given_texts) if words is None else words,
         time.monotonic() - began if measured.seconds is None else measured.seconds,
         measured.notes,
         versions(*measured.packages),
@@ -138,7 +140,7 @@ def _measured(one: Experiment[Any, Any], settings: Any, bench: Bench) -> _Judged
     )
     tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
     found = tuple(one.findings(tables, about))
-    return _Judged(measured, about, tables, found, write_page(bench.folder, one.page(tables, about)))
+    return _Judged(measured, about, tables, found, write_page(context.folder, one.page(tables, about)))
 
 
 def _unit_facts(name: str, mark: str, page: str, about: About[Any], found: Sequence[Finding]) -> UnitFacts:
@@ -342,8 +344,8 @@ def measure_model(asked: UnitJob, desk: JobDesk) -> None:
         if subject.name != asked.called:
             subject = replace(subject, name=asked.called)
         texts = read_texts(desk.fetch(TEXTS)) if asked.texts else None
-        bench = Bench(desk.scratch, Machine(quiet=True), (subject,), texts, show=desk.say)
-        write_unit(one, settings, bench, made_on(uses_gpu(source)))
+        context = RunContext(desk.scratch, Machine(quiet=True), (subject,), texts, show=desk.say)
+        write_unit(one, settings, context, made_on(uses_gpu(source)))
 
 
 def uses_gpu(source: ModelSource) -> bool:

@@ -23,7 +23,7 @@ from trisect.core.finding import About, Finding
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.command import place_marks
-from trisect.lab.experiment import Bench, Experiment, Measured
+from trisect.lab.experiment import Experiment, Measured, RunContext
 from trisect.lab.inputs import ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
 from trisect.lab.passes import plan_edits
@@ -131,10 +131,10 @@ class OverModels(Experiment[Any, UnitsFacts]):
         own = (replace(source, model=model) for model in self.models.models)
         return [one.model.fingerprint if isinstance(one.model, Subject) else weights_mark(settings, one) for one in own]
 
-    def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
+    def measure(self, settings: Any, context: RunContext) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and what they have in common."""
         assert self.models is not None
-        return UnitsMeasure(self.one, self.models).measure(settings, bench)
+        return UnitsMeasure(self.one, self.models).measure(settings, context)
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sequence[Finding]:
         """What was found over models, which is the same for every experiment."""
@@ -172,16 +172,16 @@ class UnitsMeasure:
     one: Experiment[Any, Any]
     models: SeveralModels
 
-    def measure(self, settings: Any, bench: Bench) -> Measured[UnitsFacts]:
+    def measure(self, settings: Any, context: RunContext) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and over models means, intervals and claims.
 
         A claim's effect is then each model's own, tested by Student's t over models; revisions of one model are no sample of
         anything, and have no test over them. A finished model is a unit of the folder until all are, so that a call after one
         that was stopped goes on with the next. Raises ModelError where two models have the same weights.
         """
-        folder = RunFolder(bench.home or bench.folder)
-        places = self._measure_all(self._units(settings), settings, bench, folder)
-        done = [self._read(unit, place, bench) for unit, place in places.items()]
+        folder = RunFolder(context.home or context.folder)
+        places = self._measure_all(self._units(settings), settings, context, folder)
+        done = [self._read(unit, place, context) for unit, place in places.items()]
         self._check_alike(done)
         tables = {of.facts.name: of.tables for of in done}
         named = joined({name: {k: t for k, t in of.items() if k != "claims"} for name, of in tables.items()})
@@ -214,7 +214,7 @@ class UnitsMeasure:
         return tuple(found)
 
     def _measure_all(
-        self, units: Sequence[AskedUnit], settings: Any, bench: Bench, folder: RunFolder
+        self, units: Sequence[AskedUnit], settings: Any, context: RunContext, folder: RunFolder
     ) -> dict[AskedUnit, Path]:
         """Where each model's files lie: those that a call before finished, and those that are measured now."""
         workers, group = _workers(settings), self.models.group
@@ -223,7 +223,7 @@ class UnitsMeasure:
         check = partial(check_same, plain, marks)
         keys = {
             unit: unit_key(
-                self.one.name, plain, marks, bench.given_texts, unit.called, weights_mark(settings, unit.source)
+                self.one.name, plain, marks, context.given_texts, unit.called, weights_mark(settings, unit.source)
             )
             for unit in units
         }
@@ -237,11 +237,11 @@ class UnitsMeasure:
             if source.device_map is not None and workers.workers is None:  # each model over all GPUs
                 workers = replace(workers, workers=1)
             own_gpu = gpu and source.device_map is None
-            machine = workers.machine(bench.machine.quiet, "cuda" if own_gpu else "cpu")
+            machine = workers.machine(context.machine.quiet, "cuda" if own_gpu else "cpu")
             with folder.scratch() as scratch:
-                texts = None if bench.given_texts is None else scratch / f"{TEXTS}.jsonl"
-                if bench.given_texts is not None and texts is not None and left:
-                    write_texts(bench.given_texts, texts)
+                texts = None if context.given_texts is None else scratch / f"{TEXTS}.jsonl"
+                if context.given_texts is not None and texts is not None and left:
+                    write_texts(context.given_texts, texts)
                 far = workers.engine == "ray"
                 works = [UnitWork(one, keys[one], self.one, settings, group, folder, texts, far, check) for one in left]
                 run_jobs(works, machine, machine.device, scratch)
@@ -251,7 +251,9 @@ class UnitsMeasure:
                 subject = self._open(unit, {of["fingerprint"]: of["subject"] for of in known})
                 own = replace(settings, **{group: unit.source}, **_no_units(settings))
                 with folder.unit(keys[unit], self.one.name) as place:
-                    write_unit(self.one, own, Bench(place, bench.machine, (subject,), bench.given_texts), numerics)
+                    write_unit(
+                        self.one, own, RunContext(place, context.machine, (subject,), context.given_texts), numerics
+                    )
                     check()
                     known.append(read_unit_data(place))
                 del subject
@@ -265,11 +267,11 @@ class UnitsMeasure:
             raise _twice(unit.called, before[subject.fingerprint])
         return subject if subject.name == unit.called else replace(subject, name=unit.called)
 
-    def _read(self, unit: AskedUnit, place: Path, bench: Bench) -> UnitMeasured:
+    def _read(self, unit: AskedUnit, place: Path, context: RunContext) -> UnitMeasured:
         """One model, its page and figures among the files of this run."""
         for name in RunFolder(place).manifest()["files"]:
             if name not in (self.one.record, UNIT) and not name.startswith("tables/"):
-                target = bench.folder / unit.page / name
+                target = context.folder / unit.page / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place / name, target)
         return read_unit(self.one, place, unit.page)
