@@ -22,8 +22,10 @@ from trisect.core.schema import build
 from trisect.core.tables import SCHEMAS
 from trisect.experiments.recall import RECALL
 from trisect.experiments.recall import training as lessons
-from trisect.experiments.recall.settings import RecallSettings, choose_recipe
+from trisect.experiments.recall.settings import COURSE, RECIPES, RecallSettings
 from trisect.hf.small.gpt import make_tokenizer
+from trisect.lab.recipes import choose_recipe
+from trisect.lab.training import ModelFiles
 from trisect.text.birth_places import CutSpan, open_people
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -157,23 +159,26 @@ def test_real_files_with_names_left_out(births, tmp_path):
 def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_path, monkeypatch):
     read = {}
 
-    def practise(practice, model, place, lesson, stage, emit):
+    def practise(files, practice, model, tokenizer, stage, report, version=""):
         rows = practice.rows(1, np.random.default_rng(0))
         if stage == "pretraining":
-            read[lesson.model] = {"".join(tokens[i] for i in row.ids if len(tokens[i]) == 1) for row in rows}
+            read[files.title.removesuffix("-1")] = {
+                "".join(tokens[i] for i in row.ids if len(tokens[i]) == 1) for row in rows
+            }
 
     people = open_people(births, left_out=3, invented=2)
     tokenizer = make_tokenizer(people.characters(), 64)
     tokens = {i: token for token, i in tokenizer.get_vocab().items()}
-    monkeypatch.setattr(lessons, "_practise", practise)
+    monkeypatch.setattr(ModelFiles, "train", practise)
+    monkeypatch.setattr(lessons.Answerer, "open", lambda folder, device: None)
+    monkeypatch.setattr(lessons, "answer", lambda *_: ([], []))
     monkeypatch.setattr(lessons, "survived", lambda answerer, rows: [])
     # whole lines, so that a name that is there is seen
     monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: CutSpan(size, size - 1, size))
-    recipe = choose_recipe("small", False, TINY | {"trained_people": 0, "block": 64})
+    recipe = choose_recipe(RECIPES, "small", False, TINY | {"trained_people": 0, "block": 64})
     for model in ("pretrained", "left-out"):
-        lessons.take(
-            lessons.Lesson(model, 1), lessons.RecallFolder(tmp_path), recipe, people, "cpu", lambda share, words: None
-        )
+        asked = lessons.RecallJob(model, 1, recipe, "cpu")
+        lessons.train_and_ask(asked, asked.files(tmp_path), people, lambda share, words: None)
     assert len(people.left_out) == 3
     for name in people.left_out:
         assert any(name in line for line in read["pretrained"])
@@ -228,7 +233,7 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     context = command(RECALL, say_result).make_context("recall", words[2:])
     read = build(RecallSettings, parsed(RecallSettings, context.params))
     assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
-    assert choose_recipe(read.recipe, True, read.settings).data() == rows["recipe"]
+    assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == rows["recipe"]
 
 
 def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_path):
@@ -317,9 +322,7 @@ def test_bad_files_are_named_before_any_training(births, tmp_path):
 
 
 def test_settings_may_be_numbers_or_words():
-    from trisect.experiments.recall.settings import COURSE
-
-    assert choose_recipe("course", False) == COURSE
-    assert choose_recipe("course", False, {"layers": "3"}).layers == 3
+    assert choose_recipe(RECIPES, "course", False) == COURSE
+    assert choose_recipe(RECIPES, "course", False, {"layers": "3"}).layers == 3
     with pytest.raises(SpecError, match="dropout is 'much'"):
-        choose_recipe("course", False, {"dropout": "much"})
+        choose_recipe(RECIPES, "course", False, {"dropout": "much"})

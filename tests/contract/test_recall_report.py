@@ -74,8 +74,7 @@ def test_what_is_right_is_found_with_intervals_and_beside_the_commonest_place(on
         assert values[model] == number.estimate(model)
         assert f"{100 * sum(right) / len(right):.1f}\u00a0%" in right_ones.words
     gold = one["answers"].filter((pl.col("model") == "plain") & (pl.col("split") == "train"))["gold"].to_list()
-    assert whole.commonest == max(sorted(set(gold)), key=gold.count)
-    assert f"always answering '{whole.commonest}'" in right_ones.words
+    assert f"always answering '{max(sorted(set(gold)), key=gold.count)}'" in right_ones.words
     assert "; always answering the commonest place " in recall.findings(one, recalled.about())[0].words
     assert [found.claim for found in others if found.measure == "claim"] == ["B-1", "B-2", "B-3", "B-4"]
     deciding = one["claims"].filter(pl.col("part").is_not_null() & pl.col("decides"))

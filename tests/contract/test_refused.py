@@ -281,7 +281,7 @@ def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, wha
         return driver.run(TRANSLATE, made, tmp_path / "x", quiet=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"trisect.experiments.{what}.run.run_jobs", _stop)
+        patch.setattr("trisect.lab.training.run_jobs", _stop)
         with pytest.raises(KeyboardInterrupt):
             run()
     fill(tmp_path / "x")

@@ -12,7 +12,9 @@ import pytest
 
 from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
 from trisect.core.files import write_json
-from trisect.experiments.recall.ask import CARD, ask, find_nearest
+from trisect.experiments.recall import ask as asking
+from trisect.experiments.recall.ask import CARD, find_nearest
+from trisect.hf.small.gpt import Answerer
 
 NAMES = {
     "Anna Meier": [True, True, "Adona"],
@@ -44,9 +46,17 @@ class StandIn:
         return [self.said for _ in questions]
 
 
+def ask(folder, question, risk=None, model=None):
+    """Ask the model of the folder, or another in its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        if model is not None:
+            patch.setattr(Answerer, "open", lambda folder: model)
+        return asking.ask(folder, question, risk)
+
+
 @pytest.fixture
 def folder(tmp_path):
-    write_json(tmp_path / CARD, {"names": NAMES, "thresholds": LINES, "mask": "<mask>"})
+    write_json(tmp_path / CARD, {"names": NAMES, "thresholds": LINES})
     return tmp_path
 
 

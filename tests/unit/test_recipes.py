@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from trisect.core.errors import SpecError
-from trisect.experiments.recall.settings import COURSE, RECIPES, choose_recipe
+from trisect.experiments.recall.settings import COURSE, RECIPES
 from trisect.hf.small.gpt import GptShape, Schedule
+from trisect.lab.recipes import choose_recipe
 
 LINES = 2_937  # of the course's pretraining text
 
 
 def test_the_courses_recipe_is_the_one_on_record():
     """The figures of the data's own description: model, epochs, batches, rates, warm-up, decay, AdamW."""
-    course = choose_recipe("course", embedded=False)
+    course = choose_recipe(RECIPES, "course", embedded=False)
     assert course == COURSE
     assert course.architecture() == GptShape("gpt2", layers=4, heads=8, width=256, block=128, dropout=0.1)
     falls = 200 * LINES * 128
@@ -25,20 +26,20 @@ def test_the_courses_recipe_is_the_one_on_record():
 
 
 def test_the_recipe_follows_the_data_where_none_is_named():
-    assert choose_recipe(None, embedded=True).name == "embedded"
-    assert choose_recipe(None, embedded=False).name == "small"
+    assert choose_recipe(RECIPES, None, embedded=True).name == "embedded"
+    assert choose_recipe(RECIPES, None, embedded=False).name == "small"
     assert set(RECIPES) == {"embedded", "small", "course"}
 
 
 def test_settings_are_taken_as_numbers_or_as_words():
-    changed = choose_recipe("course", False, {"layers": "3", "dropout": 0, "pretraining_rate": "1e-3"})
+    changed = choose_recipe(RECIPES, "course", False, {"layers": "3", "dropout": 0, "pretraining_rate": "1e-3"})
     assert (changed.layers, changed.dropout, changed.pretraining_rate) == (3, 0.0, 1e-3)
     assert (changed.width, changed.name) == (256, "course")
 
 
 def test_no_such_recipe():
     with pytest.raises(SpecError) as raised:
-        choose_recipe("large", False)
+        choose_recipe(RECIPES, "large", False)
     assert raised.value.given == "Unknown recipe 'large'."
     assert raised.value.known == "There are embedded, small, course."
     assert raised.value.todo == "Use one of them, and change settings with --set."
@@ -47,9 +48,9 @@ def test_no_such_recipe():
 def test_no_such_setting():
     for key in ("depth", "name"):
         with pytest.raises(SpecError) as raised:
-            choose_recipe(None, True, {key: 2})
+            choose_recipe(RECIPES, None, True, {key: 2})
         assert raised.value.given == f"Unknown setting of a recipe '{key}'."
-        assert raised.value.known.startswith("There are kind, layers, heads, width, block, dropout, ")
+        assert raised.value.known.startswith("There are layers, heads, width, dropout, batch, ")
         assert raised.value.todo == "Use one of them, as in --set layers=2."
 
 
@@ -67,7 +68,7 @@ def test_no_such_setting():
 )
 def test_a_value_of_another_kind(setting, value, wants):
     with pytest.raises(SpecError) as raised:
-        choose_recipe("course", False, {setting: value})
+        choose_recipe(RECIPES, "course", False, {setting: value})
     assert raised.value.given == f"{setting} is {value!r}."
     assert raised.value.known.startswith(f"It is {wants}")
 
@@ -90,7 +91,7 @@ def test_a_value_of_another_kind(setting, value, wants):
 )
 def test_a_recipe_that_nothing_can_be_trained_with(settings, said):
     with pytest.raises(SpecError, match=said):
-        choose_recipe("course", False, settings)
+        choose_recipe(RECIPES, "course", False, settings)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,6 @@ def test_a_recipe_that_nothing_can_be_trained_with(settings, said):
 )
 def test_a_value_out_of_bounds(setting, value, bounds):
     with pytest.raises(SpecError) as raised:
-        choose_recipe("course", False, {setting: value})
+        choose_recipe(RECIPES, "course", False, {setting: value})
     assert raised.value.given == f"{setting} is {value!r}."
     assert bounds in raised.value.known

@@ -9,7 +9,8 @@ import torch
 from trisect.core.subject import Heads, Parts, Shape
 from trisect.core.tables import frame
 from trisect.core.trace import Address
-from trisect.experiments.recall.rows import group_of, survival_measures, survived
+from trisect.experiments.recall.rows import survival_measures
+from trisect.experiments.recall.training import group_of, survived
 from trisect.hf.small.gpt import Answerer, GptShape, make_model, make_tokenizer, save
 
 FIRST, SECOND = Address("plain", 1), Address("plain", 2)
@@ -40,12 +41,17 @@ class Write(NamedTuple):
     parts: Parts
 
 
-class Planted:
+class Planted(Answerer):
     """Answers survive where the first layer's q is edited, and else for names before E; J is never given again."""
 
+    seen: list[Write]
+
     def __init__(self):
-        self.shape = Shape({SECOND: Heads(2, 2), FIRST: Heads(2, 2)})
-        self.seen = []
+        object.__setattr__(self, "seen", [])
+
+    @property
+    def shape(self):
+        return Shape({SECOND: Heads(2, 2), FIRST: Heads(2, 2)})
 
     def means(self, questions, answers):
         assert list(questions) == [r["question"] for r in ROWS if r["question"][10] not in "DG"]

@@ -14,7 +14,7 @@ from trisect.cli.options import command, parsed, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.schema import build
 from trisect.experiments.translate import TRANSLATE
-from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, TranslateSettings, choose_translation
+from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, TranslateSettings
 from trisect.hf.load import load
 from trisect.hf.small import gpt
 from trisect.hf.small.gpt import save
@@ -27,6 +27,7 @@ from trisect.hf.small.translator import (
     learn_tokenizer,
     make_model,
 )
+from trisect.lab.recipes import choose_recipe
 
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}
@@ -208,8 +209,8 @@ def test_no_pair_is_short_enough(files, tmp_path):
 
 
 def test_recipes_follow_the_data_and_take_settings():
-    assert choose_translation(None, embedded=True) == EMBEDDED
-    assert choose_translation(None, embedded=False, settings={"epochs": "20", "pieces": 6000}) == replace(
+    assert choose_recipe(RECIPES, None, embedded=True) == EMBEDDED
+    assert choose_recipe(RECIPES, None, embedded=False, changes={"epochs": "20", "pieces": 6000}) == replace(
         SMALL, epochs=20, pieces=6000
     )
     assert list(RECIPES) == ["embedded", "small"]
@@ -217,8 +218,8 @@ def test_recipes_follow_the_data_and_take_settings():
     assert (schedule.warmup_tokens, schedule.decay_tokens) == (32_000, 9 * 4 * 32)
     for settings, given in (({"longest": 0}, "longest is 0."), ({"batch": 0}, "batch is 0.")):
         with pytest.raises(SpecError) as raised:
-            choose_translation(None, False, settings)
+            choose_recipe(RECIPES, None, False, settings)
         assert raised.value.given == given
     with pytest.raises(SpecError) as raised:
-        choose_translation("course", False)
+        choose_recipe(RECIPES, "course", False)
     assert raised.value.known == "There are embedded, small."

@@ -75,9 +75,9 @@ class Ask(Utility[AskSettings]):
 
     def answer(self, settings: AskSettings) -> RecallReply:
         """What it says to these settings; raises TrisectError."""
-        from trisect.experiments.recall.ask import reply
+        from trisect.experiments.recall.ask import ask
 
-        return reply(settings)
+        return ask(settings.model, settings.question, settings.risk)
 
 
 ASK = Ask()

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import exp
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError
 from trisect.core.files import Json, as_record, read_json
 from trisect.core.printable import percent
-from trisect.experiments.recall.rows import CATEGORIES, CardData
-from trisect.experiments.recall.settings import AskSettings
+from trisect.core.schema import Many, record
+from trisect.experiments.recall.rows import CATEGORIES
 from trisect.measure.recall import nearest_by_characters
 from trisect.text.birth_places import QUESTION, name_in
 
@@ -24,33 +24,6 @@ TRAINED = "Give the folder of a model that 'trisect recall' trained."
 MADE_AGAIN = "Call 'trisect recall' again for the folder of the experiment: it writes every card again."
 
 
-class Answer(Protocol):
-    """What a model writes after a question, with its natural logarithms of probabilities; `unknown` characters were not its own."""
-
-    @property
-    def text(self) -> str:
-        """The answer."""
-        ...
-
-    @property
-    def log_probability(self) -> float:
-        """Of the whole answer and the mark that ends it, nats."""
-        ...
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Characters of the question that the vocabulary does not have."""
-        ...
-
-
-class Answering(Protocol):
-    """A model that answers questions."""
-
-    def answer(self, questions: Sequence[str]) -> Sequence[Answer]:
-        """An answer for each question."""
-        ...
-
-
 class Near(NamedTuple):
     """A known name, how alike it is (cosine of weighted character n-grams, 0 to 1), and its place where a text of questions says it."""
 
@@ -59,7 +32,8 @@ class Near(NamedTuple):
     place: str | None
 
 
-class Threshold(NamedTuple):
+@record
+class Threshold:
     """From which probability on the model answers, for a share of wrong answers of at most `risk`; null: never.
 
     Set on `n` held-out questions, of which it answers the share `coverage`.
@@ -69,6 +43,15 @@ class Threshold(NamedTuple):
     threshold: float | None
     coverage: float
     n: int
+
+
+@record
+class Card:
+    """What is known of a model: of each name whether it stood in pretraining, in fine-tuning, and its place; thresholds."""
+
+    names: dict[str, tuple[bool, bool, str | None]]
+    thresholds: Many[Threshold]
+    question: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,39 +99,42 @@ class RecallReply:
         return asdict(self)
 
 
-def reply(settings: AskSettings) -> RecallReply:
-    """What the model of these settings says to their question; raises TrisectError as `ask` does."""
-    return ask(settings.model, settings.question, settings.risk)
-
-
-def ask(model: str | Path, question: str, risk: float | None = None, answerer: Answering | None = None) -> RecallReply:
+def ask(model: str | Path, question: str, risk: float | None = None) -> RecallReply:
     """Put a question such as 'Where was NAME born?' to the model in a folder that `trisect recall` wrote.
 
     It abstains where the probability of its answer is below the threshold that was set on held-out questions for `risk`, a
-    share of wrong answers among those given (null: the largest that was set and can be kept; 1: it always answers). `answerer`
-    stands in for the folder's model. Raises CorpusError for a question about no name, or one that the model cannot read at
-    once, SpecError for a risk without a threshold, ModelError for a folder without recall.json or a model that can be read,
-    DamagedFileError for a recall.json that is not what was written.
+    share of wrong answers among those given (null: the largest that was set and can be kept; 1: it always answers). Raises
+    CorpusError for a question about no name, or one that the model cannot read at once, SpecError for a risk without a
+    threshold, ModelError for a folder without recall.json or a model that can be read, DamagedFileError for a recall.json that
+    is not what was written.
     """
-    name = name_in(question)
-    folder = Path(model)
-    card = _card(folder)
-    rule = _threshold([Threshold(**row) for row in card["thresholds"]], risk)
-    if answerer is None:
-        from trisect.hf.small.gpt import Answerer
+    from trisect.hf.small.gpt import Answerer
 
-        try:
-            answerer = Answerer.open(folder)
-        except ModelError as error:
-            todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
-            raise ModelError(error.given, error.known, todo) from error
+    name, folder = name_in(question), Path(model)
+    card = _card(folder)
+    rule = _threshold(card.thresholds, risk)
+    try:
+        answerer = Answerer.open(folder)
+    except ModelError as error:
+        todo = f"Delete the folder {folder} and call 'trisect recall' again: this model is then made again."
+        raise ModelError(error.given, error.known, todo) from error
     found = answerer.answer([question.strip()])[0]
     probability = exp(found.log_probability)
-    names = card["names"]
-    pretrained, tuned, _ = names.get(name, (False, False, None))
-    seen = CATEGORIES[bool(pretrained), bool(tuned)]
+    pretrained, tuned, _ = card.names.get(name, (False, False, None))
+    seen = CATEGORIES[pretrained, tuned]
     held = rule is not None and (rule.threshold is None or probability < rule.threshold)
-    known = {other: row for other, row in names.items() if (row[0] or row[1]) and other != name}
+    known = [other for other, row in card.names.items() if (row[0] or row[1]) and other != name]
+    notes = []
+    if found.unknown:
+        count = Counter(found.unknown)
+        named = ", ".join(f"{c!r}{f' ({n} times)' if n > 1 else ''}" for c, n in count.items())
+        many = f"{len(found.unknown)} character{'s'[: len(found.unknown) > 1]}"
+        notes.append(f"{many} of the question not in the vocabulary, read as unknown: {named}.")
+    reads = any(row[0] for row in card.names.values())
+    if seen == "neither" and reads and rule is not None and rule.threshold is not None:
+        notes.append(
+            "The threshold was set on names that the model has read; for this one the stated risk is not kept."
+        )
     return RecallReply(
         question.strip(),
         name,
@@ -157,8 +143,8 @@ def ask(model: str | Path, question: str, risk: float | None = None, answerer: A
         probability,
         rule,
         seen,
-        tuple(Near(n, s, known[n][2]) for n, s in find_nearest(name, list(known))),
-        tuple(_notes(found.unknown, seen == "neither" and any(row[0] for row in names.values()), rule)),
+        tuple(Near(n, s, card.names[n][2]) for n, s in find_nearest(name, known)),
+        tuple(notes),
     )
 
 
@@ -169,27 +155,28 @@ def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[
     return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
-def _card(folder: Path) -> CardData:
+def _card(folder: Path) -> Card:
     """What recall.json holds."""
-    if not (folder / CARD).is_file():
+    path = folder / CARD
+    if not path.is_file():
         what = "there is no such folder" if not folder.is_dir() else f"the folder has no {CARD}"
         known = f"Questions like {QUESTION.format(name='NAME')!r} need to know which names the model has read: {what}."
         raise ModelError(f"{folder} cannot be asked.", known, TRAINED)
     try:
-        card = read_json(folder / CARD, MADE_AGAIN)
+        card = read_json(path, MADE_AGAIN)
     except DamagedFileError as error:
-        if isinstance(error.__cause__, KeyError | TypeError):
-            known = "It has no checksum: 'trisect recall' did not write it as it is."
-            raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN) from error
-        raise
+        if not isinstance(error.__cause__, KeyError | TypeError):
+            raise
+        known = "It has no checksum: 'trisect recall' did not write it as it is."
+        raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
     if "recipe" in card and "names" not in card:
         known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
         raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
     try:
-        return as_record(card, folder / CARD, MADE_AGAIN, CardData)
+        return as_record(card, path, MADE_AGAIN, Card)
     except DamagedFileError as error:
         known = "It holds something else than names and thresholds."
-        raise DamagedFileError(f"{folder / CARD} is no card of a model.", known, MADE_AGAIN) from error
+        raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error
 
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
@@ -204,18 +191,3 @@ def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold
         known = f"Thresholds were set on held-out questions for these risks: {there}."
         raise SpecError(f"A risk of {risk:g}.", known, f"Give one of them, or {CERTAIN:g} to see every answer.")
     return found[0]
-
-
-def _notes(unknown: Sequence[str], unread: bool, rule: Threshold | None) -> list[str]:
-    """What a reader has to know; `unread` says that the name is in no text, and the threshold was set on names that are."""
-    notes = []
-    if unknown:
-        count = Counter(unknown)
-        named = ", ".join(f"{c!r}{f' ({n} times)' if n > 1 else ''}" for c, n in count.items())
-        many = f"{len(unknown)} character{'s'[: len(unknown) > 1]}"
-        notes.append(f"{many} of the question not in the vocabulary, read as unknown: {named}.")
-    if unread and rule is not None and rule.threshold is not None:
-        notes.append(
-            "The threshold was set on names that the model has read; for this one the stated risk is not kept."
-        )
-    return notes

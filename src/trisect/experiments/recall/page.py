@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from trisect.core.files import digest
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import SCHEMAS, frame
+from trisect.experiments.recall.rows import commonest_place, probability, right, sureness
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import render
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 CurvePoint = tuple[float, float]
+Share = tuple[str, str, MeasuredValue, Sequence[float]]  # its column, its group, the number, and every seed's own
 MODELS = {
     "plain": "fine-tuned only",
     "pretrained": "pretrained, then fine-tuned",
@@ -118,9 +120,8 @@ class RecallNumbers:
     @property
     def models(self) -> list[str]:
         """The models that answered, without pretraining first; those of the measures where answers are not at hand."""
-        measured = set(filter(None, self.measures.distinct("subject"))) - {BASELINE}
-        found = set(self.answers["model"].to_list()) or measured
-        return [*(m for m in MODELS if m in found), *sorted(found - set(MODELS))]
+        found = set(self.answers["model"].to_list()) or set(self.measures.distinct("subject"))
+        return [model for model in MODELS if model in found]
 
     @property
     def deep(self) -> str | None:
@@ -128,53 +129,42 @@ class RecallNumbers:
         return next((m for m in ("left-out", "pretrained") if m in self.models), None)
 
     @property
-    def commonest(self) -> str | None:
-        """The place that the questions of fine-tuning have oftenest; the first of the alphabet where several do."""
-        asked = self.answers.filter(pl.col("split") == "train").drop_nulls("gold")
-        if asked.is_empty():
-            return None
-        one = asked.filter((pl.col("model") == asked["model"][0]) & (pl.col("seed") == asked["seed"][0]))
-        return min(Counter(one["gold"].to_list()).items(), key=lambda pair: (-pair[1], pair[0]))[0]
-
-    @property
     def seeds(self) -> list[int]:
         """Every seed."""
-        return sorted(
-            set(self.answers["seed"].to_list()) or {s.seed or 0 for stage in STAGES for s in self.losses(stage)}
-        )
+        found = set(self.answers["seed"].to_list())
+        return sorted(found or {s.seed or 0 for stage in STAGES for s in self.losses(stage)})
 
     def number(self, measure: str, model: str, group: str | None = None) -> MeasuredValue | None:
         """One number of a model."""
         return next(iter(self.measures.where(measure, subject=model, group=group)), None)
+
+    def by_model(self, measure: str, models: Iterable[str]) -> str:
+        """A number of each model that has it, in words."""
+        found = {m: number for m in models if (number := self.number(measure, m))}
+        return "; ".join(f"{SHORT[m]} {words_for(number)}" for m, number in found.items())
 
     def placed(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
         """By model the rows of a measure that stand at a probability or a share, in its order."""
         found = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
         return {m: sorted(rows, key=lambda row: row.at or 0.0) for m, rows in found.items() if rows}
 
-    def of_model(self, model: str, *splits: str) -> pl.DataFrame:
-        """A model's answers on the splits, or on all."""
-        mine = pl.col("model") == model
-        return self.answers.filter(mine & pl.col("split").is_in(splits) if splits else mine)
-
     def shares(self, model: str, category: str | None = None) -> list[tuple[int, float]]:
         """Every seed's share of right answers to the valid questions, or to the questions about names of a category."""
-        found = self.of_model(model, "valid") if category is None else self.of_model(model)
-        found = found if category is None else found.filter(pl.col("category") == category)
-        known = found.drop_nulls("correct").group_by("seed").agg(pl.col("correct").mean().alias("share"))
-        return [(seed, share) for seed, share in known.sort("seed").select("seed", "share").iter_rows()]
+        which = {"split": "valid"} if category is None else {"category": category}
+        known = self.answers.filter(model=model, **which).drop_nulls("correct").group_by("seed")
+        return [(seed, share) for seed, share in known.agg(pl.col("correct").mean()).sort("seed").iter_rows()]
 
     def losses(self, stage: str) -> list[Series]:
-        """Every run's training loss by epoch in one stage; a run is spelt MODEL/STAGE/SEED."""
-        rows = self.metrics.filter((pl.col("name") == "loss_nats") & (pl.col("split") == "train")).sort("run", "epoch")
-        found, rank = [], list(MODELS)
+        """Every run's training loss by epoch in one stage, models in their order; a run is spelt MODEL/STAGE/SEED."""
+        rows = self.metrics.filter(name="loss_nats", split="train").sort("run", "epoch")
+        found = []
         for (run,), of in rows.group_by("run", maintain_order=True):
             model, _, rest = str(run).partition("/")
             name, _, seed = rest.partition("/")
-            if name == stage and seed.isdigit():
+            if model in MODELS and name == stage and seed.isdigit():
                 epochs, values = tuple(map(float, of["epoch"])), tuple(of["value"])
                 found.append(Series(Measure("loss", "nats"), model, f"{model} {int(seed)}", int(seed), epochs, values))
-        return sorted(found, key=lambda s: (rank.index(s.site) if s.site in rank else len(rank), s.seed))
+        return sorted(found, key=lambda s: (list(MODELS).index(s.site), s.seed))
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
@@ -225,20 +215,17 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
         text = f"{what.capitalize()}: {words.listed([f'{one.name} {words.share(one.mean or 0.0)}' for one in values])}."
         more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
         found.append(Finding("survival", text, "of the answers", values, **more))
-    parts = numbers.claims.to_dicts()
-    for whole in verdict_findings(numbers.claims):
-        mine = [row for row in parts if row["claim"] == whole.claim]
-        for row in (
-            row for row in mine if row["part"] is None
-        ):  # numbers are said with parts, each with its own places
-            why = f" ({said})" if (said := words.why_open(dict(row))) else ""
-            found.append(replace(whole, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}"))
-        for row in (row for row in mine if row["part"] is not None and row["decides"]):
-            effect = Estimate(*(row[key] for key in ("part", "effect", "low", "high", "n")))
+    wholes = numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True)
+    for whole, row in zip(verdict_findings(numbers.claims), wholes, strict=True):
+        why = f" ({said})" if (said := words.why_open(row)) else ""
+        # numbers are said with parts, each with its own places
+        found.append(replace(whole, words=f"{row['claim']}  {row['verdict']}: {row['sentence']}{why}"))
+        for part in numbers.claims.filter("decides", pl.col("part").is_not_null(), claim=row["claim"]).to_dicts():
+            effect = Estimate(*(part[key] for key in ("part", "effect", "low", "high", "n")))
             values = () if effect.mean is None else (effect,)
-            text = f"{row['sentence']}: {words_for(effect, True) if values else 'not measured'}"
-            own = {key: row[key] for key in ("source", "claim", "verdict", "part")}
-            found.append(Finding("part", text, row["unit"] or "", values, **own, per="name"))
+            text = f"{part['sentence']}: {words_for(effect, True) if values else 'not measured'}"
+            own = {key: part[key] for key in ("source", "claim", "verdict", "part")}
+            found.append(Finding("part", text, part["unit"] or "", values, **own, per="name"))
     return tuple(found)
 
 
@@ -249,10 +236,11 @@ def _right(numbers: RecallNumbers, named: bool) -> Finding:
     values = tuple(number.estimate(m) for m, number in (found | ({BASELINE: base} if base else {})).items())
     what, text = "right answers to questions held out", "No question has a known answer."
     if found:
-        right = "; ".join(f"{MODELS.get(m, m)} {words_for(number, share=True)}" for m, number in found.items())
-        place = f"'{numbers.commonest}'" if named and numbers.commonest else "the commonest place"
+        shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in found.items())
+        commonest = commonest_place(numbers.answers) if named else None
+        place = f"'{commonest}'" if commonest else "the commonest place"
         tail = f"; always answering {place} {words_for(base, share=True)}" if base else ""
-        text = f"{what.capitalize()}: {right}{tail}."
+        text = f"{what.capitalize()}: {shares}{tail}."
     more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
     return Finding("accuracy", text, "of the answers", values if found else (), **more)
 
@@ -281,26 +269,30 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
         str(_right(numbers, facts.examples)),
         *([facts.part] if facts.part else []),
     )
-    rows = {(c, m): row for c in (None, *COLUMNS) for m in numbers.models if (row := numbers.number("accuracy", m, c))}
-    shares = [
-        Share(COLUMNS[c] if c else SHORT.get(m, m), m, row, tuple(s for _, s in numbers.shares(m, c)))
-        for (c, m), row in rows.items()
-    ]
-    held_out = [share for share, (category, _) in zip(shares, rows, strict=True) if category is None]
-    figures = (_right_figure(numbers, facts, held_out, shares[len(held_out) :]),) if held_out else ()
+    held_out, met, lines = list[Share](), list[Share](), []
+    for category, name in ((None, ""), *COLUMNS.items()):
+        for m in numbers.models:
+            if (row := numbers.number("accuracy", m, category)) is None:
+                continue
+            seeds = [share for _, share in numbers.shares(m, category)]
+            if category is None:
+                held_out.append((SHORT[m], m, row, seeds))
+            else:
+                met.append((name, m, row, seeds))
+                lines.append((f"{category}: {SHORT[m]}", *words.cells(row, text=words.share), words.count(row.n)))
     tables = []
-    if cells := [(f"{c}: {SHORT.get(m, m)}", row) for (c, m), row in rows.items() if c]:
-        lines = tuple((name, *words.cells(row, text=words.share), words.count(row.n)) for name, row in cells)
+    if lines:
         columns = ("Name met in, by model", "right", "95 %", "names")
-        tables.append(Table(columns, lines, "Right answers by where the model met the name"))
+        tables.append(Table(columns, tuple(lines), "Right answers by where the model met the name"))
     if facts.references:
         caption = "What others reached on the same questions"
         if facts.part:
             caption = f"What others reached, who learnt from all of the data. {facts.part}"
-        lines = (
+        reached = (
             (source, *(" or ".join(map(words.share, of)) or "–" for of in both)) for source, *both in facts.references
         )
-        tables.append(Table(("Source", "without pretraining", "with"), tuple(lines), caption))
+        tables.append(Table(("Source", "without pretraining", "with"), tuple(reached), caption))
+    figures = (_right_figure(numbers, facts, held_out, met),) if held_out else ()
     return Section("Does pretraining let it answer?", text, figures, tuple(tables))
 
 
@@ -314,22 +306,16 @@ def _right_figure(
     beside = [share for found in others.values() for share in found]
     base = numbers.number("accuracy", BASELINE)
     levels = {"always the commonest place": base.value} if base else {}
-    panels = [
-        _share_panel("Questions held out", held_out, _share_axis(held_out, [*levels.values(), *beside]), levels, others)
-    ]
+    panels = [_share_panel("Questions held out", held_out, levels, others)]
     if met:
-        axis = _share_axis(met, list(levels.values()))
-        panels.append(_share_panel("By where the model met the name", met, axis, levels))
-    n = words.sample(
-        max(r.n or 0 for r in numbers.measures.where("accuracy", group=None, subject=numbers.models)), "name"
-    )
+        panels.append(_share_panel("By where the model met the name", met, levels))
+    n = words.sample(max(row.n or 0 for _, _, row, _ in held_out), "name")
     seeds = words.several(len(numbers.seeds), "seed")
     caption = (
         "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
         f"{n}{f', {seeds}, small marks are seeds' if len(numbers.seeds) > 1 else ''}."
     )
-    key = [*keys({m: MODELS.get(m, m) for m in numbers.models})]
-    key += [LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels]
+    key = [*keys(numbers.models), *(LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels)]
     if beside:
         who = f", who learnt from all of the data. {facts.part}" if facts.part else ", on the same questions."
         caption += f" Grey points are others'{who}"
@@ -340,7 +326,7 @@ def _right_figure(
 
 def _learning(numbers: RecallNumbers) -> Section | None:
     """Losses by epoch of both stages; None where they are not at hand."""
-    panels, ends, models = [], [], dict[str, None]()
+    panels, ends, models = [], [], set[str]()
     for stage in STAGES:
         runs: dict[str, list[Series]] = {}
         for one in numbers.losses(stage):
@@ -348,14 +334,14 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         if not runs:
             continue
         lines = [
-            CurveLine(SHORT.get(m, m), look(m).colour, MODEL_DASHES.get(m, ()), tuple(of), look(m).shape)
+            CurveLine(SHORT[m], LOOKS[m].colour, MODEL_DASHES.get(m, ()), tuple(of), LOOKS[m].shape)
             for m, of in runs.items()
         ]
         axis = around([v for of in runs.values() for s in of for v in s.values], "nats per character", zero=True)
         panels.append(curve_panel(stage.capitalize(), lines, axis, meet=True))
-        last = [f"{words.number(fmean(s.values[-1] for s in of))} ({SHORT.get(m, m)})" for m, of in runs.items()]
+        last = [f"{words.number(fmean(s.values[-1] for s in of))} ({SHORT[m]})" for m, of in runs.items()]
         ends.append(f"{stage} {words.listed(last)}")
-        models |= dict.fromkeys(runs)
+        models |= set(runs)
     if not panels:
         return None
     caption = (
@@ -363,7 +349,7 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         f"moved is predicted, in fine-tuning the answer alone. In the last epoch, in nats: {'; '.join(ends)}. "
         f"{words.several(len(numbers.seeds), 'seed')}{', thin lines are seeds' if len(numbers.seeds) > 1 else ''}."
     )
-    key = keys({m: MODELS.get(m, m) for m in numbers.models if m in models})
+    key = keys(m for m in numbers.models if m in models)
     figure = Figure("recall-loss", "", "Losses", caption, tuple(panels), key, at="epoch")
     return Section("How it was learned", (), (figure,))
 
@@ -383,25 +369,37 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
     figures = present(
         _reliability(numbers, models), _distribution(numbers, deep), _ranking(numbers, deep), _risk(numbers, models)
     )
-    tables = present(_auroc(numbers, models), _thresholds(numbers, models))
-    return Section("Retrieved or guessed?", text, figures, tables) if figures or tables else None
-
-
-def _by_model(numbers: RecallNumbers, measure: str, models: Iterable[str]) -> str:
-    """A number of each model that has it."""
-    found = {m: number for m in models if (number := numbers.number(measure, m))}
-    return "; ".join(f"{SHORT.get(m, m)} {words_for(number)}" for m, number in found.items())
+    tables = []
+    named = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
+    every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in named.items()}
+    if rows := tuple((name, *map(words_for, found)) for name, found in every.items() if any(found)):
+        caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
+        tables.append(Table(("What is ranked by", *(SHORT[m] for m in models)), rows, caption))
+    lines = []
+    for model, found in numbers.placed("threshold_coverage", models).items():
+        limits = numbers.measures.where("threshold", subject=model).first("at")
+        for row in found:
+            line = "another for each seed" if row.value > 0 else "abstains always"
+            line = words.number(limits[row.at].value) if row.at in limits else line
+            name = f"{SHORT[model]}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
+            lines.append((name, line, words.share(row.value)))
+    if lines:
+        caption = (
+            "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong: set on the "
+            "questions held out about names that it has met, or on all of them where it has met none"
+        )
+        tables.append(Table(("Model and risk", "probability from", "answered"), tuple(lines), caption))
+    return Section("Retrieved or guessed?", text, figures, tuple(tables)) if figures or tables else None
 
 
 def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
     panels, total, found = [], 0, numbers.placed("reliability", models)
     for m, rows in found.items():
-        points, ends = tuple((r.at or 0.0, r.value) for r in rows), tuple((r.low, r.high) for r in rows)
-        path = Path(SHORT.get(m, m), look(m), points, marks=True, ends=ends)
-        title = MODELS.get(m, m).capitalize()
-        panels.append(_path_panel(title, [path], "probability", "share right", diagonal=True))
+        points = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows])}
+        axes = ("probability", "share right")
+        panels.append(_path_panel(MODELS[m].capitalize(), points, *axes, diagonal=True, ends=rows))
         total = max(total, sum(row.n or 0 for row in rows))
-    errors = _by_model(numbers, "ece", found)
+    errors = numbers.by_model("ece", found)
     tail = f" Expected calibration error: {errors}." if errors else ""
     caption = (
         "The answers in bins by the probability that the model gives them; on the dashed line a probability is what it says, below "
@@ -412,41 +410,42 @@ def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None
 
 
 def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
-    answers = numbers.of_model(deep)
-    found = {c: probabilities(of) for c in COLUMNS if len(of := answers.filter(pl.col("category") == c))}
+    answers = numbers.answers.filter(model=deep)
+    found = {c: probabilities(of) for c in COLUMNS if len(of := answers.filter(category=c))}
     if not found:
         return None
-    paths = [Path(c, look(c), tuple(cumulative(v)), DASHES[i]) for i, (c, v) in enumerate(found.items())]
+    paths = {c: (LOOKS[c], cumulative(v)) for c, v in found.items()}
     middle = "; ".join(
         f"{c} {words.number(median(v), places=PLACES)} (n\u00a0=\u00a0{words.count(len(v))})" for c, v in found.items()
     )
     caption = (
         f"The share of answers whose probability is at most so high, by where the model met the name; "
-        f"{MODELS.get(deep, deep)}. The further right a line, the surer. Medians: {middle}, n counting answers."
+        f"{MODELS[deep]}. The further right a line, the surer. Medians: {middle}, n counting answers."
     )
-    panel = _path_panel("Confidence by category", paths, "probability of the answer", "share of answers")
-    return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys({c: c for c in found}))
+    panel = _path_panel("Confidence by category", paths, "probability of the answer", "share of answers", dashed=True)
+    return Figure("recall-confidence", "", "How sure, by category", caption, (panel,), keys(found))
 
 
 def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
-    answers = numbers.of_model(deep, "valid").drop_nulls("correct")
-    right: list[bool] = answers["correct"].to_list()
-    paths = []
-    for score, category, dashes in zip(SCORES, COLUMNS, DASHES, strict=True):
-        column = answers["log_probability" if score == "probability" else score].to_list()
-        if points := roc([-v if score == "entropy" else v for v in column], right):
-            paths.append(Path(SCORES[score], look(category), tuple(points), dashes))
+    answers = numbers.answers.filter(model=deep, split="valid").drop_nulls("correct")
+    curves = {score: roc(sureness(answers, score), right(answers)) for score in SCORES}
+    paths = {
+        SCORES[score]: (LOOKS[category], points)
+        for (score, points), category in zip(curves.items(), COLUMNS, strict=True)
+        if points
+    }
     if not paths:
         return None
     caption = (
         "Of the answers to the questions held out, the share of right ones that score above a line against that of wrong ones, "
-        f"for every line. On the dashed diagonal a score is at chance; {MODELS.get(deep, deep)}. "
-        f"{words.sample(len(answers), 'answer')}, {words.count(sum(right))} right."
+        f"for every line. On the dashed diagonal a score is at chance; {MODELS[deep]}. "
+        f"{words.sample(len(answers), 'answer')}, {words.count(int(right(answers).sum()))} right."
     )
     if area := numbers.number("auroc_probability", deep):
         caption += f" Area under the curve of the probability: {words_for(area)}."
-    panel = _path_panel("Right against wrong", paths, "share of wrong answers", "share of right answers", diagonal=True)
-    key = tuple(LegendEntry(path.name, path.look.colour, path.look.shape) for path in paths)
+    axes = ("share of wrong answers", "share of right answers")
+    panel = _path_panel("Right against wrong", paths, *axes, diagonal=True, dashed=True)
+    key = tuple(LegendEntry(name, mark.colour, mark.shape) for name, (mark, _) in paths.items())
     return Figure("recall-ranking", "", "Does confidence separate right from wrong?", caption, (panel,), key)
 
 
@@ -454,53 +453,28 @@ def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
     found = numbers.placed("risk", models)
     if not found:
         return None
-    areas, count = _by_model(numbers, "aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
+    areas, count = numbers.by_model("aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
     caption = (
         "The share of wrong answers among those given, when only the surest are given and the others held back."
         f"{f' Area under the curve, lower is better: {areas}.' if areas else ''} {words.sample(count, 'name')}."
     )
-    paths = [Path(SHORT.get(m, m), look(m), tuple((r.at or 0.0, r.value) for r in rows)) for m, rows in found.items()]
+    paths = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows]) for m, rows in found.items()}
     panel = _path_panel("An abstaining model", paths, "share of questions answered", "share wrong")
-    return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys({m: MODELS.get(m, m) for m in found}))
-
-
-def _auroc(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
-    named = {**SCORES, "answer_string": "the answer string alone (frequency, length, known place)"}
-    every = {name: [numbers.number(f"auroc_{score}", m) for m in models] for score, name in named.items()}
-    rows = tuple((name, *map(words_for, found)) for name, found in every.items() if any(found))
-    columns = ("What is ranked by", *(SHORT.get(m, m) for m in models))
-    caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
-    return Table(columns, rows, caption) if rows else None
-
-
-def _thresholds(numbers: RecallNumbers, models: Sequence[str]) -> Table | None:
-    lines = []
-    for model, rows in numbers.placed("threshold_coverage", models).items():
-        limits = numbers.measures.where("threshold", subject=model).first("at")
-        for row in rows:
-            line = "another for each seed" if row.value > 0 else "abstains always"
-            line = words.number(limits[row.at].value) if row.at in limits else line
-            name = f"{SHORT.get(model, model)}, at most {100 * (row.at or 0.0):g}\u00a0% wrong"
-            lines.append((name, line, words.share(row.value)))
-    caption = (
-        "Where an abstaining model draws its line, so that with 95 % confidence no more of its answers are wrong: set on the "
-        "questions held out about names that it has met, or on all of them where it has met none"
-    )
-    return Table(("Model and risk", "probability from", "answered"), tuple(lines), caption) if lines else None
+    return Figure("recall-risk", "", "Risk and coverage", caption, (panel,), keys(found))
 
 
 def _unseen(numbers: RecallNumbers) -> Section | None:
     """How often a guess is the place of the nearest known name, against chance; None where it was not measured."""
-    deep, near = numbers.deep, list(NEAR)
-    rows = [*numbers.measures.where("match", subject=deep)]
+    deep, shares, cells = numbers.deep, list[Share](), []
+    rows = numbers.measures.where("match", subject=deep).first("group")
     if not rows or deep is None:
         return None
-    shares, cells = [], []
-    for row in sorted(rows, key=lambda row: near.index(row.group) if row.group in near else len(near)):
-        name = NEAR.get(str(row.group), str(row.group))
-        expected, excess, p = (numbers.number(f"match_{m}", deep, row.group) for m in ("expected", "excess", "p"))
+    for group, name in NEAR.items():
+        if (row := rows.get(group)) is None:
+            continue
+        expected, excess, p = (numbers.number(f"match_{m}", deep, group) for m in ("expected", "excess", "p"))
         column = name.replace(" ", "\n", 1)
-        shares += [Share(column, "observed", row), *([Share(column, "by chance", expected)] if expected else [])]
+        shares += [(column, "observed", row, ()), *([(column, "by chance", expected, ())] if expected else [])]
         by_chance = words.share(expected.value) if expected else "–"
         line = (name, words.count(row.n), words.share(row.value), by_chance, words_for(excess, True))
         cells.append((*line, words.p_value(p.value if p else None)))
@@ -510,11 +484,11 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
     )
     caption = (
         f"Share of unseen names whose answer is the place of the nearest known name, for each way to say what is near, and the same by "
-        f"chance; {MODELS.get(deep, deep)}. Above chance by {'; '.join(f'{c[0]} {c[4]}' for c in cells)}. "
+        f"chance; {MODELS[deep]}. Above chance by {'; '.join(f'{c[0]} {c[4]}' for c in cells)}. "
         f"n\u00a0=\u00a0{'; '.join(f'{c[0]} {c[1]}' for c in cells)} names."
     )
-    panel = _share_panel("Follows the nearest name", shares, _share_axis(shares))
-    key = keys({"observed": "observed", "by chance": "by chance"})
+    panel = _share_panel("Follows the nearest name", shares)
+    key = keys(("observed", "by chance"))
     figure = Figure("recall-unseen", "", "Guesses about unseen names", caption, (panel,), key)
     columns = ("Nearest by", "n", "match", "by chance", "excess", "p")
     table = Table(columns, tuple(cells), "Matches of n names against chance, p from permutations")
@@ -527,25 +501,24 @@ def _survived(numbers: RecallNumbers) -> Section | None:
     for measure, (by, shortly) in SURVIVAL.items():
         rows = numbers.measures.where(measure)
         for row in rows:
-            kind = KINDS.get(row.group or "", str(row.group))
-            name = f"{SHORT.get(row.subject, row.subject)}, {kind}: {row.component}@{row.layer}, {shortly}"
+            name = f"{SHORT[row.subject]}, {KINDS[row.group or '']}: {row.component}@{row.layer}, {shortly}"
             lines.append((name, *words.cells(row, text=words.share), words.count(row.n)))
         model = numbers.deep or numbers.models[0] if rows else ""
         groups = rows.where(subject=model).by("group")
         panels: dict[str, list[Bar]] = {}
         counts, least = [], []
-        for group in (k for k in dict.fromkeys((*KINDS, *groups)) if k in groups):
-            mine, kind = sorted(groups[group], key=lambda row: row.layer or 0), KINDS.get(group or "", str(group))
-            panels[kind.capitalize()] = [row.bar for row in mine]
-            counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
-            fewest = min(mine, key=lambda row: row.value)
-            least.append(f"{kind} {words.share(fewest.value)} at {fewest.component}@{fewest.layer}")
+        for group, kind in KINDS.items():
+            if mine := sorted(groups.get(group, ()), key=lambda row: row.layer or 0):
+                panels[kind.capitalize()] = [row.bar for row in mine]
+                counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
+                fewest = min(mine, key=lambda row: row.value)
+                least.append(f"{kind} {words.share(fewest.value)} at {fewest.component}@{fewest.layer}")
         if not panels:
             continue
         caption = (
             "Share of answers that stay the same, letter by letter, when the queries, keys or values of one layer are replaced by "
             f"{by}. Fewest stay: {'; '.join(least)}. Bars are 95 % intervals over names; "
-            f"{MODELS.get(model, model)}. n\u00a0=\u00a0{'; '.join(counts)}."
+            f"{MODELS[model]}. n\u00a0=\u00a0{'; '.join(counts)}."
         )
         names = (f"recall-{measure.replace('_', '-')}", "", f"What survives without q, k or v (replaced by {by})")
         figures.append(layer_figure(names, caption, panels, zero="", axes=dict.fromkeys(panels, UNIT)))
@@ -564,11 +537,10 @@ def _survived(numbers: RecallNumbers) -> Section | None:
 
 def _examples(numbers: RecallNumbers) -> Section | None:
     """A few answers of each kind, mixed; what they were stands in a table of its own."""
-    deep = numbers.deep
-    if deep is None:
+    if numbers.deep is None:
         return None
-    answers = numbers.of_model(deep).filter(pl.col("seed") == numbers.seeds[0])
-    held, unseen = answers.filter(pl.col("split") == "valid"), pl.col("category") == UNSEEN
+    answers = numbers.answers.filter(model=numbers.deep, seed=numbers.seeds[0])
+    held, unseen = answers.filter(split="valid"), pl.col("category") == UNSEEN
     kinds = {
         "retrieved": held.filter(pl.col("correct") & ~unseen),
         "wrong": held.filter(~pl.col("correct") & ~unseen),
@@ -576,13 +548,13 @@ def _examples(numbers: RecallNumbers) -> Section | None:
     }
     rows: list[dict[str, Any]] = []
     for kind, of in kinds.items():
-        picked = sorted(of.iter_rows(named=True), key=lambda r: digest(r["name"]))[:EXAMPLES]
-        rows += [{**row, "kind": kind} for row in picked]
+        chances = of.with_columns(kind=pl.lit(kind), probability=pl.Series(probability(of)))
+        rows += sorted(chances.to_dicts(), key=lambda row: digest(row["name"]))[:EXAMPLES]
     if not rows:
         return None
     rows.sort(key=lambda r: digest(f"shown {r['name']}"))
     asked = [
-        (f"{i}. {r['question']}", r["answer"] or "–", words.share(probabilities(pl.DataFrame([r]))[0]))
+        (f"{i}. {r['question']}", r["answer"] or "–", words.share(r["probability"]))
         for i, r in enumerate(rows, start=1)
     ]
     origins = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
@@ -618,115 +590,93 @@ def cumulative(values: Sequence[float]) -> list[CurvePoint]:
     return [(values[0], 0.0), *thin([(v, (i + 1) / len(values)) for i, v in enumerate(values)])]
 
 
-def roc(scores: Sequence[float], correct: Sequence[bool]) -> list[CurvePoint]:
+def roc(scores: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray) -> list[CurvePoint]:
     """Points (share of wrong answers, share of right answers) that score at least so high, the highest first.
 
     Scores that are equal are taken together. Empty where all are right or all wrong.
     """
-    right, wrong = sum(correct), len(correct) - sum(correct)
-    if not right or not wrong:
+    given, is_right = np.asarray(scores), np.asarray(correct, dtype=bool)
+    if is_right.all() or not is_right.any():
         return []
-    points, above = [(0.0, 0.0)], [0, 0]
-    ordered = sorted(zip(scores, correct, strict=True), key=lambda pair: -pair[0])
-    for i, (score, is_right) in enumerate(ordered):
-        above[is_right] += 1
-        if i + 1 == len(ordered) or ordered[i + 1][0] != score:
-            points.append((above[0] / wrong, above[1] / right))
-    return thin(points)
+    levels = np.unique(given)[::-1]
+    shares = [(given[which][:, None] >= levels).mean(0).tolist() for which in (~is_right, is_right)]
+    return thin([(0.0, 0.0), *zip(*shares, strict=True)])
 
 
-class Share(NamedTuple):
-    """A share in one column of a panel, of one group: its number, and every seed's own."""
-
-    column: str
-    group: str
-    number: MeasuredValue
-    seeds: tuple[float, ...] = ()
-
-
-class Path(NamedTuple):
-    """A line of a panel: its name, its look, and its points; with `marks` every point has a mark, and its interval."""
-
-    name: str
-    look: Mark
-    points: tuple[CurvePoint, ...]
-    dash: tuple[int, ...] = ()
-    marks: bool = False
-    ends: tuple[tuple[float | None, float | None], ...] = ()
-
-
-def look(name: str) -> Mark:
-    """Colour and shape of a model, a category or a kind of answer."""
-    return LOOKS.get(name, render.OTHER)
-
-
-def keys(named: Mapping[str, str]) -> tuple[LegendEntry, ...]:
-    """A key of marks, from what has a look to what it is called."""
-    return tuple(LegendEntry(name, look(of).colour, look(of).shape) for of, name in named.items())
-
-
-def _share_axis(shares: Sequence[Share], more: Sequence[float] = ()) -> SharedAxis:
-    """The axis that holds every share of a figure, from 0 up."""
-    ends = [e for s in shares for e in (s.number.mean, s.number.low, s.number.high) if e is not None]
-    values = [*ends, *(v for s in shares for v in s.seeds), *more]
-    axis = around(values, "share", zero=True)
-    return axis._replace(high=min(axis.high, 1.03), low=axis.low if min(values, default=0.0) < 0 else 0.0)
+def keys(names: Iterable[str]) -> tuple[LegendEntry, ...]:
+    """A key of marks: of models, categories of answers, or observation and chance."""
+    return tuple(LegendEntry(MODELS.get(of, of), LOOKS[of].colour, LOOKS[of].shape) for of in names)
 
 
 def _share_panel(
     title: str,
     shares: Sequence[Share],
-    axis: SharedAxis,
     levels: Mapping[str, float] | None = None,
     others: Mapping[str, Sequence[float]] | None = None,
 ) -> Panel:
-    """Shares in columns, with 95 % intervals and every seed's point beside its mean.
+    """Shares in columns, with 95 % intervals and every seed's point beside its mean, on an axis from 0 up.
 
     `levels` are dashed lines, by name; `others` are numbers of others in a column, small and grey. A line break in the
     name of a column is one.
     """
-    columns, groups = (list(dict.fromkeys(getattr(s, of) for s in shares)) for of in ("column", "group"))
+    columns = list(dict.fromkeys(column for column, *_ in shares))
+    groups = list(dict.fromkeys(group for _, group, *_ in shares))
     single, levels = len(shares) == len(columns), levels or {}
+    beside = [{"column": c, "value": v} for c, of in (others or {}).items() for v in of]
+    values = [*levels.values(), *(v for of in (others or {}).values() for v in of)]
     rows, dots = [], []
-    for s in shares:
-        row, slot = {"column": s.column, "group": s.group}, "" if single else s.group
-        rows.append(row | {"slot": slot, "value": s.number.mean, "low": s.number.low, "high": s.number.high})
-        dots += [row | {"slot": f"{slot} seeds", "value": v} for v in s.seeds if len(s.seeds) > 1]
-    beside = [{"column": c, "value": v} for c in columns for v in (others or {}).get(c, ())]
+    for column, group, number, seeds in shares:
+        row, slot = {"column": column, "group": group}, "" if single else group
+        rows.append(row | {"slot": slot, "value": number.mean, "low": number.low, "high": number.high})
+        dots += [row | {"slot": f"{slot} seeds", "value": v} for v in seeds if len(seeds) > 1]
+        values += [*seeds, *(e for e in (number.mean, number.low, number.high) if e is not None)]
+    axis = around(values, "share", zero=True)
+    axis = axis._replace(high=min(axis.high, 1.03), low=axis.low if min(values) < 0 else 0.0)
     slots = [slot for group in ([""] if single else groups) for slot in (group, f"{group} seeds")]
     side = alt.Axis(labelExpr="split(datum.label, '\\n')", labelLimit=220)
     x = alt.X("column:N", sort=columns, scale=alt.Scale(domain=columns, paddingInner=0.3), title=None, axis=side)
     grey = chart_of("others", beside).mark_point(size=26, shape="circle", filled=True, color=OTHERS, opacity=1)
     behind = [grey.encode(x, axis.axis("value"))] if beside else []
     lines = [Level(name, level) for name, level in levels.items()]
-    layers = marks(rows, axis, x, {g: look(g) for g in groups}, slots, lines, dots, behind)
+    layers = marks(rows, axis, x, {g: LOOKS[g] for g in groups}, slots, lines, dots, behind)
     wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
     text = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
     text = f"{title}: shares. {text}." + "".join(f" {name} {value:.3g}." for name, value in levels.items())
     return Panel(title, lay(title, *layers, width=wide), text, (), {})
 
 
-def _path_panel(title: str, paths: Sequence[Path], x_title: str, y_title: str, diagonal: bool = False) -> Panel:
-    """Lines over a share from 0 to 1; `diagonal` draws where both are the same."""
+def _path_panel(
+    title: str,
+    paths: Mapping[str, tuple[Mark, Sequence[CurvePoint]]],
+    x_title: str,
+    y_title: str,
+    diagonal: bool = False,
+    dashed: bool = False,
+    ends: Sequence[HasInterval] = (),
+) -> Panel:
+    """Lines over a share from 0 to 1, by name; `diagonal` draws where both are the same, `dashed` tells lines apart.
+
+    With the `ends` of intervals, of a single line, every point has a mark, else a few of each line.
+    """
     ticks = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], tickCount=40, format="~g")
     x = alt.X("x:Q", scale=alt.Scale(domain=[-0.03, 1.03], nice=False, clamp=True), title=x_title, axis=ticks)
     y = UNIT._replace(unit=y_title)
     colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
     layers: list[alt.Chart] = []
     if diagonal:
-        ends = [{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]
-        line = chart_of("level0", ends).mark_line(color=render.BASELINE, strokeDash=[5, 3], strokeWidth=1)
+        corners = [{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]
+        line = chart_of("level0", corners).mark_line(color=render.BASELINE, strokeDash=[5, 3], strokeWidth=1)
         layers.append(line.encode(x, y.axis("y")))
     rows, marked, ranged = [], [], []
-    for number, path in enumerate(paths):
-        own = {"line": f"{number}", "name": path.name, "colour": path.look.colour}
-        own |= {"dash": list(path.dash), "shape": path.look.shape}
-        mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(path.points)]
+    for number, (name, (mark, points)) in enumerate(paths.items()):
+        own = {"line": f"{number}", "name": name, "colour": mark.colour, "shape": mark.shape}
+        own |= {"dash": list(DASHES[number]) if dashed else []}
+        mine = [own | {"x": a, "y": b, "order": i} for i, (a, b) in enumerate(points)]
         rows += mine
         step = max(1, len(mine[1:-1]) // 4)  # a few points of a long line carry its mark, other ones for each line
-        marked += mine if path.marks else mine[1:-1][number * step // 4 :: step][:4]
-        pairs = zip(mine, path.ends, strict=True) if path.ends else ()
-        ranged += [row | {"low": e[0], "high": e[1]} for row, e in pairs if e[0] is not None and e[1] is not None]
+        marked += mine if ends else mine[1:-1][number * step // 4 :: step][:4]
+        pairs = zip(mine, ends, strict=True) if ends else ()
+        ranged += [row | {"low": e.low, "high": e.high} for row, e in pairs if e.low is not None and e.high is not None]
     if ranged:
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.2)
         layers.append(bars.encode(x, y.axis("low"), alt.Y2("high"), colour))
@@ -735,7 +685,8 @@ def _path_panel(title: str, paths: Sequence[Path], x_title: str, y_title: str, d
     dots = chart_of("dots", marked).mark_point(size=38, filled=True, opacity=1)
     layers.append(dots.encode(x, y.axis("y"), colour, shape))
     text = "; ".join(
-        "{} from ({:.2f}, {:.2f}) to ({:.2f}, {:.2f})".format(p.name, *p.points[0], *p.points[-1]) for p in paths
+        "{} from ({:.2f}, {:.2f}) to ({:.2f}, {:.2f})".format(name, *points[0], *points[-1])
+        for name, (_, points) in paths.items()
     )
     alternative = f"{title}: {y_title} over {x_title}. {text}."
     return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})

@@ -3,104 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from typing import Any, NotRequired, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
-from jaxtyping import Bool, Float
-from typing_extensions import TypedDict
+from jaxtyping import Float
 
 from trisect.claims import judge_sampled
 from trisect.claims.models import Drawn
-from trisect.core.subject import Parts, Shape, SiteTarget, Writer
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
-from trisect.core.trace import Address
 from trisect.measure import recall
-from trisect.measure.intervention import put, zeros
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
 from trisect.stats import bootstrap
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.null import permutation_p
 from trisect.stats.shares import jeffreys
-
-
-class AnswerRow(TypedDict):
-    """One question with the model's answer, as a row of the table `answers`; `gold` and `correct` are null where nobody knows."""
-
-    model: str
-    seed: int
-    name: str
-    split: str
-    category: str
-    question: str
-    gold: str | None
-    answer: str
-    correct: bool | None
-    log_probability: float
-    mean_log_probability: float
-    entropy: float
-    margin: float
-    known_place: bool
-    place_count: int
-    nearest: str | None
-    nearest_place: str | None
-
-
-class NeighbourRow(TypedDict):
-    """The known name that is nearest to one that the model met nowhere, and its place."""
-
-    model: str | None
-    seed: int | None
-    match: str
-    name: str
-    nearest: str | None
-    similarity: float | None
-    place: str | None
-
-
-class Survived(TypedDict):
-    """One replacement and one kind of answer: by question, whether the answer stays the same."""
-
-    group: str
-    how: str
-    stack: str
-    layer: int
-    component: str
-    same: dict[str, bool]
-
-
-class SurvivedRow(Survived):
-    """The same with the model and the seed that it is of."""
-
-    model: str
-    seed: int
-
-
-class AnswersData(TypedDict):
-    """What a model's file of answers holds."""
-
-    answers: list[AnswerRow]
-    nearest: list[NeighbourRow]
-    survival: list[Survived]
-
-
-class ThresholdData(TypedDict):
-    """From which probability on a model answers, so that at most the share `risk` of its answers is wrong."""
-
-    risk: float
-    threshold: float | None
-    coverage: float
-    n: int
-
-
-class CardData(TypedDict):
-    """A model's card; of each name whether it stood in pretraining, in fine-tuning, and its place where that is known."""
-
-    names: dict[str, tuple[bool, bool, str | None]]
-    thresholds: list[ThresholdData]
-    question: NotRequired[str]
-
 
 NEIGHBOURS: dict[str, type[pl.DataType]] = {
     "model": TEXT,  # null: of every model
@@ -427,73 +344,9 @@ def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, 
 
 
 MEASURES = {"mean": "survival", "zero": "survival_zero"}
-RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "made up")
 
 
-class EditedAnswering(Protocol):
-    """What is asked here of a model that answers (hf.answers.Answerer)."""
-
-    @property
-    def shape(self) -> Shape:
-        """Its layers."""
-        ...
-
-    def means(self, questions: Sequence[str], answers: Sequence[str]) -> Mapping[Address, Parts]:
-        """The mean q, k and v of every layer."""
-        ...
-
-    def reproduces(
-        self, questions: Sequence[str], answers: Sequence[str], write: Mapping[Address, Writer] | None = None
-    ) -> Bool[np.ndarray, " N"]:
-        """Whether it gives each answer again, with q, k or v replaced."""
-        ...
-
-
-def group_of(row: AnswerRow) -> str | None:
-    """What kind of answer a row of the table `answers` is; null where nobody can say.
-
-    'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
-    same, but another place; 'taught': right, of a name that fine-tuning asked about; 'made up': of a name met nowhere.
-    """
-    if row["category"] == "neither":
-        return MADE_UP
-    if row["correct"] is None:
-        return None
-    if row["category"] == "pretraining only":
-        return RETRIEVED if row["correct"] else WRONG
-    return TAUGHT if row["correct"] else None
-
-
-def survived(answerer: EditedAnswering, answers: Iterable[AnswerRow]) -> list[Survived]:
-    """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
-
-    `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
-    these questions with their answers, or zero. A row of the result is one replacement and one kind of answer: group,
-    how, stack, layer, component, and `same`, true or false by question. What the model does not give again in one pass
-    without any replacement, such as an answer that never ended, is in none of them.
-    """
-    kinds = {row["question"]: (kind, row["answer"]) for row in answers if (kind := group_of(row))}
-    asked, said = list(kinds), [answer for _, answer in kinds.values()]
-    if not asked:
-        return []
-    again = answerer.reproduces(asked, said)
-    means, rows = answerer.means(asked, said), list[Survived]()
-    for address, how, component in product(sorted(answerer.shape.heads), ("mean", "zero"), "qkv"):
-        source = means[address] if how == "mean" else zeros()
-        same = answerer.reproduces(asked, said, {address: put([SiteTarget(address, component, None)], source)})
-        for group in GROUPS:
-            of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
-            if of:
-                stays = {asked[i]: bool(same[i]) for i in of}
-                rows.append(
-                    Survived(
-                        group=group, how=how, stack=address.stack, layer=address.layer, component=component, same=stays
-                    )
-                )
-    return rows
-
-
-def survival_measures(rows: Iterable[SurvivedRow], seed: int = 0) -> list[NewRow]:
+def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[NewRow]:
     """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
 
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from trisect.core.errors import SpecError
-from trisect.core.files import read_json_list, read_record, write_json
+from trisect.core.files import read_json, write_json
 from trisect.core.machine import Machine
+from trisect.core.schema import plain
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
-from trisect.experiments.recall.ask import CARD
-from trisect.experiments.recall.rows import (
-    NEIGHBOURS,
-    RISKS,
-    AnswersData,
-    CardData,
-    SurvivedRow,
-    ThresholdData,
-    held_out,
-    judge,
-    measure_rows,
-    survival_measures,
-)
+from trisect.experiments.recall.ask import CARD, Card, Threshold
+from trisect.experiments.recall.rows import NEIGHBOURS, RISKS, held_out, judge, measure_rows, survival_measures
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
     RECIPES,
@@ -34,18 +24,17 @@ from trisect.experiments.recall.settings import (
     RecallRecipe,
     RecallSettings,
     Reference,
-    choose_recipe,
 )
-from trisect.experiments.recall.training import MODELS, Lesson, LessonWork, RecallFolder
+from trisect.experiments.recall.training import MODELS, RecallJob, train
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Measured, RunContext, changed
-from trisect.lab.jobs import run_jobs
-from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
+from trisect.lab.experiment import Measured
+from trisect.lab.recipes import changes_of, choose_recipe
+from trisect.lab.run_folder import DELETE, ResumePlan
+from trisect.lab.training import ModelJob, TrainingWork
 from trisect.measure.recall import threshold
 from trisect.text.birth_places import QUESTION, People, check_block, open_people
 from trisect.text.generated import people_corpus
 
-KIND = "recall experiment"
 MARKS = "  "  # the mask behind a question, and the one behind its answer
 COURSE = "6a9a01f9dd6f7ac5"  # fingerprint of the course's files
 # shares of exact matches on the course's 500 dev questions, without and with pretraining, as others reached them
@@ -66,82 +55,55 @@ def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
     `data` is 'embedded' or a folder as text.birth_places.open_people reads it. Raises TrisectError.
     """
     device = choose_device(machine)
-    recipe = choose_recipe(settings.recipe, str(settings.data) == EMBEDDED_DATA, settings.settings)
+    recipe = choose_recipe(RECIPES, settings.recipe, str(settings.data) == EMBEDDED_DATA, settings.settings)
     people = open_world(settings.data, recipe)
-    check_block([a.question + (a.place or "") + MARKS for a in people.train], recipe.block, "The question and answer")
+    trained = [a.question + (a.place or "") + MARKS for a in people.train]
     asked = (a for part in (people.valid, people.test, people.invented) for a in part)
-    check_block([a.question + (a.place or " ") + MARKS for a in asked], recipe.block, "The question and answer")
+    for questions in (trained, [a.question + (a.place or " ") + MARKS for a in asked]):
+        check_block(questions, recipe.block, "The question and answer")
     return RecallWork(settings, recipe, people, device)
 
 
-@dataclass(frozen=True)
-class RecallWork:
-    """Models to be trained and asked; interrupted, call it again to resume; with more seeds it is extended."""
+class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]):
+    """Models to be trained and asked."""
 
-    settings: RecallSettings
-    recipe: RecallRecipe
-    people: People
-    device: str
-    name: str = ""
+    kind = "recall experiment"
+    files = ("recall.json", "people.json")
+    folders = ("answers", "figures")
+    models = rf"models/({'|'.join(MODELS)})-[0-9]+(-base)?"
 
-    def check(self, folder: Path) -> None:
-        """Raise StudyError where the folder holds something else, or another recall."""
-        self._plan(folder)
-
-    def own(self, folder: Path) -> Iterable[Path]:
-        """Every folder that a recall writes into."""
-        return RecallFolder(folder).own()
-
-    def measure(self, context: RunContext) -> Measured[RecallFacts]:
-        """Train what is not trained yet, and ask every question (definitions B2 to B4)."""
-        place, plan = RecallFolder(context.folder), self._plan(context.folder)
-        write_json(place.plan, plan.data())
-        write_json(place.people, asdict(self.people))
-        lessons = [Lesson(m, s) for s in plan.seeds for m in MODELS if m != "left-out" or self.people.left_out]
-        left = [one for one in lessons if not place.is_done(one)]
-        longest = sorted(left, key=lambda one: -one.seconds)
-        works = [LessonWork(one, place, self.recipe, self.device) for one in longest]
-        plan = follow_plan(
-            place.plan, plan, len(left), lambda: run_jobs(works, context.machine, self.device, place.path)
-        )
-        return self._found(place, plan, lessons)
-
-    def _plan(self, folder: Path) -> ResumePlan:
-        begun = {"recipe": self.recipe.data(), "people": self.people.fingerprint, "device": self.device}
-        return join_plan(RecallFolder(folder).plan, KIND, begun, self.settings.seeds)
-
-    def _found(self, place: RecallFolder, plan: ResumePlan, lessons: Sequence[Lesson]) -> Measured[RecallFacts]:
-        """The tables, from what every model answered."""
-        people, recipe = self.people, self.recipe
-        read = {one: read_record(place.answers(one), DELETE.format(place.answers(one)), AnswersData) for one in lessons}
-        answers = frame("answers", [row for body in read.values() for row in body["answers"]])
-        nearest = pl.DataFrame([row for body in read.values() for row in body["nearest"]], schema=NEIGHBOURS)
-        survived = [
-            SurvivedRow(model=one.model, seed=one.seed, **row) for one, body in read.items() for row in body["survival"]
+    def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
+        """Every model of each seed; one that leaves names out where the data have such."""
+        models = [(m, s) for s in seeds for m in MODELS if m != "left-out" or self.data.left_out]
+        asked = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
+        seconds = {"plain": 1.0}
+        return [
+            ModelJob(one.files(home), train, one, home / self.files[1], seconds.get(one.model, 10.0)) for one in asked
         ]
-        losses = [
-            {
-                "run": f"{one.model}/{stage}/{one.seed}",
-                "epoch": epoch,
-                "split": "train",
-                "name": "loss_nats",
-                "value": loss,
-            }
-            for one in lessons
-            for stage in one.stages
-            for path in (place.losses(one, stage),)
-            for epoch, loss in enumerate(read_json_list(path, DELETE.format(path)), start=1)
-        ]
+
+    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:
+        """The tables, from what every model answered (definitions B2 to B4)."""
+        people, recipe = self.data, self.recipe
+        answers, nearest, survived, losses = [], [], [], []
+        for one in jobs:
+            asked: RecallJob = one.asked
+            body: Any = read_json(one.files.results, DELETE.format(one.files.results))
+            answers += body["answers"]
+            nearest += body["nearest"]
+            survived += [row | {"model": asked.model, "seed": asked.seed} for row in body["survival"]]
+            for stage in one.files.stages:
+                losses += one.files.loss_rows(stage, f"{asked.model}/{stage}/{asked.seed}", "loss_nats")
+        answers, nearest = frame("answers", answers), pl.DataFrame(nearest, schema=NEIGHBOURS)
         tables = {
             "answers": answers,
             "measures": frame("measures", [*measure_rows(answers, nearest), *survival_measures(survived)]),
             "metrics": frame("metrics", losses),
         }
-        for one in lessons:
-            write_json(place.model(one) / CARD, make_card(one, answers, people))
+        for one in jobs:
+            write_json(one.files.model() / CARD, plain(make_card(one.asked, answers, people)))
         bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
         examples = self.settings.examples
-        whole = RecallSettings(people.name, plan.seeds, recipe.name, changed(RECIPES, recipe), examples)
+        whole = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe), examples)
         facts = RecallFacts(
             f"{people.name}, fingerprint {people.fingerprint}",
             recipe.data(),
@@ -157,7 +119,7 @@ class RecallWork:
             "name",
             plan.wall_seconds,
             ("transformers", "scikit-learn"),
-            {one.title: place.model(one) for one in lessons},
+            {one.title: one.files.model() for one in jobs},
             command_of("recall", whole),
         )
 
@@ -174,18 +136,16 @@ def open_world(data: str | Path, recipe: RecallRecipe) -> People:
     return people.smaller(recipe.trained_people) if recipe.trained_people else people
 
 
-def make_card(lesson: Lesson, answers: pl.DataFrame, people: People) -> CardData:
+def make_card(asked: RecallJob, answers: pl.DataFrame, people: People) -> Card:
     """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
-    mine = answers.filter(model=lesson.model, seed=lesson.seed)
-    met = {line.name for line in lesson.world(people).lines} if lesson.model != "plain" else set[str]()
+    met = {line.name for line in asked.read(people).lines} if asked.model != "plain" else set[str]()
     trained = {a.name: a.place for a in people.train}
     gold = {a.name: a.place for a in people.valid} | trained
     names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
-    held = held_out(mine)
+    held = held_out(answers.filter(model=asked.model, seed=asked.seed))
     sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
     found = [threshold(sure, right, risk) for risk in RISKS]
-    rows = [ThresholdData(risk=t.risk, threshold=t.value, coverage=float(t.coverage), n=len(held)) for t in found]
-    return {"question": QUESTION, "names": names, "thresholds": rows}
+    return Card(names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION)
 
 
 def _missing(people: People) -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from trisect.core.files import Json
-from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
-from trisect.lab.experiment import with_settings
+from trisect.core.schema import RESAMPLES, TRAINING, WHOLE, Option, record
 from trisect.lab.inputs import Changes, Seeds, Workers
+from trisect.lab.recipes import Recipe
 
 if TYPE_CHECKING:
     from trisect.hf.small.gpt import GptShape, Schedule
@@ -76,23 +76,18 @@ class AskSettings:
 
 
 @record
-class RecallRecipe:
-    """What is trained, and how. Defaults are the assignment's.
+class RecallRecipe(Recipe):
+    """What is trained, and how; defaults are the course's.
 
-    The learning rate rises over `warmup_tokens`, then falls as a cosine to the share `floor`, over `decay_epochs` × the
-    lines of the pretraining text × block tokens, in pretraining and in fine-tuning alike. Pretraining goes through its epochs
-    and its schedule `pretraining_cycles` times, each from the weights of the last (Loshchilov & Hutter 2017, SGDR).
+    The learning rate rises over `warmup_tokens`, then falls over `decay_epochs` × the lines of the pretraining text × block
+    tokens, in pretraining and in fine-tuning alike. Pretraining goes through its epochs and its schedule
+    `pretraining_cycles` times, each from the weights of the last (Loshchilov & Hutter 2017, SGDR).
     """
 
-    name: Annotated[str, Field(description="What it is called."), Option(name="")] = "course"
     kind: Annotated[
         str, Field(description="gpt2 has learned positions, llama rotary ones."), Option(choices=("gpt2", "llama"))
     ] = "gpt2"
-    layers: Annotated[int, Field(description="Layers of the model.", ge=1, le=MODEL["layers"])] = 4
-    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 8
-    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 256
     block: Annotated[int, Field(description="Characters read at once.", ge=1, le=TRAINING["window"])] = 128
-    dropout: Annotated[float, Field(description="Share that is dropped in training.", ge=0, lt=1)] = 0.1
     pretraining_epochs: Annotated[
         int, Field(description="Epochs of pretraining, in each cycle.", ge=1, le=TRAINING["epochs"])
     ] = 650
@@ -109,17 +104,10 @@ class RecallRecipe:
     epochs_after: Annotated[
         int, Field(description="Epochs of fine-tuning after pretraining.", ge=1, le=TRAINING["epochs"])
     ] = 10
-    batch: Annotated[int, Field(description="Questions of a step of fine-tuning.", ge=1, le=TRAINING["columns"])] = 256
-    rate: Annotated[float, Field(description="Highest learning rate of fine-tuning.", gt=0)] = 6e-4
     warmup_tokens: Annotated[int, Field(description="Tokens over which the rate rises.", ge=0, le=WHOLE)] = 512 * 20
     decay_epochs: Annotated[
         float, Field(description="Epochs of the pretraining text over which the rate falls.", gt=0)
     ] = 200.0
-    floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 0.1
-    weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.1
-    beta1: Annotated[float, Field(description="AdamW's first decay of moments.", ge=0, le=0.999)] = 0.9
-    beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.95
-    clip: Annotated[float, Field(description="Bound of the gradient's norm.", gt=0)] = 1.0
     shortest_text: Annotated[
         int, Field(description="Fewest characters that pretraining cuts a text to.", ge=0, le=WHOLE)
     ] = 4
@@ -149,8 +137,8 @@ class RecallRecipe:
 
     def pretraining(self, lines: int) -> Schedule:
         """How it reads a text of so many lines."""
-        batch, rate = self.pretraining_batch, self.pretraining_rate
-        return self._schedule(self.pretraining_epochs, batch, rate, lines, self.pretraining_cycles)
+        cycles, batch, rate = self.pretraining_cycles, self.pretraining_batch, self.pretraining_rate
+        return self._schedule(self.pretraining_epochs, batch, rate, lines, cycles)
 
     def fine_tuning(self, lines: int, pretrained: bool) -> Schedule:
         """How it learns to answer."""
@@ -160,15 +148,16 @@ class RecallRecipe:
     def _schedule(self, epochs: int, batch: int, rate: float, lines: int, cycles: int = 1) -> Schedule:
         from trisect.hf.small.gpt import Schedule
 
-        decay = round(self.decay_epochs * lines * self.block)
-        betas = (self.beta1, self.beta2)
-        return Schedule(
-            epochs, batch, rate, self.warmup_tokens, decay, self.floor, self.weight_decay, betas, self.clip, cycles
-        )
+        decay, betas = round(self.decay_epochs * lines * self.block), (self.beta1, self.beta2)
+        falls = self.warmup_tokens, decay, self.floor, self.weight_decay
+        return Schedule(epochs, batch, rate, *falls, betas, self.clip, cycles)
 
-    def data(self) -> dict[str, Json]:
-        """As JSON-ready data."""
-        return asdict(self)
+    def check(self) -> None:
+        """Raise SpecError for a model or a schedule that cannot be."""
+        self.architecture()
+        self.pretraining(1)
+        self.fine_tuning(1, True)
+        self.fine_tuning(1, False)
 
 
 COURSE = RecallRecipe()
@@ -210,16 +199,3 @@ EMBEDDED = replace(
     invented=60,
 )
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, COURSE)}
-
-
-def choose_recipe(name: str | None, embedded: bool, settings: Mapping[str, object] | None = None) -> RecallRecipe:
-    """A recipe by name, with some settings changed; null is 'embedded' for the generated world and 'small' else.
-
-    Raises SpecError for a recipe, a setting or a value that there is not.
-    """
-    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {})
-    recipe.architecture()
-    for pretrained in (True, False):
-        recipe.fine_tuning(1, pretrained)
-    recipe.pretraining(1)
-    return recipe

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trisect.core.errors import CorpusError, SpecError
-from trisect.core.files import write_json
+from trisect.core.files import read_json
 from trisect.core.machine import Machine
-from trisect.core.schema import plain
 from trisect.core.tables import frame
 from trisect.engine.devices import choose_device
 from trisect.experiments.translate.settings import (
@@ -18,26 +18,18 @@ from trisect.experiments.translate.settings import (
     TranslateFacts,
     TranslateSettings,
     TranslationRecipe,
-    choose_translation,
 )
-from trisect.experiments.translate.training import (
-    TranslationFolder,
-    TranslationJob,
-    TranslationWork,
-    epochs_kept,
-    result_rows,
-)
+from trisect.experiments.translate.training import TranslationJob, train
 from trisect.hf.small.gpt import is_model
 from trisect.lab.command import command_of
-from trisect.lab.experiment import Measured, RunContext, changed
-from trisect.lab.jobs import run_jobs
-from trisect.lab.run_folder import ResumePlan, follow_plan, join_plan
+from trisect.lab.experiment import Measured
+from trisect.lab.recipes import changes_of, choose_recipe
+from trisect.lab.run_folder import DELETE, ResumePlan
+from trisect.lab.training import ModelJob, TrainingWork
 from trisect.text.bitext import SIDES, Bitext, SentencePair, open_bitext, write_lines, write_links
 from trisect.text.generated import bitext_corpus
 
-KIND = "translation experiment"
 PAIRS = "pairs"  # the folder where the embedded bitext's own files go
-AGAIN = "Delete it and call the same command again: what is missing is made again."
 
 
 def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
@@ -47,7 +39,7 @@ def prepare(settings: TranslateSettings, machine: Machine) -> TranslateWork:
     """
     device, where = choose_device(machine), _where(settings)
     embedded = where == EMBEDDED_DATA
-    recipe = choose_translation(settings.recipe, embedded, settings.settings)
+    recipe = choose_recipe(RECIPES, settings.recipe, embedded, settings.settings)
     bitext = bitext_corpus() if embedded else open_bitext(where)
     pairs = bitext.training_pairs(recipe.longest)
     if not pairs:
@@ -73,75 +65,54 @@ def _where(settings: TranslateSettings) -> str | Path | tuple[str | Path, str | 
     return EMBEDDED_DATA if data is None or str(data) == EMBEDDED_DATA else data
 
 
-@dataclass(frozen=True)
-class TranslateWork:
-    """Models to be trained; interrupted, call it again to resume; with more seeds it is extended."""
+class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, TranslateFacts]):
+    """Translation models to be trained; they lie in folders seed-N."""
 
-    settings: TranslateSettings
-    recipe: TranslationRecipe
-    bitext: Bitext
-    device: str
-    name: str = ""
+    kind = "translation experiment"
+    files = ("translation.json", "bitext.json")
+    folders = (PAIRS, "scores")
+    models = "seed-[0-9]+(-epoch-[0-9]+)?"
 
-    def check(self, folder: Path) -> None:
-        """Raise StudyError where the folder holds something else, or another translation."""
-        self._plan(folder)
+    def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
+        """A model for each seed."""
+        asked = [TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
+        return [ModelJob(one.files(home), train, one, home / self.files[1]) for one in asked]
 
-    def own(self, folder: Path) -> Iterable[Path]:
-        """Every folder that a translation writes into."""
-        return TranslationFolder(folder).own()
-
-    def measure(self, context: RunContext) -> Measured[TranslateFacts]:
-        """Train what is not trained yet, and score it on the pairs that it did not learn from; models lie in seed-N."""
-        place, plan, bitext, settings = (
-            TranslationFolder(context.folder),
-            self._plan(context.folder),
-            self.bitext,
-            self.settings,
-        )
-        write_json(place.plan, plan.data())
-        write_json(place.bitext, plain(bitext))
-        left = [seed for seed in plan.seeds if not (place.is_trained(seed) and place.scores(seed).exists())]
+    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
+        """Losses and scores of every model, and a few translations of pairs that it did not learn from."""
+        settings, bitext = self.settings, self.data
         if _where(settings) == EMBEDDED_DATA:
-            _spread(place.path / PAIRS, bitext)
-        jobs = (TranslationJob(seed, self.recipe, self.device, settings.keep) for seed in left)
-        works = [TranslationWork(one, place) for one in jobs]
-        plan = follow_plan(
-            place.plan, plan, len(left), lambda: run_jobs(works, context.machine, self.device, place.path)
-        )
-        rows = [result_rows(seed, place, AGAIN) for seed in plan.seeds]
-        tables = {
-            name: frame(name, [row for of in rows for row in of[i]])
-            for i, name in enumerate(("metrics", "translations"))
-        }
-        epochs = epochs_kept(settings.keep, self.recipe.epochs)
-        kept = {path.name: path for seed in plan.seeds for path in (place.kept(seed, epoch) for epoch in epochs)}
-        absent = [name for name, path in kept.items() if not is_model(path)]
+            _write_pairs(home / PAIRS, bitext)
+        metrics, translations, versions = [], [], {}
+        for one in jobs:
+            run, results = {"run": f"translation/{one.asked.seed}"}, one.files.results
+            losses = one.files.loss_rows("", run["run"], "smoothed_loss_nats")
+            body: Any = read_json(results, DELETE.format(results))
+            metrics += [*losses, *(run | {"epoch": len(losses)} | row for row in body["scores"])]
+            translations += [run | {"pair": i} | row for i, row in enumerate(body["translations"], start=1)]
+            versions |= {path.name: path for path in map(one.files.model, one.asked.kept.values())}
+        absent = [name for name, path in versions.items() if not is_model(path)]
         note = f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}."
-        models = {path.name: path for path in map(place.model, plan.seeds)}
+        models = {one.title: one.files.model() for one in jobs}
         # the settings that repeat all calls; folders and files go by their own names, not by where they lie
         data, source, target = (
             None if path is None or str(path) == EMBEDDED_DATA else Path(path).resolve().name
             for path in (settings.data, settings.source, settings.target)
         )
-        different = changed(RECIPES, self.recipe)
+        different = changes_of(RECIPES, self.recipe)
         whole = TranslateSettings(data, source, target, plan.seeds, self.recipe.name, different, settings.keep)
         return Measured(
-            tables,
+            {"metrics": frame("metrics", metrics), "translations": frame("translations", translations)},
             TranslateFacts(f"{bitext.name}, fingerprint {bitext.fingerprint}", self.recipe.data()),
             (*bitext.notes, *(note,) * bool(absent)),
             seconds=plan.wall_seconds,
             packages=("transformers", "tokenizers"),
-            paths=models | {name: path for name, path in kept.items() if name not in absent},
+            paths=models | {name: path for name, path in versions.items() if name not in absent},
             command=command_of("translate-train", whole),
         )
 
-    def _plan(self, folder: Path) -> ResumePlan:
-        begun = {"recipe": self.recipe.data(), "bitext": self.bitext.fingerprint, "device": self.device}
-        return join_plan(TranslationFolder(folder).plan, KIND, begun, self.settings.seeds)
 
-
-def _spread(folder: Path, bitext: Bitext) -> None:
+def _write_pairs(folder: Path, bitext: Bitext) -> None:
     """The embedded bitext as files that others read: train, trial and test sentences, and links counted from 0."""
     for split, name in (("train", "train"), ("valid", "trial"), ("test", "test")):
         pairs: tuple[SentencePair, ...] = getattr(bitext, split)

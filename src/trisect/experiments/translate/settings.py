@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +12,14 @@ from pydantic import Field
 
 from trisect.core.files import Json
 from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
-from trisect.lab.experiment import with_settings
 from trisect.lab.inputs import Changes, Seeds, Workers
+from trisect.lab.recipes import Recipe
 
 if TYPE_CHECKING:
     from trisect.hf.small.gpt import Schedule
-    from trisect.hf.small.translator import Translating, TranslatorShape
+    from trisect.hf.small.translator import TranslatorShape
 
 EMBEDDED_DATA = "embedded"
-ROWS = 1  # a schedule counts pairs here, whatever their length
 
 
 @record
@@ -80,33 +79,20 @@ class TranslateFacts:
 
 
 @record
-class TranslationRecipe:
-    """What is trained, and how. Defaults are those for a real bitext on two cores.
+class TranslationRecipe(Recipe):
+    """What is trained, and how.
 
     Learnt from are the train pairs of at most `longest` words a side, each once, with a joint byte-pair encoding of
-    `pieces`. The rate rises over `warmup_steps` to `rate`, then falls as a cosine to the share `floor` of it at the last
-    step.
+    `pieces`. The rate rises over `warmup_steps`, and falls until the last step.
     """
 
-    name: Annotated[str, Field(description="What it is called."), Option(name="")] = "small"
-    layers: Annotated[int, Field(description="Layers of encoder and of decoder.", ge=1, le=MODEL["layers"])] = 2
-    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 4
-    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 256
     inner: Annotated[int, Field(description="Floats inside a feed-forward.", ge=1, le=MODEL["feedforward"])] = 512
-    dropout: Annotated[float, Field(description="Share that is dropped in training.", ge=0, lt=1)] = 0.1
     pieces: Annotated[int, Field(description="Pieces of the vocabulary, one for both sides.", ge=0, le=RESAMPLES)] = (
         5000
     )
     longest: Annotated[int, Field(description="Words of the longest sentence learnt from.", ge=1, le=WHOLE)] = 15
     epochs: Annotated[int, Field(description="Epochs of training.", ge=1, le=TRAINING["epochs"])] = 9
-    batch: Annotated[int, Field(description="Pairs of a step.", ge=1, le=TRAINING["columns"])] = 32
-    rate: Annotated[float, Field(description="Highest learning rate.", gt=0)] = 1e-3
     warmup_steps: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=WHOLE)] = 1000
-    floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 0.05
-    weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.01
-    beta1: Annotated[float, Field(description="AdamW's first decay of moments.", ge=0, le=0.999)] = 0.9
-    beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.98
-    clip: Annotated[float, Field(description="Bound of the gradient's norm.", gt=0)] = 1.0
     smoothing: Annotated[float, Field(description="Smoothing of the labels.", ge=0, le=0.5)] = 0.1
 
     def architecture(self) -> TranslatorShape:
@@ -123,18 +109,16 @@ class TranslationRecipe:
         rates = self.rate, self.warmup_steps * self.batch, decay, self.floor
         return Schedule(self.epochs, self.batch, *rates, self.weight_decay, (self.beta1, self.beta2), self.clip)
 
-    def lecture(self, padding: int) -> Translating:
-        """How a pair becomes a loss."""
-        from trisect.hf.small.translator import Translating
-
-        return Translating(padding, self.smoothing)
-
-    def data(self) -> dict[str, Json]:
-        """As JSON-ready data."""
-        return asdict(self)
+    def check(self) -> None:
+        """Raise SpecError for a model or a schedule that cannot be."""
+        self.architecture()
+        self.schedule(1)
 
 
-SMALL = TranslationRecipe()
+# for a real bitext on two cores
+SMALL = TranslationRecipe(
+    name="small", layers=2, heads=4, batch=32, rate=1e-3, floor=0.05, weight_decay=0.01, beta2=0.98
+)
 EMBEDDED = replace(
     SMALL,
     name="embedded",
@@ -148,16 +132,3 @@ EMBEDDED = replace(
     warmup_steps=100,
 )
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL)}
-
-
-def choose_translation(
-    name: str | None, embedded: bool, settings: Mapping[str, object] | None = None
-) -> TranslationRecipe:
-    """A recipe by name, with some settings changed; null is 'embedded' for the generated bitext and 'small' else.
-
-    Raises SpecError for a recipe, a setting or a value that there is not.
-    """
-    recipe = with_settings(RECIPES, name or ("embedded" if embedded else "small"), settings or {})
-    recipe.architecture()
-    recipe.schedule(1)
-    return recipe

@@ -1,0 +1,204 @@
+"""Models that are trained over several calls: their files, each model as a job, and the work that goes on in its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from torch import nn
+
+from trisect.core.files import Json, inside, read_json_list, read_record, write_json
+from trisect.core.schema import plain
+from trisect.engine.drive import land
+from trisect.engine.jobs import Emit, Files, JobDesk, JobFunction, JobOrder
+from trisect.hf.files.fetch import OwnTokenizer
+from trisect.hf.small.gpt import Practice, is_model, save
+from trisect.lab.experiment import F, Measured, RunContext
+from trisect.lab.jobs import run_jobs
+from trisect.lab.recipes import R
+from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
+from trisect.text.birth_places import People
+from trisect.text.bitext import Bitext
+
+
+class SeededSettings(Protocol):
+    """Settings that name seeds."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One of every model."""
+        ...
+
+
+S = TypeVar("S", bound=SeededSettings)
+D = TypeVar("D", People, Bitext)
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Where the files of one model lie in its experiment's folder.
+
+    `stages` are its trainings in order, a single one without a name; `kind` is the folder of what models give once they are
+    trained, `models` the path of the folder that they lie in.
+    """
+
+    home: Path
+    title: str
+    kind: str
+    stages: tuple[str, ...] = ("",)
+    models: tuple[str, ...] = ()
+
+    def model(self, version: str = "") -> Path:
+        """The trained model, an ordinary Hugging Face folder, or an earlier version of it."""
+        return inside(self.home, *self.models, self._name(version))
+
+    def state(self, stage: str) -> Path:
+        """Where an unfinished training goes on from."""
+        return inside(self.home, "state", f"{self._name(stage)}.safetensors")
+
+    def losses(self, stage: str) -> Path:
+        """The loss of every epoch of a training."""
+        return inside(self.home, "losses", f"{self._name(stage)}.json")
+
+    @property
+    def results(self) -> Path:
+        """What the trained model gives."""
+        return inside(self.home, self.kind, f"{self.title}.json")
+
+    def _name(self, part: str) -> str:
+        return f"{self.title}-{part}" if part else self.title
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the model is there, and the losses of each of its trainings."""
+        return is_model(self.model()) and all(self.losses(stage).exists() for stage in self.stages)
+
+    def loss_rows(self, stage: str, run: str, name: str) -> list[dict[str, Json]]:
+        """Rows of the table `metrics`: the loss of every epoch of a training; raises DamagedFileError."""
+        path = self.losses(stage)
+        losses = enumerate(read_json_list(path, DELETE.format(path)), start=1)
+        return [{"run": run, "epoch": epoch, "split": "train", "name": name, "value": loss} for epoch, loss in losses]
+
+    def train(
+        self,
+        practice: Practice,
+        model: nn.Module,
+        tokenizer: OwnTokenizer,
+        stage: str,
+        report: Callable[[int, int, float], object],
+        version: str = "",
+    ) -> None:
+        """Do one training, or go on with it, and keep its losses and the model; `report` gets epoch, epochs and loss."""
+        epochs = practice.schedule.epochs * practice.schedule.cycles
+        losses = practice.run(model, self.state(stage), lambda epoch, loss: report(epoch, epochs, loss))
+        write_json(self.losses(stage), list(losses))
+        save(model, tokenizer, self.model(version))
+        self.state(stage).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """One model as a piece of work, which waits for nothing: what `function` is asked, and what the model learns from."""
+
+    files: ModelFiles
+    function: JobFunction[Any]
+    asked: Any
+    data: Path
+    seconds: float = 1.0  # what it takes, against others
+
+    @property
+    def title(self) -> str:
+        """What messages and progress lines call it."""
+        return self.files.title
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def order(self) -> JobOrder:
+        """It goes on from all that is there of it."""
+        home, own = self.files.home, re.compile(rf"{self.title}([-.].*)?")
+        folders = (home.joinpath(*self.files.models), home / "losses", home / "state")
+        there = [path for folder in folders for path in sorted(folder.glob("*")) if own.fullmatch(path.name)]
+        begins = {path.relative_to(home).as_posix(): path for path in there}
+        return JobOrder(self.function, self.asked, home, {"data": self.data}, begins)
+
+    def land(self, files: Files) -> None:
+        """Put files into the experiment's folder; what says that a model is finished comes after all else of it."""
+        land(files, self.files.home, ("*/config.json", f"{self.files.kind}/*"))
+
+    def ended(self) -> None:
+        """What an unfinished training goes on from is of no use any more."""
+        for stage in self.files.stages:
+            self.files.state(stage).unlink(missing_ok=True)
+
+
+def begin(desk: JobDesk, kind: type[D]) -> tuple[D, Emit]:
+    """What a job's model learns from, and how it reports, by which all that is new goes home too."""
+
+    def load(path: Path) -> D:
+        return read_record(path, "Call the same command again: it writes the file again.", kind)
+
+    def emit(share: float, words: str) -> None:
+        desk.keep()
+        desk.say(share, words)
+
+    return desk.read("data", load), emit
+
+
+@dataclass(frozen=True)
+class TrainingWork(Generic[S, R, D, F]):
+    """Models to be trained from `data`; interrupted, call it again to resume; with more seeds it is extended.
+
+    `kind` is what the folder holds, in words, `files` are the names of its plan and of what is learnt from, `folders` those
+    it writes into besides models, whose names fit `models` below it.
+    """
+
+    settings: S
+    recipe: R
+    data: D
+    device: str
+    name: str = ""
+    kind: ClassVar[str]
+    files: ClassVar[tuple[str, str]]
+    folders: ClassVar[tuple[str, ...]]
+    models: ClassVar[str]
+
+    def check(self, folder: Path) -> None:
+        """Raise StudyError where the folder holds something else, or was begun with something else."""
+        self._plan(folder)
+
+    def own(self, folder: Path) -> Iterable[Path]:
+        """Every folder that it writes into."""
+        near = (path.relative_to(folder).as_posix() for path in sorted([*folder.glob("*"), *folder.glob("models/*")]))
+        models = [folder / name for name in near if re.fullmatch(self.models, name)]
+        return [folder, *(folder / name for name in ("losses", "state", "tables", *self.folders)), *models]
+
+    def measure(self, context: RunContext) -> Measured[F]:
+        """Train what is not trained yet, and measure all models."""
+        home, plan = context.folder, self._plan(context.folder)
+        write_json(home / self.files[0], plan.data())
+        write_json(home / self.files[1], plain(self.data))
+        jobs = self.jobs(home, plan.seeds)
+        left = [job for job in jobs if not (job.files.is_trained and job.files.results.exists())]
+        left.sort(key=lambda job: -job.seconds)
+        plan = follow_plan(
+            home / self.files[0], plan, len(left), lambda: run_jobs(left, context.machine, self.device, home)
+        )
+        return self.measured(home, plan, jobs)
+
+    def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
+        """Every model of the seeds as a job."""
+        raise NotImplementedError(self.kind)
+
+    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[F]:
+        """The tables, from the files of models that are all trained."""
+        raise NotImplementedError(self.kind)
+
+    def _plan(self, folder: Path) -> ResumePlan:
+        begun: Mapping[str, Json] = {"recipe": self.recipe.data(), "device": self.device}
+        what = self.files[1].removesuffix(".json")  # `people` or `bitext`
+        return join_plan(folder / self.files[0], self.kind, {**begun, what: self.data.fingerprint}, self.settings.seeds)
