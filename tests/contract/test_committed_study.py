@@ -83,7 +83,7 @@ def test_its_page_is_made_and_says_every_verdict(read):
     sheet = study_page.page(tables, about)
     page = html(sheet)
     wholes = read["claims"].filter(pl.col("part").is_null())
-    assert {f.claim: f.verdict for f in study_page.findings(tables, about) if f.claim} == dict(
+    assert {f.claim: f.verdict for f in STUDY.findings(tables, about) if f.claim} == dict(
         wholes.select("claim", "verdict").iter_rows()
     )
     for claim, sentence in wholes.select("claim", "sentence").iter_rows():

@@ -700,8 +700,8 @@ def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_count
 def test_the_table_tells_what_happens_to_the_accuracy(study):
     tables, description = study
     rows = StudyRows.of(tables, description)
-    table = study_words.numbers(rows)
-    columns = [title for title, unit in table.columns if unit == study_words.POINTS]
+    heads, table = study_words.numbers(rows)
+    columns = [title for title, unit in heads if unit == study_words.POINTS]
     assert columns == [
         "Attack on POS: accuracy", "Attack on DEP: accuracy", "Initial weights (α = 0): accuracy", "Freezing: accuracy",
     ]  # fmt: skip
@@ -715,7 +715,7 @@ def test_the_table_tells_what_happens_to_the_accuracy(study):
             for slug in ("freeze-v@2", "baseline")
         )
         points.append(100 * (own - base))
-    cells = dict(table.rows)["v@2"]
+    cells = dict(table)["v@2"]
     assert cells[-1][0] == words.number(sum(points) / 2, True, 2)
     accuracy = tables["sites"].filter(
         (pl.col("measure") == "rewind_accuracy") & (pl.col("split") == "valid") & (pl.col("site") == "v@2")

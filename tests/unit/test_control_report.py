@@ -112,17 +112,17 @@ def test_controls_are_drawn_at_their_sites_beside_the_attack(drawn):
     # of six sites one differs, by 0.2 nats
     assert "control labels +0.03" in figure.caption
     assert f"{len(SEEDS)} seeds, 6 sites" in figure.caption
-    assert [c for c, how in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "site"]
+    assert [c for c, (_, how) in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "site"]
 
 
 def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed():
     attack = [Point("q@1", 1, 0.5), Point("k@1", 1, 9.0), Point("q@1", 2, 0.7), Point("v@1", 2, 0.1)]
     control = [Point("q@1", 1, 0.2), Point("q@1", 2, 0.4), Point("k@1", 2, 5.0)]
     none = StudyRows.of({}, {})
-    said = figures._less(none, {"Attack": attack, "Bounded attack": control})
+    said = figures.said_less(none, {"plain": attack, "bounded": control})
     assert said.startswith("bounded attack +0.3")
-    assert figures._less(none, {"Bounded attack": control}) == ""
-    assert figures._less(none, {"Attack": attack[1:2], "Bounded attack": control[:1]}) == ""
+    assert figures.said_less(none, {"bounded": control}) == ""
+    assert figures.said_less(none, {"plain": attack[1:2], "bounded": control[:1]}) == ""
 
 
 def test_captions_name_only_what_was_run(study, drawn):
@@ -130,7 +130,7 @@ def test_captions_name_only_what_was_run(study, drawn):
     kept = ~(pl.col("variant").fill_null("plain").is_in(["control", "site"]) | (pl.col("edit") == "narrow"))
     rows = StudyRows.of({**tables, "runs": tables["runs"].filter(kept)}, described)
     caption = next(iter(figures.control_figures(rows))).caption
-    assert [c for c, how in figures.HOW.items() if how in caption] == ["bounded"]
+    assert [c for c, (_, how) in figures.HOW.items() if how in caption] == ["bounded"]
     whole, few = drawn["tying"].caption, next(iter(removal.tying_figures(rows))).caption
     assert [text in whole for text in removal.WHAT.values()] == [True, True, True]
     assert [text in few for text in removal.WHAT.values()] == [True, True, False]
@@ -142,7 +142,7 @@ def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
     rows = StudyRows.of({**tables, "runs": tables["runs"].with_columns(both)}, described)
     figure = next(iter(figures.control_figures(rows)))
     assert [panel.title for panel in figure.panels][-1] == "Bounded, gradient limited to this projection"
-    assert [c for c, how in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
+    assert [c for c, (_, how) in figures.HOW.items() if how in figure.caption] == ["control", "bounded", "bounded+site"]
 
 
 def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):
@@ -161,7 +161,7 @@ def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows,
 
 
 def test_panels_of_probes_fit_a_narrow_screen(rows):
-    points = removal.own(rows, "pos", "probe_linear_bits")
+    points = removal.attacked_there(rows, "pos", "probe_linear_bits")
     axis = around([p.value for p in points], "bits")
     for title in removal.AFTER.values():
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
@@ -184,13 +184,10 @@ def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
         ["Q=K", "K=V", "Q=V", "Q=K=V", "Q the identity", "V the identity", *["narrower heads"] * 2]
     )
     one = next(f for f in found if f.name == "Q=K=V")
-    beside = removal.narrow_for(one, found)
-    assert beside is not None
-    assert abs(beside.parameters - one.parameters) < 2_000  # the nearest width of a head, in five layers
-    against = removal.less(one.loss, beside.loss)
+    against = removal.against_narrow(one, found)  # of the nearest width of a head, in five layers
     assert against is not None
     assert against.mean == pytest.approx(0.3, abs=0.01)
-    assert removal.less(one.loss, ()) is None
+    assert removal.against_narrow(one, [one]) is None
     shared, costs = removal.tying_findings(rows)
     assert (shared.measure, shared.source, [e.name for e in shared.values]) == ("tying", "tying", ["q", "k", "v"])
     values = {e.name: e for e in costs.values}

@@ -7,7 +7,7 @@ import pytest
 from tests.controlled import SEEDS, everywhere, made
 
 from trisect.experiments.study import figures, findings, removal, words
-from trisect.experiments.study.figures import Dose, _attacks, cost_at
+from trisect.experiments.study.figures import attack_figures, cost_at
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import render
 
@@ -29,7 +29,7 @@ def rows(study):
 
 
 def test_between_doses_the_cost_is_linear_and_beyond_the_last_it_is_not_known():
-    curve = [Dose(0.2, 0.1), Dose(0.6, 0.5)]
+    curve = [(0.2, 0.1), (0.6, 0.5)]
     assert cost_at(curve, 0.1) == pytest.approx(0.05)
     assert cost_at(curve, 0.4) == pytest.approx(0.3)
     assert cost_at(curve, 0.6) == pytest.approx(0.5)
@@ -39,10 +39,10 @@ def test_between_doses_the_cost_is_linear_and_beyond_the_last_it_is_not_known():
 
 def test_attack_and_control_are_compared_where_both_remove_as_much(rows):
     """The attack takes 0.75 bits for 0.3 nats, the control 0.5 for 0.1: at 0.5 bits 0.2 against 0.1."""
-    found = figures.against_control(rows, "pos").points
+    found, _ = figures.against_control(rows, "pos")
     assert {(p.site, p.seed) for p in found} == {("k@1", seed) for seed in SEEDS}
     assert [p.value for p in found] == pytest.approx([0.1] * len(SEEDS))
-    assert [p.value for p in figures.at_half(rows, "pos").points] == pytest.approx([0.2] * len(SEEDS))
+    assert [p.value for p in figures.at_half(rows, "pos")[0]] == pytest.approx([0.2] * len(SEEDS))
     (finding,) = figures.dose_findings(rows)
     assert finding.values[0].mean == pytest.approx(0.1)
 
@@ -58,9 +58,9 @@ def test_a_site_that_some_seed_does_not_reach_is_left_out_and_counted(study):
     rows = StudyRows.of({**tables, "sites": sites}, described)
     assert ("k@1", SEEDS[0]) not in figures.doses(rows, "pos")
     assert ("k@1", SEEDS[1]) in figures.doses(rows, "pos")
-    reached = figures.at_half(rows, "pos")
-    assert reached.points == []
-    assert reached.words.startswith("0 of")
+    points, sites = figures.at_half(rows, "pos")
+    assert points == []
+    assert sites.startswith("0 of")
 
 
 def combined(points):
@@ -79,8 +79,8 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
     assert rows.collapsed == frozenset(lost)
-    assert not figures.against_control(rows, "pos").points
-    drawn = {figure.name: figure for figure in _attacks(rows)}["fig04-attack-pos-valid"]
+    assert not figures.against_control(rows, "pos")[0]
+    drawn = {figure.name: figure for figure in attack_figures(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
     assert "k@1" not in drawn.caption
     assert "nothing is read from sites where one did" in drawn.caption
@@ -104,7 +104,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     assert {p.site for p in alive} == {"q+k@5"}  # its parts at layer 1 are not both there
     bits = {figure.name: figure for figure in removal.removal_figures(rows)}["removed-pos-linear-bits"]
     assert "k@1" not in bits.caption
-    table = dict(words.numbers(rows).rows)
+    table = dict(words.numbers(rows)[1])
     assert table["k@1"][0] == ("–", "")
     assert table["k@5"][0] != ("–", "")
     grey = {panel.title: greys(panel.chart) for panel in drawn.panels}

@@ -8,6 +8,7 @@ from tests.controlled import SEEDS, made
 
 from trisect.core.tables import frame
 from trisect.experiments.study import figures, removal
+from trisect.experiments.study.removal import MAPS, OTHERS, OWN
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.format import by_site
 
@@ -55,24 +56,22 @@ def means(points):
 
 
 def test_heads_and_maps_are_means_of_a_layer(rows):
-    subjects = removal.baselines(rows)
-    assert means(removal.held(rows, "pos", subjects=subjects)) == pytest.approx(
+    subjects = rows.baselines
+    assert means(removal.in_heads(rows, "pos", subjects=subjects)) == pytest.approx(
         {f"{c}@1": BEFORE[c] + 0.0025 for c in "qkv"}
     )
-    assert means(removal.held_by_maps(rows, "pos", subjects=subjects)) == pytest.approx(
-        {"q+k+v@1": BEFORE["maps"] + 0.0025}
-    )
+    assert means(removal.in_maps(rows, "pos", subjects=subjects)) == pytest.approx({"q+k+v@1": BEFORE["maps"] + 0.0025})
 
 
 def test_what_an_attack_takes_is_paired_by_seed_and_kept_apart_by_whose_heads(rows):
     found = removal.lost(rows, "pos")
     single = {"q@1", "k@1", "v@1"}
-    assert single <= {p.site for p in found.own}
-    for points, whose in ((found.own, "own"), (found.others, "others"), (found.maps, "maps")):
+    assert single <= {p.site for p in found[OWN]}
+    for points, whose in zip(found.values(), ("own", "others", "maps"), strict=True):
         assert {p.seed for p in points} == set(SEEDS)
         taken = [p.value for p in points if p.site in single]
         assert taken == pytest.approx([TAKEN[whose]] * len(taken))
-    assert "q+k+v@1" not in {p.site for p in found.others}  # there are no others
+    assert "q+k+v@1" not in {p.site for p in found[OTHERS]}  # there are no others
 
 
 def test_the_page_compares_heads_with_random_maps(rows):
@@ -81,7 +80,7 @@ def test_the_page_compares_heads_with_random_maps(rows):
     before, after = (drawn[name] for name in NAMES)
     assert [panel.title for panel in before.panels] == ["Heads", "Random maps"]
     assert "show what any map of that width holds" in before.caption
-    assert [panel.title for panel in after.panels][:3] == [removal.OWN, removal.OTHERS, removal.MAPS]
+    assert [panel.title for panel in after.panels][:3] == [OWN, OTHERS, MAPS]
     assert (
         "Attacked there: bits lost by heads of the attacked site less those of other heads of the layer +0.18"
         in after.caption
@@ -107,20 +106,20 @@ def test_one_head_that_is_attacked_is_compared_with_every_other(study):
     headed = replace(rows, runs=rows.runs.with_columns(site))._split()
     assert headed.heads is not None
     for kept in (headed, headed.heads):  # heads are probed, and so are random maps, wherever was edited
-        assert means(removal.held(kept, "pos", subjects=removal.baselines(kept))).keys() == {"q@1", "k@1", "v@1"}
-        assert removal.held_by_maps(kept, "pos", subjects=removal.baselines(kept))
+        assert means(removal.in_heads(kept, "pos", subjects=kept.baselines)).keys() == {"q@1", "k@1", "v@1"}
+        assert removal.in_maps(kept, "pos", subjects=kept.baselines)
     found = removal.lost(headed.heads, "pos")
-    assert means(found.own) == pytest.approx({"q@1.h2": TAKEN["own"]})
+    assert means(found[OWN]) == pytest.approx({"q@1.h2": TAKEN["own"]})
     # four heads of k and v, and one of q that its attack, made at all of q in these rows, took as much from
-    assert means(found.others) == pytest.approx({"q@1.h2": (4 * TAKEN["others"] + TAKEN["own"]) / 5})
-    assert means(found.maps) == pytest.approx({"q@1.h2": TAKEN["maps"]})
+    assert means(found[OTHERS]) == pytest.approx({"q@1.h2": (4 * TAKEN["others"] + TAKEN["own"]) / 5})
+    assert means(found[MAPS]) == pytest.approx({"q@1.h2": TAKEN["maps"]})
 
 
 def test_what_reads_no_layer_has_no_heads_to_lose(study):
     rows = with_heads(study)
     site = pl.when(pl.col("site") == "q@1").then(pl.lit("o@1")).otherwise("site").alias("site")
     found = removal.lost(replace(rows, runs=rows.runs.with_columns(site)), "pos")
-    assert "o@1" not in {p.site for points in found for p in points}
+    assert "o@1" not in {p.site for points in found.values() for p in points}
 
 
 def test_heads_of_attacks_that_collapsed_are_not_compared(study):
@@ -132,6 +131,6 @@ def test_heads_of_attacks_that_collapsed_are_not_compared(study):
     assert set(lost) <= rows.collapsed
     one = {f.name: f for f in figures.collect(rows)}[NAMES[1]]
     assert "runs collapsed" in one.caption
-    kept = [p for p in removal.lost(rows, "pos").own if p.site == "q@1"]
+    kept = [p for p in removal.lost(rows, "pos")[OWN] if p.site == "q@1"]
     assert kept  # drawn all the same
     assert not rows.readable(kept)

@@ -127,16 +127,16 @@ def test_the_adaptive_check_is_told_with_where_it_is_worst():
     tables = with_check(2e-4, rewind_evaluations=(21.0, None), rewind_nodes=(17.0, None))
     found = exactness(StudyRows.of(tables, about(**SMALL)))
     assert found is not None
-    assert "The losses at 101 values of α come from 21 evaluations per site and seed" in found.sentence
-    assert f"agree within {TOLERANCE:g} nats everywhere" in found.sentence
-    assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found.sentence
-    assert found.rows == (("q@1", ("21", "0.000400", "17")),)
+    assert "The losses at 101 values of α come from 21 evaluations per site and seed" in found[0]
+    assert f"agree within {TOLERANCE:g} nats everywhere" in found[0]
+    assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found[0]
+    assert found[2] == [("q@1", ["21", "0.000400", "17"])]
     text = pages.html(
         tables,
         StudyRows.of(tables, about(**SMALL)),
         [f for f in figures.collect(StudyRows.of(tables, about(**SMALL))) if f.ramp],
     )
-    assert found.sentence in text
+    assert found[0] in text
     assert text.index('id="fig08-rewind-heat"') < text.index('id="exactness"')
 
 
@@ -146,8 +146,8 @@ def test_nodes_and_not_evaluations_say_whether_every_value_was_evaluated(nodes, 
     rows = StudyRows.of(with_check(0.0, **measures), about(**SMALL))
     found = exactness(rows)
     assert found is not None
-    assert ("every α was evaluated there" in found.sentence) is full
-    assert f"come from {spent} evaluations per site and seed" in found.sentence
+    assert ("every α was evaluated there" in found[0]) is full
+    assert f"come from {spent} evaluations per site and seed" in found[0]
 
 
 def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
@@ -158,20 +158,20 @@ def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
     found = exactness(rows)
     assert found is not None
     assert points < 17
-    assert found.sentence.startswith(f"The losses at {points} values of α come from 17 evaluations per site and seed;")
-    assert "every α was evaluated" not in found.sentence
-    assert found.columns[0] == ("Evaluations", f"for {points} values of α, by seed")
+    assert found[0].startswith(f"The losses at {points} values of α come from 17 evaluations per site and seed;")
+    assert "every α was evaluated" not in found[0]
+    assert found[1][0] == ("Evaluations", f"for {points} values of α, by seed")
 
 
 def test_where_no_two_grids_agree_it_is_said_and_exact_mode_has_no_check():
     found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(134.0, None)), about(**SMALL)))
     assert found is not None
-    assert "At q@1 no two agreed in some seed, and every α was evaluated there." in found.sentence
+    assert "At q@1 no two agreed in some seed, and every α was evaluated there." in found[0]
     exact = about(**SMALL)
     exact["experiment"]["rewind"]["mode"] = "exact"
     found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(101.0, None)), exact))
     assert found is not None
-    assert found.sentence == "Every one of the 101 values of α was evaluated; nothing is interpolated."
+    assert found[0] == "Every one of the 101 values of α was evaluated; nothing is interpolated."
     assert exactness(StudyRows.of(study_tables(**SMALL), about(**SMALL))) is None
 
 
@@ -186,9 +186,9 @@ def test_intervals_over_sampled_rows_have_their_columns():
     described["experiment"]["rewind"]["sample_tokens"] = 2000
     found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(17.0, None), **ends), described))
     assert found is not None
-    assert [title for title, _ in found.columns[2:]] == ["Rise at α = 0", "Area"]
-    assert found.rows[0][1][2:] == ("+0.100 to +0.300; +0.100 to +0.300", "+0.0100 to +0.0500; +0.0100 to +0.0500")
-    assert "a sample of whole rows (2\u202f000 tokens of each split)" in found.sentence
+    assert [title for title, _ in found[1][2:]] == ["Rise at α = 0", "Area"]
+    assert found[2][0][1][2:] == ["+0.100 to +0.300; +0.100 to +0.300", "+0.0100 to +0.0500; +0.0100 to +0.0500"]
+    assert "a sample of whole rows (2\u202f000 tokens of each split)" in found[0]
 
 
 def test_the_adversary_is_compared_with_the_commonest_label_where_the_tables_know_it(drawn):

@@ -390,11 +390,11 @@ def marks(
     """The layers of a panel of numbers: dashed levels, `small` marks of what they are of, 95 % intervals, and marks on top.
 
     A row has its `group`, its `value` and the ends of its interval, `low` and `high`, or nulls. Groups stand beside each other at one
-    place of `x`, or each row at its own `slot` where there are `slots`.
+    place of `x`, or each row at its own `slot` where there are `slots`; where `x` is a number, each at its number.
     """
     colour, shape = look_of(looks)
-    at = list(slots or looks)
-    offset = alt.XOffset("slot:N" if slots else "group:N", scale=alt.Scale(domain=at), sort=at)
+    at, numeric = list(slots or looks), str(x["shorthand"]).endswith(":Q")
+    offset = [] if numeric else [alt.XOffset("slot:N" if slots else "group:N", scale=alt.Scale(domain=at), sort=at)]
     layers: list[alt.Chart] = []
     for i, level in enumerate(levels):
         line = chart_of(f"level{i}", [{"level": level.value}])
@@ -402,12 +402,12 @@ def marks(
     layers += behind
     if small:
         dots = chart_of("seeds", small).mark_point(size=13, strokeWidth=1, opacity=1, filled=False)
-        layers.append(dots.encode(x, axis.axis("value"), colour, shape, offset))
+        layers.append(dots.encode(x, axis.axis("value"), colour, shape, *offset))
     if ranged := [row for row in rows if row["low"] is not None and row["high"] is not None]:
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
-        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, offset))
+        layers.append(bars.encode(x, axis.axis("low"), alt.Y2("high"), colour, *offset))
     main = chart_of("main", rows).mark_point(size=50, filled=True, opacity=1)
-    return [*layers, main.encode(x, axis.axis("value"), colour, shape, offset)]
+    return [*layers, main.encode(x, axis.axis("value"), colour, shape, *offset)]
 
 
 class Level(NamedTuple):

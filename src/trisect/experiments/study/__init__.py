@@ -49,9 +49,10 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sequence[Finding]:
         """What was found, as data."""
-        from trisect.experiments.study.page import findings
+        from trisect.experiments.study.findings import with_verdicts
+        from trisect.experiments.study.rows import StudyRows, described
 
-        return findings(tables, about)
+        return with_verdicts(StudyRows.of(tables, described(about)))
 
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 from markupsafe import Markup
@@ -17,8 +16,7 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers import roles
 from trisect.report import format as words
-from trisect.report.charts import Figure
-from trisect.report.format import Point, interval, paired, spoken_subject
+from trisect.report.format import by_site, interval, of_seeds, paired, spoken_subject
 from trisect.report.sheet import NAMES, Section, answered, opening, picture_of, sure, undecided, verdict_findings
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
@@ -48,12 +46,7 @@ COSTS = {
 }
 
 
-class Cost(NamedTuple):
-    """What one intervention on one component in all layers (or in one, on average) costs, by seed, in nats."""
-
-    how: str
-    everywhere: bool
-    by_seed: Mapping[str, Mapping[int, float]]
+Cost = tuple[str, bool, dict[str, dict[int, float]]]  # how, whether in all layers at once, nats by component and seed
 
 
 def answer_findings(rows: StudyRows) -> Iterator[Finding]:
@@ -64,12 +57,8 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
 def _roles(rows: StudyRows) -> Iterator[Finding]:
     """From interchange at the layer that reads: which answer comes with a donor's q, k or v."""
     for component in NAMES:
-        at = {
-            name: [p.value for p in rows.measure(name, "valid") if p.site == f"{component}@{roles.LAYER}"]
-            for name in COLUMNS
-        }
-        means = {name: interval(values) if values else None for name, values in at.items()}
-        own, others = means[OWN], means[OTHERS]
+        at = {name: by_site(rows.measure(name, "valid")).get(f"{component}@{roles.LAYER}") for name in COLUMNS}
+        own, others = at[OWN], at[OTHERS]
         if own is None or others is None:
             continue
         thesis, donor, does = DOES[component]
@@ -86,7 +75,7 @@ def _roles(rows: StudyRows) -> Iterator[Finding]:
             said = f"Mostly, {thesis[0].lower()}{thesis[1:]}: with {donor} the model {does}, in {share} only."
         elif not clear:
             said = f"Not shown here: with {donor} the model {does} in no more than {share}."
-        values = tuple(Estimate(column, *mean) for name, column in COLUMNS.items() if (mean := means[name]) is not None)
+        values = tuple(Estimate(column, *mean) for name, column in COLUMNS.items() if (mean := at[name]) is not None)
         yield _answer(component, said, "of pairs", values, "role")
 
 
@@ -94,16 +83,17 @@ def _costs(rows: StudyRows) -> Iterator[Finding]:
     """What a language model loses: how much each matters, which is not what it does."""
     costs = costs_of(rows)
     for component, name in NAMES.items():
-        mine = [(cost, interval(list(cost.by_seed[component].values()))) for cost in costs if component in cost.by_seed]
+        mine = {how: interval(list(of[component].values())) for how, _, of in costs if component in of}
         if not mine:
             continue
-        where = "in all layers" if all(cost.everywhere for cost, _ in mine) else "in one layer (mean over layers)"
-        parts = [f"{words.spoken(mean, 'nats')} with them {COSTS[cost.how]}" for cost, mean in mine]
+        everywhere = all(whole for how, whole, _ in costs if how in mine)
+        where = "in all layers" if everywhere else "in one layer (mean over layers)"
+        parts = [f"{words.spoken(mean, 'nats')} with them {COSTS[how]}" for how, mean in mine.items()]
         named = words.COMPONENT[component].removeprefix("the ")
         said = (
             f"How much the model needs its {named} {where}, by what the validation loss changes: {words.listed(parts)}."
         )
-        values = tuple(Estimate(cost.how, *mean) for cost, mean in mine)
+        values = tuple(Estimate(how, *mean) for how, mean in mine.items())
         yield _answer(component, said, "nats", values, f"cost of the {name}")
 
 
@@ -114,57 +104,44 @@ def _answer(component: str, said: str, unit: str, values: tuple[Estimate, ...], 
 
 def costs_of(rows: StudyRows) -> list[Cost]:
     """Mean ablation, rewinding and freezing of q, k and v in all layers at once where that was done, else layer by layer."""
-    curves = rows.measure("rewind_loss_nats", "valid")
-    final = {(p.site, p.seed): p.value for p in curves if p.at == 1.0}
-    rewound = [
-        p._replace(value=p.value - final[p.site, p.seed]) for p in curves if p.at == 0.0 and (p.site, p.seed) in final
-    ]
     found = {
         "mean ablation": rows.measure("ablate_rise_nats", "valid"),
-        "rewinding": rewound,
+        "rewinding": rows.rewound("rewind_loss_nats"),
         "freezing": rows.effects("freeze", "valid"),
     }
-    costs = [_cost(rows, how, points) for how, points in found.items() if points]
-    return [cost for cost in costs if cost.everywhere] or costs
-
-
-def _cost(rows: StudyRows, how: str, points: Sequence[Point]) -> Cost:
-    layers = ((rows.about.get("experiment") or {}).get("model") or {}).get("layers")
-    whole: dict[str, dict[int, float]] = {}
-    single: dict[str, dict[int, list[float]]] = {}
-    for point in points:
-        site = Site.parse(point.site)
-        if len(site.components) != 1 or site.components[0] not in NAMES or site.heads:
-            continue
-        if site.layers is None or (layers and len(site.layers) == layers):
-            whole.setdefault(site.components[0], {})[point.seed] = point.value
-        if site.layers is not None and len(site.layers) == 1:
-            single.setdefault(site.components[0], {}).setdefault(point.seed, []).append(point.value)
-    if len(whole) == len(NAMES):
-        return Cost(how, True, whole)
-    return Cost(how, False, {c: {s: sum(x) / len(x) for s, x in of.items()} for c, of in single.items()})
+    costs, layers = list[Cost](), (rows.experiment.get("model") or {}).get("layers")
+    for how, points in found.items():
+        sites = [(p, Site.parse(p.site)) for p in points]
+        sites = [(p, s) for p, s in sites if len(s.components) == 1 and s.components[0] in NAMES and not s.heads]
+        whole: dict[str, dict[int, float]] = {}
+        for p, site in sites:
+            if site.layers is None or (layers and len(site.layers) == layers):
+                whole.setdefault(site.components[0], {})[p.seed] = p.value
+        if len(whole) == len(NAMES):
+            costs.append((how, True, whole))
+        elif points:
+            costs.append((how, False, of_seeds(p for p, _ in sites)))
+    return [cost for cost in costs if cost[1]] or costs
 
 
 def compared(rows: StudyRows) -> Iterator[Finding]:
     """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
-    for cost in costs_of(rows):
-        found = paired({c: cost.by_seed[c] for c in NAMES if c in cost.by_seed}, study_words.MARGIN)
+    for how, everywhere, by_seed in costs_of(rows):
+        found = paired({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
         if found is None:
             continue
-        where = "in all layers" if cost.everywhere else "layer by layer"
-        title = f"{cost.how.capitalize()} {where}"
-        values = tuple(Estimate(c, *interval(list(v.values()))) for c, v in cost.by_seed.items())
+        name, where = ("all_layers", "in all layers") if everywhere else ("each_layer", "layer by layer")
+        values = tuple(Estimate(c, *interval(list(v.values()))) for c, v in by_seed.items())
         said = f"{', '.join(f'{e.name} {words.number(e.mean or 0.0, True)}' for e in values)} nats: {found.words()}."
-        name = "all_layers" if cost.everywhere else "each_layer"
         yield Finding(
             name,
             said,
             "nats",
             values,
             found.words(),
-            title=title,
-            what=f"{cost.how} {where}, change of the validation loss",
-            groups=(cost.how,),
+            title=f"{how.capitalize()} {where}",
+            what=f"{how} {where}, change of the validation loss",
+            groups=(how,),
             per="seed",
             compared=found,
         )
@@ -172,10 +149,22 @@ def compared(rows: StudyRows) -> Iterator[Finding]:
 
 def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding]) -> tuple[Section, ...]:
     """The first screen: the answer, how sure it is, and what could not be distinguished."""
-    answers = answered(found)
+    answers, many = answered(found), words.several(len(rows.seeds), "seed")
+    shares = (
+        f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
+        f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
+    )
+    costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
+    alone = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
+    said = [f"{words.capital(many)}: every interval is over models trained from another start.{alone}"]
+    said += [f"{'Holds' if check.ok else 'Does not hold'}: {check.name}." for check in checks]
+    wholes = {r["claim"]: r["verdict"] for r in rows.claims.iter_rows(named=True) if r["part"] is None}
+    one = roles.CLAIMS[0]
+    if one.id in wholes:
+        said.append(f"Claim {one.id} ({one.sentence.rstrip('.')}), fixed before these data: {wholes[one.id]}.")
     return (
-        opening(answers, figure(rows, answers), _more(rows), none=_none(rows)),
-        sure(_sure(rows, checks)),
+        opening(answers, picture_of(answers, shares, costs), _more(rows), none=_none(rows)),
+        sure(said),
         undecided(found, planted.blind(rows)),
     )
 
@@ -194,48 +183,22 @@ def _none(rows: StudyRows) -> str:
     )
 
 
-def figure(rows: StudyRows, answers: Sequence[Finding]) -> Figure | None:
-    """The numbers of the three sentences in one picture."""
-    many = words.several(len(rows.seeds), "seed")
-    shares = (
-        f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
-        f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
-    )
-    costs = f"What the validation loss changes by when q, k or v of the model is ablated: means over {many}, 95 % intervals."
-    return picture_of(answers, shares, costs)
-
-
 def _more(rows: StudyRows) -> tuple[str | Markup, ...]:
     """Which command asks what this study does not, and which shows it at work."""
-    code = Markup("<code>{}</code>").format
-    see = Markup("See it at work: {} works attention out by hand, {} shows a model of this study head by head.").format(
-        code("trisect theory"), code('trisect explore STUDY "some words" --out page.html')
+    see = Markup(
+        "See it at work: <code>trisect theory</code> works attention out by hand, "
+        '<code>trisect explore STUDY "some words" --out page.html</code> shows a model of this study head by head.'
     )
     if rows.measure(OWN, "valid"):
         return (see,)
     return (
         Markup(
-            "These numbers say how much each matters, not what it does. {} asks that where the truth is known, {} of a "
-            "model of this study, {} of any model that answers in context."
-        ).format(
-            code("trisect study roles"),
-            code("trisect patch STUDY --task induction --corpus CORPUS"),
-            code("trisect patch MODEL --task bindings"),
+            "These numbers say how much each matters, not what it does. <code>trisect study roles</code> asks that where the truth is "
+            "known, <code>trisect patch STUDY --task induction --corpus CORPUS</code> of a model of this study, "
+            "<code>trisect patch MODEL --task bindings</code> of any model that answers in context."
         ),
         see,
     )
-
-
-def _sure(rows: StudyRows, checks: Sequence[Check]) -> list[str]:
-    many = words.several(len(rows.seeds), "seed")
-    alone = " One seed gives numbers and no verdict: training varies." if len(rows.seeds) == 1 else ""
-    said = [f"{many[0].upper()}{many[1:]}: every interval is over models trained from another start.{alone}"]
-    said += [f"{'Holds' if check.ok else 'Does not hold'}: {check.name}." for check in checks]
-    wholes = {r["claim"]: r["verdict"] for r in rows.claims.iter_rows(named=True) if r["part"] is None}
-    if roles.CLAIMS[0].id in wholes:
-        one = roles.CLAIMS[0]
-        said.append(f"Claim {one.id} ({one.sentence.rstrip('.')}), fixed before these data: {wholes[one.id]}.")
-    return said
 
 
 def found(rows: StudyRows) -> tuple[Finding, ...]:

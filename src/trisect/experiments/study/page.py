@@ -13,9 +13,7 @@ from trisect.core.finding import About, Finding
 from trisect.experiments.study import figures, planted
 from trisect.experiments.study import findings as study_findings
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.findings import found, with_verdicts
 from trisect.experiments.study.rows import StudyRows, described
-from trisect.experiments.study.words import exactness
 from trisect.report import cards, render
 from trisect.report import format as words
 from trisect.report.charts import Figure
@@ -54,32 +52,25 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
     return make_sheet(tables, rows, figures.collect(rows))
 
 
-def findings(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> tuple[Finding, ...]:
-    """Every claim's verdict, then what was found, method by method."""
-    return with_verdicts(StudyRows.of(tables, described(about)))
-
-
 def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> Sheet:
     """The page as plain data, with these figures."""
-    said, name = study_words.study(rows), (rows.about.get("experiment") or {}).get("name", "study")
+    said, name, found = study_words.study(rows), rows.experiment.get("name", "study"), study_findings.found(rows)
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
-    groups = ((group, *GROUPS[group], [one for one in drawn if _group(one.name) == group]) for group in GROUPS)
+    groups: dict[str, list[Figure]] = {"answer": [], "figures": [], **{group: [] for group in GROUPS}}
+    for one in drawn:
+        named = (group for group, (starts, *_) in GROUPS.items() if one.name.startswith(starts))
+        groups["answer" if one.name == "answer" else next(named, "figures")].append(one)
     sections = (
-        *study_findings.sections(rows, checks, found(rows)),
+        *study_findings.sections(rows, checks, found),
         *planted.section(rows),
         _attention(checks),
-        _answer(rows, next((one for one in drawn if one.name == "answer"), None)),
+        _answer(rows, next(iter(groups["answer"]), None), found),
         *_verdicts(rows, said),
-        _figures(rows, [one for one in drawn if one.name != "answer" and _group(one.name) == "figures"], said["many"]),
+        _figures(rows, groups["figures"], said["many"]),
         *(
-            Section(
-                title,
-                (question,),
-                blocks=tuple(Picture(f, folded=len(own) > MANY and n >= SHOWN) for n, f in enumerate(own)),
-                id=group,
-            )
-            for group, title, question, own in groups
-            if own
+            Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
+            for group, (_, title, question) in GROUPS.items()
+            if groups[group]
         ),
         _reproduce(rows, said),
     )
@@ -94,6 +85,11 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         skip=("short-answer", "answer"),
         style=_dark_ramp(rows),
     )
+
+
+def _pictures(drawn: Sequence[Figure], shown: int) -> list[Picture]:
+    """The figures of a section, folded after the first where they are many."""
+    return [Picture(figure, folded=len(drawn) > MANY and n >= shown) for n, figure in enumerate(drawn)]
 
 
 def _attention(checks: Sequence[Check]) -> Section:
@@ -115,31 +111,28 @@ def _attention(checks: Sequence[Check]) -> Section:
     return Section("Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?")
 
 
-def _answer(rows: StudyRows, figure: Figure | None) -> Section:
+def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) -> Section:
     """All methods in one picture, in sentences, and as a table."""
     blocks: list[PageBlock] = [TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
-        lead = study_words.lead(rows)
-        each = found(rows)
-        drawn = small_multiples("in-short-by-method", "Method by method", SHORT, each)
-        in_words = sentences(each, "Method by method, in words")
+        lead, drawn = study_words.lead(rows), small_multiples("in-short-by-method", "Method by method", SHORT, found)
+        in_words = sentences(found, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
         blocks = [Picture(figure, titled=bool(figure.number)), *([TextBlock(lead)] if lead else [])]
         blocks += [Picture(drawn)] if drawn is not None else []
-        blocks += [*([in_words, TextBlock(rule, "quiet")] if in_words is not None else []), _numbers(rows)]
+        blocks += [in_words, TextBlock(rule, "quiet")] if in_words is not None else []
+        columns, cells = study_words.numbers(rows)
+        body = tuple((site, *(_small(*pair) for pair in own)) for site, own in cells)
+        label = "Means and intervals by site"
+        blocks.append(Table(_heads(columns), body, "The same as a table", folded=True, label=label, wrap=False))
     return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
 
 
-def _numbers(rows: StudyRows) -> Table:
-    """The picture as a table."""
-    found = study_words.numbers(rows)
-    cells = ((site, *(_small(*pair) for pair in cells)) for site, cells in found.rows)
-    caption, label = "The same as a table", "Means and intervals by site"
-    columns = ("Site", *(_small(*pair, always=True) for pair in found.columns))
-    return Table(columns, tuple(cells), caption, folded=True, label=label, wrap=False)
+def _heads(columns: study_words.Columns) -> tuple[str, ...]:
+    return "Site", *(_small(title, unit, always=True) for title, unit in columns)
 
 
 def _small(text: str, below: str, always: bool = False) -> Markup:
@@ -191,15 +184,16 @@ def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:
     )
     if gone := study_words.left_out(rows):
         text += f" Not part of this study, and so not drawn: {words.listed(gone)}."
-    exact, blocks = exactness(rows), []
-    for n, figure in enumerate(drawn):
-        blocks.append(Picture(figure, folded=len(drawn) > MANY and n >= OPENED))
-        if figure.ramp and exact is not None:
-            columns = ("Site", *(_small(*pair, always=True) for pair in exact.columns))
-            table = tuple((site, *cells) for site, cells in exact.rows)
-            label = "Evaluations and disagreement by site"
-            more = {"folded": True, "label": label, "words": (exact.sentence,), "id": "exactness", "wrap": False}
-            blocks.append(Table(columns, table, "How exact is figure 8?", **more))
+    blocks: list[PageBlock] = []
+    exact = study_words.exactness(rows)
+    for picture in _pictures(drawn, OPENED):
+        blocks.append(picture)
+        if picture.figure.ramp and exact is not None:
+            sentence, columns, cells = exact
+            table = tuple((site, *own) for site, own in cells)
+            title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
+            more = (title, False, True, label, (sentence,), "exactness", False)
+            blocks.append(Table(_heads(columns), table, *more))
     return Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures")
 
 
@@ -214,17 +208,6 @@ def _reproduce(rows: StudyRows, said: Mapping[str, Any]) -> Section:
         "The rows are in <code>tables/</code> and every figure is in <code>figures/</code>, beside this page. "
         "<code>trisect report</code> draws the page again from the rows, byte for byte."
     )
-    notes = tuple((rows.about.get("corpus") or {}).get("notes") or ())
-    blocks = (
-        *([Code(command)] if command else []),
-        Facts(_facts(rows, said)),
-        TextBlock(places),
-        *([Bullets(notes, "Notes about the corpus")] if notes else []),
-    )
-    return Section("How to reproduce", (start,), blocks=blocks, id="reproduce")
-
-
-def _facts(rows: StudyRows, said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     corpus, code = rows.about.get("corpus") or {}, Markup("<code>{}</code>")
     changed = Markup(
         ". <strong>The claims have changed since these runs were made</strong>: today their hash is <code>{}</code>"
@@ -233,19 +216,23 @@ def _facts(rows: StudyRows, said: Mapping[str, Any]) -> tuple[tuple[str, str], .
         code.format(", ".join(said["hashes"]) or "–"), changed if said["changed"] else ""
     )
     prints = code.format(", ".join(said["fingerprints"]))
-    return (
-        ("Seeds", said["seeds"]),
-        ("Runs", said["runs"]),
-        ("Wall time", f"{said['wall']} on {rows.about.get('device', '–')}{said['products']}"),
-        *((("Rounding", NARROW),) if said["products"] else ()),
-        ("Corpus", Markup("{}, fingerprint {}").format(corpus.get("name", "–"), prints)),
-        ("Claims", hashes),
-        ("Made by", "; other runs: ".join(said["versions"])),
-        *(
-            (group.capitalize(), ", ".join(f"{name} {value}" for name, value in values))
-            for group, values in said["settings"]
-        ),
+    facts = {
+        "Seeds": said["seeds"],
+        "Runs": said["runs"],
+        "Wall time": f"{said['wall']} on {rows.about.get('device', '–')}{said['products']}",
+        **({"Rounding": NARROW} if said["products"] else {}),
+        "Corpus": Markup("{}, fingerprint {}").format(corpus.get("name", "–"), prints),
+        "Claims": hashes,
+        "Made by": "; other runs: ".join(said["versions"]),
+        **{group.capitalize(): ", ".join(map(" ".join, values)) for group, values in said["settings"]},
+    }
+    blocks = (
+        *([Code(command)] if command else []),
+        Facts(tuple(facts.items())),
+        TextBlock(places),
+        *([Bullets(notes, "Notes about the corpus")] if (notes := tuple(corpus.get("notes") or ())) else []),
     )
+    return Section("How to reproduce", (start,), blocks=blocks, id="reproduce")
 
 
 REFERENCES = (
@@ -261,34 +248,27 @@ REFERENCES = (
 )
 
 
-# Figures that are not the paper's, by how their names begin: the section's title and what it asks.
+# Figures that are not the paper's, by how their names begin, the section's title and what it asks.
 GROUPS = {
     "controls": (
+        ("controls-", "removed-", "erasure-"),
         "Is it the label, or the attack?",
         "An attack may hurt because of what it removes, or because it is an attack. Controls attack the same sites in another way; "
         "fresh probes say what was really removed, and erasure takes the label out of the trained baseline at once.",
     ),
     "tying": (
+        ("tying",),
         "Three matrices or fewer",
         "A fourth experiment: what a model loses when queries, keys and values share a matrix from the first step, against separate "
         "matrices with as many parameters.",
     ),
     "future": (
+        ("combinations", "heads-"),
         "Beyond single submodules",
         "What the paper leaves to future work: components together against the sum of their effects, and single heads.",
     ),
 }
 MANY, SHOWN, OPENED = 8, 2, 4  # figures of a section, and how many of so many are open in it and among the paper's
-PREFIXES = {
-    "controls": ("controls-", "removed-", "erasure-"),
-    "tying": ("tying",),
-    "future": ("combinations", "heads-"),
-}
-
-
-def _group(name: str) -> str:
-    """The section that a figure stands in."""
-    return next((group for group, starts in PREFIXES.items() if name.startswith(starts)), "figures")
 
 
 def _dark_ramp(rows: StudyRows) -> str:

@@ -70,9 +70,9 @@ class Study(Result["StudyFacts"]):
     @cached_property
     def findings(self) -> tuple[Finding, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Every claim's verdict, then what was found."""
-        from trisect.experiments.study import page
+        from trisect.experiments.study.findings import with_verdicts
 
-        return page.findings(self.tables, self.about)
+        return with_verdicts(StudyRows.of(self.tables, described(self.about)))
 
     @cached_property
     def figures(self) -> Mapping[str, alt.ConcatChart]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -14,7 +14,7 @@ from trisect.claims.evidence import LEARNED_NATS, later
 from trisect.core.schema import plain
 from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
-from trisect.report.format import Point, order, place
+from trisect.report.format import Mean, Point, interval, order, place
 
 if TYPE_CHECKING:
     from trisect.core.finding import About
@@ -22,11 +22,37 @@ if TYPE_CHECKING:
 
 REWINDS = ("rewind_", "midstage_", "criticality")  # how measures of rewinding begin
 HEADED = r"\.h\d"
-PLAIN = (pl.col("edit") == "attack") & (pl.col("variant") == "plain")
+ATTACKED, PLAIN = pl.col("edit") == "attack", pl.col("variant") == "plain"
 
 
-def _label_order(label: str) -> tuple[int, str]:
-    return {"pos": 0, "dep": 1}.get(label, 2), label
+def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: float = 1.0) -> list[Point]:
+    """The points less those of `others` at the same places, times a factor; those without another are left out.
+
+    Places are the fields `by`, without them site and seed.
+    """
+    by = by or ("site", "seed")
+    known = {tuple(getattr(p, name) for name in by): p.value for p in others}
+    pairs = ((p, known.get(tuple(getattr(p, name) for name in by))) for p in points)
+    return [p._replace(value=times * (p.value - other)) for p, other in pairs if other is not None]
+
+
+def averaged(points: Iterable[Point], key: Callable[[Point], Any]) -> dict[Any, Point]:
+    """The first point of each key with the mean of all of them; points whose key is None are left out."""
+    groups: dict[Any, list[Point]] = {}
+    for point in points:
+        if (of := key(point)) is not None:
+            groups.setdefault(of, []).append(point)
+    return {of: own[0]._replace(value=sum(p.value for p in own) / len(own), at=None) for of, own in groups.items()}
+
+
+def over_seeds(points: Iterable[Point]) -> Mean:
+    """The mean over sites within each seed, then over seeds."""
+    return interval([p.value for p in averaged(points, lambda p: p.seed).values()])
+
+
+def sort_labels(labels: pl.Series) -> tuple[str, ...]:
+    """Each label column once, part of speech and dependency relation first."""
+    return tuple(sorted(labels.drop_nulls().unique().to_list(), key=lambda x: ({"pos": 0, "dep": 1}.get(x, 2), x)))
 
 
 @dataclass(frozen=True)
@@ -71,9 +97,19 @@ class StudyRows:
         return replace(self, **whole, sites=self.sites.filter(~headed | probed), heads=apart)
 
     @property
+    def experiment(self) -> Mapping[str, Any]:
+        """The study's statement as JSON-ready data; empty where nobody noted it."""
+        return self.about.get("experiment") or {}
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds that have any run."""
         return tuple(sorted(self.runs["seed"].drop_nulls().unique().to_list()))
+
+    @property
+    def baselines(self) -> list[str]:
+        """The runs that nothing was done to."""
+        return self.runs.filter(pl.col("edit") == "none")["run"].to_list()
 
     @property
     def edited(self) -> tuple[str, ...]:
@@ -85,14 +121,7 @@ class StudyRows:
     @property
     def labels(self) -> tuple[str, ...]:
         """The label columns that were attacked, pos and dep first."""
-        found = self.runs.filter(PLAIN)["label"].drop_nulls().unique().to_list()
-        return tuple(sorted(found, key=_label_order))
-
-    @property
-    def controlled(self) -> tuple[str, ...]:
-        """The label columns of which an attack has a control."""
-        found = self.runs.filter((pl.col("edit") == "attack") & (pl.col("variant") != "plain"))["label"]
-        return tuple(sorted(found.drop_nulls().unique().to_list(), key=_label_order))
+        return sort_labels(self.runs.filter(ATTACKED & PLAIN)["label"])
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -101,8 +130,18 @@ class StudyRows:
 
     def strengths_of(self, variant: str) -> tuple[float, ...]:
         """The strengths that one variant of attack was run with, weakest first."""
-        found = self.runs.filter((pl.col("edit") == "attack") & (pl.col("variant") == variant))["strength"]
+        found = self.runs.filter(ATTACKED & (pl.col("variant") == variant))["strength"]
         return tuple(sorted(found.drop_nulls().unique().to_list()))
+
+    @property
+    def strength(self) -> float | None:
+        """The strength that the figures show: 1, the one of the verdicts, if it was run, else the one nearest to it."""
+        return min(self.strengths, key=lambda s: (abs(math.log(max(s, 1e-9))), s), default=None)
+
+    @property
+    def attack_epochs(self) -> tuple[int, ...]:
+        """For how many epochs attacks were trained: one number, as a rule."""
+        return tuple(sorted(self.runs.filter(ATTACKED & PLAIN)["epochs"].drop_nulls().unique().to_list()))
 
     @cached_property
     def collapsed(self) -> frozenset[str]:
@@ -126,25 +165,19 @@ class StudyRows:
         fell = {place(p.site).layers for p in points if p.run in self.collapsed}
         return [p for p in points if place(p.site).layers not in fell]
 
-    @property
-    def strength(self) -> float | None:
-        """The strength that the figures show: 1, the one of the verdicts, if it was run, else the one nearest to it."""
-        return min(self.strengths, key=lambda s: (abs(math.log(max(s, 1e-9))), s), default=None)
-
-    def _control_strength(self, variant: str) -> float | None:
-        """The strength of a control: that of the attacks that are shown, if it was run with it, else its first."""
-        known = self.strengths_of(variant)
-        return self.strength if self.strength in known else next(iter(known), None)
-
     def chosen(self, edit: str, label: str | None, strength: float | None = None, variant: str = "plain") -> pl.Expr:
-        """The filter of one experiment's runs; the baseline's edit is `none`, a control's variant is not `plain`."""
+        """The filter of one experiment's runs; the baseline's edit is `none`, a control's variant is not `plain`.
+
+        Attacks are those of the strength that is shown where none is named, or where it was not run, of the weakest.
+        """
         test = (pl.col("edit") == edit) & (pl.col("variant") == variant)
         if label is not None:
             test &= pl.col("label") == label
         if edit == "attack":
-            known = self.strength if variant == "plain" else self._control_strength(variant)
+            known = self.strengths_of(variant)
+            shown = self.strength if variant == "plain" or self.strength in known else next(iter(known), None)
             # null where there is none of it
-            test &= pl.col("strength").eq_missing(known if strength is None else strength)
+            test &= pl.col("strength").eq_missing(shown if strength is None else strength)
         return test
 
     def curves(self, edit: str, split: str, name: str = "loss_nats", label: str | None = None) -> list[Point]:
@@ -192,10 +225,8 @@ class StudyRows:
 
     def last(self, edit: str, split: str, name: str, label: str | None = None) -> list[Point]:
         """A metric at the last epoch of every run of one experiment."""
-        kept: dict[tuple[str, int], Point] = {}
-        for point in self.curves(edit, split, name, label):
-            kept[point.site, point.seed] = point._replace(at=None)
-        return list(kept.values())
+        kept = {(point.site, point.seed): point for point in self.curves(edit, split, name, label)}
+        return [point._replace(at=None) for point in kept.values()]
 
     def measure(
         self, name: str, split: str, label: str | None = None, subjects: Sequence[str] | None = None
@@ -213,20 +244,10 @@ class StudyRows:
         columns = picked.select("site", "seed", "value", "at", pl.col("status") == "diverged", "subject").iter_rows()
         return [Point(site or "", *rest) for site, *rest in columns]
 
-    def rewound_accuracy(self) -> list[Point]:
-        """Validation accuracy with a site's initial weights (α = 0) less that of the final model (α = 1), a share."""
-        points = self.measure("rewind_accuracy", "valid")
-        final = {(p.site, p.seed): p.value for p in points if p.at == 1}
-        return [
-            p._replace(value=p.value - final[p.site, p.seed], at=None)
-            for p in points
-            if p.at == 0 and (p.site, p.seed) in final
-        ]
-
-    @property
-    def attack_epochs(self) -> tuple[int, ...]:
-        """For how many epochs attacks were trained: one number, as a rule."""
-        return tuple(sorted(self.runs.filter(PLAIN)["epochs"].drop_nulls().unique().to_list()))
+    def rewound(self, name: str) -> list[Point]:
+        """A measure on validation with a site's initial weights (α = 0) less that of the final model (α = 1)."""
+        points = self.measure(name, "valid")
+        return minus((p._replace(at=None) for p in points if p.at == 0), [p for p in points if p.at == 1])
 
 
 def described(about: About[StudyFacts]) -> StudyAbout:

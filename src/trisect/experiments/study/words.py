@@ -12,7 +12,6 @@ from trisect.core.methods import METHODS
 from trisect.experiments.study.rows import StudyRows
 from trisect.measure.criticality import NODES, TOLERANCE
 from trisect.papers.submodules import SOURCE
-from trisect.report import format as words
 from trisect.report.format import (
     FEW,
     Mean,
@@ -20,6 +19,8 @@ from trisect.report.format import (
     by_component,
     by_site,
     count,
+    decimals,
+    ends,
     extreme,
     listed,
     number,
@@ -36,9 +37,7 @@ MEANT = "mean over layers"
 BEYOND = "Beyond the paper"  # in place of a number: of figures that the paper has not
 SPLIT = {"train": "train", "valid": "validation"}
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
-
-
-KNOWN_LABELS = {"pos": "POS", "dep": "DEP"}
+LABELS = {"pos": "POS", "dep": "DEP"}
 
 
 def seeds(rows: StudyRows) -> str:
@@ -60,13 +59,13 @@ def fitted(rows: StudyRows, kind: str, label: str) -> str:
     said += f"{'by whole articles' if min(articles) > 0 else dealt})"
     if kind == "probe":
         return said
-    stated = (rows.about.get("experiment") or {}).get("erase") or {}
+    stated = rows.experiment.get("erase") or {}
     return f"{said}, with the covariance {'' if stated.get('shrinkage', True) else 'not '}shrunk"
 
 
 def label_name(label: str) -> str:
     """A label column as a reader knows it."""
-    return KNOWN_LABELS.get(label, label)
+    return LABELS.get(label, label)
 
 
 def extremes(points: Sequence[Point], unit: str, signed: bool = True) -> str:
@@ -75,39 +74,29 @@ def extremes(points: Sequence[Point], unit: str, signed: bool = True) -> str:
     Numbers that have no sign of their own are called largest and smallest.
     """
     means = by_site(points)
+
+    def bare(mean: Mean) -> str:
+        return number(mean.mean, signed) + (f"\u00a0{unit}" if unit else "")
+
+    def where(sites: Sequence[str]) -> str:
+        mean = means[sites[0]]
+        if len(sites) == 1:
+            return f"at {sites[0]}, {spoken(mean, unit, signed)}"
+        these = listed(sites) if len(sites) <= FEW else f"{len(sites)} of {several(len(means), 'site')}"
+        return f"{bare(mean)} at {these}"
+
     top, low = extreme(means, 1), extreme(means, -1)
     if len(means) == 1:
         return f"at {top[0]} it is {spoken(means[top[0]], unit, signed)}."
     if len(top) == len(means):
-        return f"the same at all {several(len(means), 'site')}: {_bare(means[top[0]], unit, signed)}."
+        return f"the same at all {several(len(means), 'site')}: {bare(means[top[0]])}."
     high_word, low_word = ("highest", "lowest") if signed else ("largest", "smallest")
-    ends = ((high_word, top), (low_word, low))
-    return "; ".join(f"{word} {_where(means, sites, unit, signed)}" for word, sites in ends) + "."
-
-
-def _where(means: Mapping[str, Mean], sites: Sequence[str], unit: str, signed: bool) -> str:
-    mean = means[sites[0]]
-    if len(sites) == 1:
-        return f"at {sites[0]}, {spoken(mean, unit, signed)}"
-    place = listed(sites) if len(sites) <= FEW else f"{len(sites)} of {several(len(means), 'site')}"
-    return f"{_bare(mean, unit, signed)} at {place}"
-
-
-def _bare(mean: Mean, unit: str, signed: bool) -> str:
-    return number(mean.mean, signed) + (f"\u00a0{unit}" if unit else "")
+    return f"{high_word} {where(top)}; {low_word} {where(low)}."
 
 
 WIDE = "At whole width q, k and v of a layer hold the same of a label, and an attack reaches the layers below: no order is read from this."
 MARGINS = {"α": 0.05}  # five steps of the grid; of everything else, 0.02 of its unit
 MARGIN = 0.02
-
-
-def remaining(points: Sequence[Point], every: Sequence[Point]) -> str:
-    """Over which layers means are that are not over all of them, as in `layers 1 and 4`; else `layers`."""
-    left, whole = ({place(p.site).layers for p in some if place(p.site).single} for some in (points, every))
-    if left == whole:
-        return "layers"
-    return f"layer{'s' * (len(left) != 1)} {listed(sorted(left))}"
 
 
 def ranking(points: Sequence[Point], unit: str, ranks: bool = True, layers: str = "layers") -> str:
@@ -207,8 +196,9 @@ def finding(
     points, alike = rows.readable(every), rows.comparable(every)
     shown = ("" if unit.startswith("of ") else unit) if shown is None else shown
     compared = comparison(alike, unit) if ranks else None
-    ranked = ranking(alike, unit, ranks, remaining(alike, every))
-    said = f"{extremes(points, shown, signed)} {ranked}" if points else NOTHING
+    left, whole = ({place(p.site).layers for p in some if place(p.site).single} for some in (alike, every))
+    layers = "layers" if left == whole else f"layer{'s' * (len(left) != 1)} {listed(sorted(left))}"
+    said = f"{extremes(points, shown, signed)} {ranking(alike, unit, ranks, layers)}" if points else NOTHING
     return Finding(
         measure,
         f"{start} {said.strip()}{from_collapsed(rows, every)}",
@@ -231,34 +221,23 @@ def estimates(points: Sequence[Point]) -> tuple[Estimate, ...]:
 
 def lead(rows: StudyRows) -> str:
     """How many methods put which component first, by paired differences over seeds; empty where there is nothing to compare."""
-    compared = {
-        one.title: found
-        for one in methods(rows)
-        if one.ranks and (found := comparison(one.points, one.unit)) is not None
-    }
-    if not compared:
-        return ""
-    said = [f"Of {several(len(compared), 'method')} that can rank q, k and v, {tallied(compared)}."]
-    if len(rows.seeds) == 1:
-        said.append("One seed says nothing of chance.")
-    return " ".join(said)
-
-
-def tallied(compared: Mapping[str, Comparison]) -> str:
-    """Comparisons counted by what they say, each with the names of its methods."""
     sorts: dict[str, list[str]] = {}
-    for title, found in compared.items():
-        sorts.setdefault("too uncertain" if found.kind == "uncertain" else found.words(), []).append(title)
-    return listed([f"{len(titles)}: {words} ({', '.join(titles)})" for words, titles in sorts.items()])
+    for one in methods(rows):
+        if one.ranks and (found := comparison(one.points, one.unit)) is not None:
+            said = "too uncertain" if found.kind == "uncertain" else found.words()
+            sorts.setdefault(said, []).append(one.title)
+    if not sorts:
+        return ""
+    tallied = listed([f"{len(titles)}: {said} ({', '.join(titles)})" for said, titles in sorts.items()])
+    alone = " One seed says nothing of chance." if len(rows.seeds) == 1 else ""
+    return f"Of {several(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {tallied}.{alone}"
 
 
 def budget(rows: StudyRows) -> str:
     """What was spent: epochs, optimizer and rate, the attacks' own epochs and strengths, seeds."""
-    training = (rows.about.get("experiment") or {}).get("training") or {}
-    epochs = training.get("epochs", 0)
-    said = [
-        f"{several(epochs, 'epoch')} of {OPTIMIZERS.get(training.get('optimizer', ''), '–')} at rate {training.get('rate', '–')}"
-    ]
+    training = rows.experiment.get("training") or {}
+    epochs, optimizer = training.get("epochs", 0), OPTIMIZERS.get(training.get("optimizer", ""), "–")
+    said = [f"{several(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
     if rows.strengths:
         short = [several(n, "epoch") for n in rows.attack_epochs if n != epochs]
         strengths = f"λ = {listed([f'{s:g}' for s in rows.strengths])}"
@@ -279,13 +258,11 @@ def attacked(rows: StudyRows) -> str:
 def from_diverged(points: Sequence[Point]) -> str:
     """How many of the values rest on a diverged run, and what became of them; empty where none does."""
     many = sum(p.diverged for p in points)
-    verb = "comes" if many == 1 else "come"
-    return (
-        f" {many} of {several(len(points), 'value')} {verb} from diverged runs; the final loss of such a run is the last finite "
-        "one, clipped at the loss at initialisation."
-        if many
-        else ""
+    said = (
+        f" {many} of {several(len(points), 'value')} {'comes' if many == 1 else 'come'} from diverged runs; the final loss of such a "
+        "run is the last finite one, clipped at the loss at initialisation."
     )
+    return said if many else ""
 
 
 NOTHING = "not read."
@@ -307,93 +284,82 @@ def from_collapsed(rows: StudyRows, points: Sequence[Point], paired: bool = Fals
 
 def left_out(rows: StudyRows) -> list[str]:
     """What the paper has and this study has not, in words."""
-    gone = []
-    for label in ("pos", "dep"):
-        if label not in rows.labels:
-            gone.append(f"attacks on {label_name(label)} (figures {'3 and 4' if label == 'pos' else '5 and 6'})")
-    if not rows.measure("rewind_loss_nats", "train"):
-        gone.append("convex rewinding (figures 8 and 9)")
-    if not rows.measure("midstage_loss_nats", "train"):
-        gone.append("mid-stage rewinding (figure 10)")
-    if not rows.curves("freeze", "valid"):
-        gone.append("freezing (figures 11 and 12)")
-    return gone
+    parts = {
+        "attacks on POS (figures 3 and 4)": "pos" in rows.labels,
+        "attacks on DEP (figures 5 and 6)": "dep" in rows.labels,
+        "convex rewinding (figures 8 and 9)": rows.measure("rewind_loss_nats", "train"),
+        "mid-stage rewinding (figure 10)": rows.measure("midstage_loss_nats", "train"),
+        "freezing (figures 11 and 12)": rows.curves("freeze", "valid"),
+    }
+    return [name for name, there in parts.items() if not there]
 
 
 POINTS = "percentage points, valid"
+Columns = list[tuple[str, str]]  # title, unit
 
 
-class NumbersTable(NamedTuple):
-    """A title and a unit for each column, and for each site its cells: the mean and its interval, in words."""
+def numbers(rows: StudyRows) -> tuple[Columns, list[tuple[str, list[tuple[str, str]]]]]:
+    """The answer's picture as a table: a title and a unit for each column, a row of cells (mean, interval) for each site.
 
-    columns: list[tuple[str, str]]
-    rows: list[tuple[str, list[tuple[str, str]]]]
-
-
-def numbers(rows: StudyRows) -> NumbersTable:
-    """The answer's picture as a table: a row per site, a column per method, and the changes of accuracy."""
-    items: list[tuple[str, str, bool, list[Point]]] = []
-    for one in methods(rows):
-        items.append((one.title, one.unit, one.kind in SIGNED, rows.readable(one.points)))
-    items += [(title, POINTS, True, points) for title, points in _accuracies(rows)]
-    columns = [(title, unit, signed, by_site(points)) for title, unit, signed, points in items]
-    places = [
-        2 if unit == POINTS else words.decimals([m.mean for m in means.values()]) for _, unit, _, means in columns
-    ]
-    sites = sorted({site for *_, means in columns for site in means}, key=order)
+    A column for each method, and for the changes of accuracy in percentage points that attacks, freezing and α = 0 make.
+    """
+    accuracies = {
+        f"Attack on {label_name(label)}: accuracy": rows.readable(
+            rows.effects("attack", "valid", label, name="accuracy")
+        )
+        for label in rows.labels
+    }
+    accuracies["Initial weights (α = 0): accuracy"] = rows.rewound("rewind_accuracy")
+    accuracies["Freezing: accuracy"] = rows.effects("freeze", "valid", name="accuracy")
+    columns = [(m.title, m.unit, m.kind in SIGNED, by_site(rows.readable(m.points))) for m in methods(rows)]
+    for title, points in accuracies.items():
+        if points:
+            columns.append((title, POINTS, True, by_site(p._replace(value=100 * p.value) for p in points)))
+    places = [2 if unit == POINTS else decimals([m.mean for m in means.values()]) for _, unit, _, means in columns]
 
     def cell(mean: Mean | None, signed: bool, digits: int) -> tuple[str, str]:
         if mean is None:
             return "–", ""
-        return words.number(mean.mean, signed, digits), "" if mean.low is None else words.ends(mean, signed, digits)
+        return number(mean.mean, signed, digits), "" if mean.low is None else ends(mean, signed, digits)
 
-    return NumbersTable(
-        [(title, unit) for title, unit, _, _ in columns],
-        [
-            (site, [cell(c[3].get(site), c[2], digits) for c, digits in zip(columns, places, strict=True)])
-            for site in sites
-        ],
-    )
-
-
-def _accuracies(rows: StudyRows) -> list[tuple[str, list[Point]]]:
-    """Changes of the validation accuracy in percentage points: what attacks, freezing and α = 0 do to it."""
-    found = [
-        (
-            f"Attack on {label_name(label)}: accuracy",
-            rows.readable(rows.effects("attack", "valid", label, name="accuracy")),
-        )
-        for label in rows.labels
+    return [(title, unit) for title, unit, *_ in columns], [
+        (site, [cell(c[3].get(site), c[2], digits) for c, digits in zip(columns, places, strict=True)])
+        for site in sorted({site for *_, means in columns for site in means}, key=order)
     ]
-    found.append(("Initial weights (α = 0): accuracy", rows.rewound_accuracy()))
-    found.append(("Freezing: accuracy", rows.effects("freeze", "valid", name="accuracy")))
-    return [(title, [p._replace(value=100 * p.value) for p in points]) for title, points in found if points]
+
+
+SECTIONS = ("text", "model", "training", *METHODS)
 
 
 def study(rows: StudyRows) -> dict[str, Any]:
     """What the head, the cards and the last section say about the study; `today` is the hash of today's claims, `changed` that runs
     carry another.
     """
-    experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
-    edits = experiment.get("edits")
+    experiment, corpus = rows.experiment, rows.about.get("corpus") or {}
     model, splits = experiment.get("model") or {}, corpus.get("splits") or {}
-    layers, heads = model.get("layers", 0), model.get("heads", 0)
-    said_model = f"{words.several(layers, 'layer')}, {words.several(heads, 'head')}, width {model.get('width', '–')}"
-    said_corpus = (
-        f"{corpus.get('name', '–')} ({words.count(splits.get('train'))} train and {words.count(splits.get('valid'))} validation tokens, "
-        f"{words.count(corpus.get('types'))} types)"
-    )
     states = rows.runs["status"].value_counts().sort("status").rows()
     seconds, precision = rows.about.get("wall_seconds"), rows.about.get("precision", "float32")
     # Runs name their text as NAME:FINGERPRINT; the fingerprint alone says whether it is the same text.
     texts = {*rows.runs["corpus"].drop_nulls().unique().to_list(), corpus.get("fingerprint", "–")}
     hashes = [mark for mark in rows.runs["claims_hash"].drop_nulls().unique().sort().to_list() if mark]
+    made_by = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
+    made_by = [versions for versions in made_by if versions] or [rows.about.get("versions") or {}]
+    settings = [
+        (name, [(key, _setting(key, part[key])) for key in sorted(part)])
+        for name in SECTIONS
+        if (part := experiment.get(name))
+    ]
+    if edits := experiment.get("edits"):
+        settings.append(("edits", [_edit(one) for one in edits]))
     return {
-        "model": said_model,
-        "corpus": said_corpus,
+        "model": f"{several(model.get('layers', 0), 'layer')}, {several(model.get('heads', 0), 'head')}, width {model.get('width', '–')}",
+        "corpus": (
+            f"{corpus.get('name', '–')} ({count(splits.get('train'))} train and {count(splits.get('valid'))} validation tokens, "
+            f"{count(corpus.get('types'))} types)"
+        ),
         "budget": budget(rows),
-        "seeds": words.listed([str(s) for s in rows.seeds]) or "–",
-        "runs": ", ".join(f"{words.count(n)} {state}" for state, n in states) or "none",
+        "seeds": listed([str(s) for s in rows.seeds]) or "–",
+        "runs": ", ".join(f"{count(n)} {state}" for state, n in states) or "none",
         "hashes": hashes,
         "today": claims_hash(),
         "many": len(rows.seeds) > 1,
@@ -401,24 +367,15 @@ def study(rows: StudyRows) -> dict[str, Any]:
         "fingerprints": sorted({text.rpartition(":")[2] for text in texts}),
         "wall": _duration(seconds) if seconds else "–",  # none where nobody noted them
         "products": "" if precision == "float32" else f", with {precision} products in training",
-        "versions": _versions(rows),
-        "settings": [
-            (name, [(key, _setting(key, part[key])) for key in sorted(part)])
-            for name in SECTIONS
-            if (part := experiment.get(name))
-        ]
-        + ([("edits", [_edit(one) for one in edits])] if edits else []),
+        "versions": [", ".join(f"{name} {one[name]}" for name in sorted(one)) or "–" for one in made_by],
+        "settings": settings,
     }
-
-
-SECTIONS = ("text", "model", "training", *METHODS)
-UNSET = {"epochs": "as in training"}
 
 
 def _setting(name: str, value: Any) -> str:
     """One setting in words; what is null is said as what it stands for."""
     if value is None:
-        return UNSET.get(name, "all")
+        return "as in training" if name == "epochs" else "all"
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
@@ -430,54 +387,57 @@ def _edit(edit: Mapping[str, Any]) -> tuple[str, str]:
     return edit["kind"], ", ".join((edit["site"], *own))
 
 
-def _versions(rows: StudyRows) -> list[str]:
-    """Every distinct set of versions that made runs, in words; those of the study's description where runs name none."""
-    found = [json.loads(text) for text in rows.runs["versions"].drop_nulls().unique().sort().to_list()]
-    found = [versions for versions in found if versions] or [rows.about.get("versions") or {}]
-    return [", ".join(f"{name} {versions[name]}" for name in sorted(versions)) or "–" for versions in found]
-
-
 def _duration(seconds: float) -> str:
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
-Columns = tuple[tuple[str, str], ...]  # title, unit
+def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]]] | None:
+    """What the tables say about the curves of figure 8, on the train split: sentences, columns, and cells by site.
 
-
-class Exactness(NamedTuple):
-    """The check of the rewinding curves: in a few sentences, and as a table with a row per site."""
-
-    sentence: str
-    columns: Columns
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-def exactness(rows: StudyRows) -> Exactness | None:
-    """What the tables say about the curves of figure 8, on the train split; null without such rows."""
+    Null without such rows.
+    """
     spent = rows.measure("rewind_evaluations", "train")
     if not spent:
         return None
     checks, nodes = rows.measure("rewind_check_nats", "train"), rows.measure("rewind_nodes", "train")
-    bands = _bands(rows)
-    asked = rows.about.get("experiment")
-    how = asked.get("rewind") if asked else None
+    bands = {  # intervals over sampled rows
+        "Rise at α = 0": _band(rows, "rewind_rise_low_nats", "rewind_rise_high_nats"),
+        "Area": _band(rows, "rewind_area_low", "rewind_area_high"),
+    }
+    bands = {title: band for title, band in bands.items() if band}
+    how = rows.experiment.get("rewind")
     points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
     columns = [
         ("Evaluations", f"for {several(points, 'value')} of α, by seed"),
         ("Largest disagreement", "nats, between two interpolants"),
     ]
     columns += [("Nodes of the last interpolant", "by seed")] if nodes else []
-    columns += [(title, "nats, 95 % over rows, by seed") for title, _ in bands]
+    columns += [(title, "nats, 95 % over rows, by seed") for title in bands]
     table = []
     for site in sorted({p.site for p in spent}, key=order):
         worst = [p.value for p in checks if p.site == site]
         cells = [_span(spent, site), number(max(worst)) if worst else "–"]
         cells += [_span(nodes, site)] if nodes else []
-        cells += [found.get(site, "–") for _, found in bands]
-        table.append((site, tuple(cells)))
-    said = _sentence(spent, checks, nodes, points, how["mode"] if how else "adaptive")
+        table.append((site, cells + ["; ".join(band.get(site, ["–"])) for band in bands.values()]))
+    if (how["mode"] if how else "adaptive") == "exact":
+        said = f"Every one of the {several(points, 'value')} of α was evaluated; nothing is interpolated."
+    else:
+        said = (
+            f"The losses at {several(points, 'value')} of α come from {_span(spent)} evaluations per site and seed; where α itself "
+            f"was not evaluated, they lie on polynomials through {listed([str(n) for n in NODES])} nested Chebyshev nodes, refined "
+            f"until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
+            "criticality are always evaluated."
+        )
+        # 0: nothing is interpolated; some committed tables have no such rows
+        last = {(p.site, p.seed): p.value for p in nodes}
+        every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
+        if full := sorted({p.site for p in every}, key=order):
+            said += f" At {listed(full)} no two agreed in some seed, and every α was evaluated there."
+        if checks:
+            most = max(checks, key=lambda p: p.value)
+            said += f" The largest disagreement of the last two was {number(most.value)} nats ({most.site}, seed {most.seed})."
     if bands:
         sample = how.get("sample_tokens") if how else None
         size = f" ({count(sample)} tokens of each split)" if sample else ""
@@ -485,45 +445,17 @@ def exactness(rows: StudyRows) -> Exactness | None:
             f" Losses are those of a sample of whole rows{size}, the same rows at every α, site and seed; the intervals in "
             "the table say where the rise over all rows would lie, α by α."
         )
-    return Exactness(said, tuple(columns), tuple(table))
+    return said, columns, table
 
 
-def _sentence(spent: list[Point], checks: list[Point], nodes: list[Point], points: int, mode: str) -> str:
-    if mode == "exact":
-        return f"Every one of the {several(points, 'value')} of α was evaluated; nothing is interpolated."
-    said = (
-        f"The losses at {several(points, 'value')} of α come from {_span(spent)} evaluations per site and seed; where α itself "
-        f"was not evaluated, they lie on polynomials through {listed([str(n) for n in NODES])} nested Chebyshev nodes, refined "
-        f"until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
-        "criticality are always evaluated."
-    )
-    last = {
-        (p.site, p.seed): p.value for p in nodes
-    }  # 0: nothing is interpolated; some committed tables have no such rows
-    every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
-    full = sorted({p.site for p in every}, key=order)
-    if full:
-        said += f" At {listed(full)} no two agreed in some seed, and every α was evaluated there."
-    if checks:
-        worst = max(checks, key=lambda p: p.value)
-        said += f" The largest disagreement of the last two was {number(worst.value)} nats ({worst.site}, seed {worst.seed})."
-    return said
-
-
-def _bands(rows: StudyRows) -> list[tuple[str, dict[str, str]]]:
-    """Intervals over sampled rows by site: of the rise at α = 0 and of the area; only those that have rows."""
-    found = []
-    for title, stem, unit in (("Rise at α = 0", "rewind_rise", "_nats"), ("Area", "rewind_area", "")):
-        ends = [rows.measure(f"{stem}_{end}{unit}", "train") for end in ("low", "high")]
-        lows, highs = ([p for p in points if p.at in (None, 0.0)] for points in ends)
-        high_of = {(p.site, p.seed): p.value for p in highs}
-        cells: dict[str, list[str]] = {}
-        for p in lows:
-            if (p.site, p.seed) in high_of:
-                said = f"{number(p.value, True)} to {number(high_of[p.site, p.seed], True)}"
-                cells.setdefault(p.site, []).append(said)
-        if cells:
-            found.append((title, {site: "; ".join(texts) for site, texts in cells.items()}))
+def _band(rows: StudyRows, low: str, high: str) -> dict[str, list[str]]:
+    """Each seed's interval in words, by site: of an area, or of what is measured at α = 0."""
+    lows, highs = ([p for p in rows.measure(end, "train") if p.at in (None, 0.0)] for end in (low, high))
+    high_of, found = {(p.site, p.seed): p.value for p in highs}, dict[str, list[str]]()
+    for p in lows:
+        if (p.site, p.seed) in high_of:
+            said = f"{number(p.value, True)} to {number(high_of[p.site, p.seed], True)}"
+            found.setdefault(p.site, []).append(said)
     return found
 
 
