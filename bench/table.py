@@ -20,7 +20,7 @@ import torch
 import training
 
 import pages
-from trisect.lab.versions import versions
+from trisect.core.machine import versions
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 KEPT = PAGE.with_suffix(".json")  # by processor, every part's rows with the day on which they were measured

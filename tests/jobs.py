@@ -4,16 +4,15 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
 from trisect.core.schema import record
-from trisect.engine.drive import land, read_content
-from trisect.engine.here import Here
-from trisect.engine.jobs import Done, Event, Files, JobDesk, JobOrder, Said, job
+from trisect.engine.drive import OnEvent, Work
+from trisect.engine.jobs import Files, JobContext, JobOrder, JobProgress, job, land
+from trisect.engine.start import Here
 
 TEXT = "half"
 
@@ -35,8 +34,8 @@ class Walk:
 
 
 @job
-def walk(asked: Walk, desk: JobDesk) -> None:
-    state, at, x = desk.scratch / f"state/{asked.name}.json", 0, desk.read("start", read_start)
+def walk(asked: Walk, context: JobContext) -> None:
+    state, at, x = context.scratch / f"state/{asked.name}.json", 0, context.read("start", read_start)
     if state.exists():
         at, x = json.loads(state.read_text())
     if asked.marks:
@@ -44,15 +43,15 @@ def walk(asked: Walk, desk: JobDesk) -> None:
             file.write(f"{os.getpid()} {at}\n")
     while at < asked.steps:
         at, x = at + 1, 3.9 * x * (1 - x)
-        write(desk.scratch / f"steps/{asked.name}-{at}.txt", x.hex())
+        write(context.scratch / f"steps/{asked.name}-{at}.txt", x.hex())
         write(state, json.dumps([at, x]))
-        desk.keep()
-        desk.say(at / asked.steps, TEXT)
+        context.keep()
+        context.say(at / asked.steps, TEXT)
         times = len((Path(asked.marks) / asked.name).read_text().splitlines()) if asked.dies_at else 0
         if asked.dies_at[times - 1 : times] == (at,):
             os.kill(os.getpid(), signal.SIGKILL)
         if at == asked.holds_at and len((Path(asked.marks) / asked.name).read_text().splitlines()) == 1:
-            hold(asked, desk, at)
+            hold(asked, context, at)
     if asked.ends == "refused":
         raise CorpusError(f"{state} is wrong.", "known", "todo")
     if asked.ends == "by a bug":
@@ -62,14 +61,14 @@ def walk(asked: Walk, desk: JobDesk) -> None:
     if asked.ends == "never":
         threading.Event().wait(300)
     state.unlink()
-    write(desk.scratch / f"ends/{asked.name}.json", json.dumps(x))
+    write(context.scratch / f"ends/{asked.name}.json", json.dumps(x))
 
 
-def hold(asked: Walk, desk: JobDesk, at: int) -> None:
+def hold(asked: Walk, context: JobContext, at: int) -> None:
     for _ in range(3000):
         if (Path(asked.marks) / "go").exists():
             return
-        desk.say(at / asked.steps, TEXT)
+        context.say(at / asked.steps, TEXT)
         threading.Event().wait(0.1)
     raise TimeoutError("nobody ended it")
 
@@ -79,13 +78,12 @@ def read_start(path: Path) -> float:
 
 
 @dataclass(eq=False)
-class Walking:
+class Walking(Work):
     """A walk as work of a folder, which holds its start; it waits for the walks whose names are given."""
 
     asked: Walk
     folder: Path
     after: tuple[str, ...] = ()
-    seconds: float = 1.0
     landed: list[str] = field(default_factory=list)
 
     @property
@@ -121,15 +119,9 @@ class Far:
     def slots(self) -> int:
         return 1
 
-    def submit(self, number: int, order: Callable[[], JobOrder]) -> None:
-        def carried_order() -> JobOrder:
-            asked = order()
-            needs, begins = (
-                {name: self._place(path) for name, path in of.items()} for of in (asked.needs, asked.begins)
-            )
-            return replace(asked, needs=needs, begins=begins)
-
-        self.here.submit(number, carried_order)
+    def submit(self, number: int, order: JobOrder) -> None:
+        needs, begins = ({name: self._place(path) for name, path in of.items()} for of in (order.needs, order.begins))
+        self.here.submit(number, replace(order, needs=needs, begins=begins))
 
     def _place(self, path: Path) -> Path:
         self.placed += 1
@@ -138,21 +130,14 @@ class Far:
             replace_file(place / name, lambda scratch, content=content: scratch.write_bytes(content))
         return place
 
-    def events(self, timeout: float, on_event: Callable[[Event], None]) -> None:
-        def carry(event: Event) -> None:
-            match event.what:
-                case Said(share, words, files):
-                    on_event(Event(event.job, Said(share, words, carried(files))))
-                case Done(files):
-                    on_event(Event(event.job, Done(carried(files))))
-                case _:
-                    on_event(event)
+    def events(self, timeout: float, on_event: OnEvent) -> None:
+        def carry(number, event):
+            if isinstance(event, JobProgress):
+                files = {name: path.read_bytes() for name, path in event.files.items() if isinstance(path, Path)}
+                event = replace(event, files=files)
+            on_event(number, event)
 
         self.here.events(timeout, carry)
 
     def close(self) -> None:
         self.here.close()
-
-
-def carried(files: Files) -> Files:
-    return {name: read_content(content) for name, content in files.items()}

@@ -15,12 +15,12 @@ from tests.jobs import TEXT, Far, Walk, Walking, walk
 
 import trisect
 from trisect.core.errors import CorpusError, StudyError
+from trisect.core.machine import Machine
 from trisect.engine import processes
-from trisect.engine.drive import drive, land
-from trisect.engine.jobs import LOSSES, Done, Engine, Event, JobOrder, Lost, Said, find_job
-from trisect.engine.ray_connect import ADDRESS, RayUse
+from trisect.engine.drive import LOSSES, Engine, JobEnd, JobLoss, drive
+from trisect.engine.jobs import JobOrder, JobProgress, find_job, land
+from trisect.engine.ray_connect import ADDRESS
 from trisect.engine.start import open_engine
-from trisect.lab.versions import node_versions
 from trisect.report.sheet import Sheet
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +34,10 @@ def open_far(folder: Path) -> Iterator[Engine]:
 
 
 OPEN = {
-    "here": lambda folder: open_engine(0, folder),
-    "processes": lambda folder: open_engine(2, folder),
+    "here": lambda folder: open_engine(Machine(engine="here"), "cpu", folder),
+    "processes": lambda folder: open_engine(Machine(workers=2), "cpu", folder),
     "far": open_far,
-    "ray": lambda folder: open_engine(2, folder, RayUse(node_versions)),
+    "ray": lambda folder: open_engine(Machine(engine="ray", workers=2), "cpu", folder),
 }
 RAY = pytest.param("ray", marks=pytest.mark.ray)
 ENGINES = pytest.mark.parametrize("name", ["here", "processes", "far", RAY])
@@ -79,8 +79,8 @@ def ends(steps: int) -> str:
     return repr(x)
 
 
-def ordered(asked: Walk, home: Path) -> Callable[[], JobOrder]:
-    return lambda: JobOrder(walk, asked, home, {"start": home / "start.txt"})
+def ordered(asked: Walk, home: Path) -> JobOrder:
+    return JobOrder(walk, asked, home, {"start": home / "start.txt"})
 
 
 @ENGINES
@@ -139,7 +139,7 @@ def test_a_job_that_is_interrupted_goes_on_from_what_it_kept(name, home, tmp_pat
 
 
 def test_an_interruption_passes_through_the_engine_here_and_what_was_kept_has_landed(home, tmp_path):
-    with pytest.raises(KeyboardInterrupt), open_engine(0, tmp_path / "scratch") as engine:
+    with pytest.raises(KeyboardInterrupt), OPEN["here"](tmp_path / "scratch") as engine:
         drive([Walking(Walk("w", 4, ends="interrupted"), home)], engine)
     assert (home / "state/w.json").exists()
     assert not (tmp_path / "scratch").exists()
@@ -147,17 +147,17 @@ def test_an_interruption_passes_through_the_engine_here_and_what_was_kept_has_la
 
 @ENGINES
 def test_events_of_a_job_come_in_order(name, home, tmp_path):
-    found: list[Event] = []
+    found = []
     with OPEN[name](tmp_path / "scratch") as engine:
         engine.submit(7, ordered(Walk("w", 5), home))
-        wait_until(lambda: engine.events(0.1, found.append) or any(isinstance(e.what, Done) for e in found))
-        assert {event.job for event in found} == {7}
-        assert isinstance(found[-1].what, Done)
-        assert all(isinstance(event.what, Said) for event in found[:-1])
-        sent = [file for event in found if isinstance(event.what, Said | Done) for file in event.what.files]
+        wait_until(lambda: engine.events(0.1, lambda *event: found.append(event)) or (7, JobEnd()) in found)
+        assert {number for number, _ in found} == {7}
+        assert found[-1] == (7, JobEnd())
+        assert all(isinstance(event, JobProgress) for _, event in found[:-1])
+        sent = [file for _, event in found[:-1] for file in event.files]
         assert sent == [*(file for n in range(1, 6) for file in ("state/w.json", f"steps/w-{n}.txt")), "ends/w.json"]
-        engine.events(0, found.append)
-    assert isinstance(found[-1].what, Done)
+        engine.events(0, lambda *event: found.append(event))
+    assert found[-1] == (7, JobEnd())
 
 
 @WITH_WORKERS
@@ -187,11 +187,11 @@ def test_a_job_that_is_lost_again_and_again_is_named(name, home, tmp_path, monke
 @pytest.mark.parametrize("line", ["hello", "5"])
 def test_a_stray_line_between_the_events_ends_the_worker_and_hangs_nobody(name, line, home, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "COMMAND", ("-c", f"import sys; sys.stdin.readline(); print({line!r})"))
-    found: list[Event] = []
+    found = []
     with OPEN[name](tmp_path / "scratch") as engine:
         engine.submit(1, ordered(Walk("w", 1), home))
-        wait_until(lambda: engine.events(0.1, found.append) or found)
-    assert isinstance(found[0].what, Lost)
+        wait_until(lambda: engine.events(0.1, lambda *event: found.append(event)) or found)
+    assert isinstance(found[0][1], JobLoss)
 
 
 @WITH_WORKERS
@@ -201,7 +201,7 @@ def test_closing_an_engine_ends_its_workers_and_removes_their_scratch(name, home
             engine.submit(i, ordered(Walk(f"w{i}", 1, str(marks), ends="never"), home))
         wait_until(
             lambda: (
-                engine.events(0.1, lambda event: None)
+                engine.events(0.1, lambda number, event: None)
                 or (len(list(marks.iterdir())) == 2 and all(begun(marks, f"w{i}") for i in range(2)))
             )
         )

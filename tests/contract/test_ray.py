@@ -16,18 +16,18 @@ from tests.ray_cluster import PATHS, STORE, end
 
 import trisect
 from trisect.core.errors import StudyError
-from trisect.engine.drive import drive
-from trisect.engine.jobs import LOSSES
-from trisect.engine.ray_connect import ADDRESS, ALWAYS, LOOPBACK, MODE, RayUse
+from trisect.core.machine import Machine
+from trisect.engine.drive import LOSSES, drive
+from trisect.engine.ray_connect import ADDRESS, ALWAYS, LOOPBACK, MODE
 from trisect.engine.start import open_engine
 from trisect.experiments.study.run import StudyWork
-from trisect.lab.versions import node_versions
 from trisect.report.sheet import Sheet
 
 pytestmark = pytest.mark.ray
 
 
-USE = RayUse(node_versions)
+def open_ray(folder: Path):
+    return open_engine(Machine(engine="ray"), "cpu", folder)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_node_that_goes_in_the_middle_loses_nothing_that_landed(how, nodes, ho
             hit.append(nodes.name_of(begun(marks, "w")[0][0]))
             getattr(nodes, how)(hit[0])
 
-    with open_engine(2, tmp_path / "scratch", USE) as engine:
+    with open_ray(tmp_path / "scratch") as engine:
         drive(works, engine, show)
     assert [at for _, at in begun(marks, "w")] == [0, 4]
     assert (home / "ends/w.json").read_text() == ends(9)
@@ -66,7 +66,7 @@ def test_jobs_wait_where_all_nodes_are_gone_and_go_on_at_one_that_joins_late(nod
                 nodes.kill(name)
             nodes.add("late")
 
-    with open_engine(2, tmp_path / "scratch", USE) as engine:
+    with open_ray(tmp_path / "scratch") as engine:
         assert engine.slots() == 2
         drive(works, engine, show)
         assert engine.slots() == 1
@@ -77,7 +77,7 @@ def test_jobs_wait_where_all_nodes_are_gone_and_go_on_at_one_that_joins_late(nod
 
 
 def test_a_job_that_is_lost_again_and_again_is_named_with_its_nodes(nodes, home, tmp_path, marks):
-    with pytest.raises(StudyError) as caught, open_engine(1, tmp_path / "s", USE) as engine:
+    with pytest.raises(StudyError) as caught, open_ray(tmp_path / "s") as engine:
         drive([Walking(Walk("w", 9, str(marks), dies_at=(1, 2, 3, 4)), home)], engine)
     assert f"{LOSSES} times at 'walk w' (on " in caught.value.given
     assert [at for _, at in begun(marks, "w")] == [0, 1, 2]
@@ -87,11 +87,11 @@ def test_a_job_that_is_lost_again_and_again_is_named_with_its_nodes(nodes, home,
 def test_a_node_with_other_code_gets_no_jobs_and_is_named_and_without_another_the_command_stops(nodes, home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(Path(PATHS.partition(os.pathsep)[0]), other)
-    with (other / "trisect/engine/here.py").open("a") as file:
+    with (other / "trisect/engine/drive.py").open("a") as file:
         file.write("# changed\n")
     nodes.add("different", PYTHONPATH=os.pathsep.join([str(other), PATHS]))
     works = [Walking(Walk(f"w{i}", 30), home) for i in range(6)]
-    with open_engine(1, tmp_path / "s", USE) as engine:
+    with open_ray(tmp_path / "s") as engine:
         with pytest.warns(UserWarning, match="it gets no jobs") as said:
             drive(works, engine)
         assert engine.slots() == 2
@@ -100,7 +100,7 @@ def test_a_node_with_other_code_gets_no_jobs_and_is_named_and_without_another_th
     for name in [name for name in nodes.nodes if name != "different"]:
         nodes.kill(name)
     alone = pytest.warns(UserWarning, match="it gets no jobs")
-    with open_engine(1, tmp_path / "s", USE) as engine, alone, pytest.raises(StudyError) as refused:
+    with open_ray(tmp_path / "s") as engine, alone, pytest.raises(StudyError) as refused:
         drive([Walking(Walk("v", 1), home)], engine)
     assert "has code" in refused.value.known
     assert "on every node" in refused.value.todo
@@ -129,16 +129,17 @@ def test_a_study_on_two_nodes_of_which_one_dies_has_the_same_tables(nodes, tmp_p
 def test_clusters_of_ones_own_one_after_the_other_listen_on_loopback_alone_and_say_nothing(home, tmp_path):
     code = (
         "import sys; from pathlib import Path; from tests.jobs import *; from trisect.engine.drive import drive\n"
-        "import psutil; from trisect.engine.start import open_engine; from trisect.engine.ray_connect import RayUse\n"
-        "from trisect.lab.versions import node_versions\n"
+        "import psutil; from trisect.engine.start import open_engine\n"
+        "from trisect.core.machine import Machine\n"
         "for name in ('w', 'again'):\n"
-        f"  with open_engine(1, Path({str(tmp_path / 'scratch')!r}), RayUse(node_versions, store_bytes={STORE})) as engine:\n"
+        f"  with open_engine(Machine(engine='ray', workers=1), 'cpu', Path({str(tmp_path / 'scratch')!r})) as engine:\n"
         f"    drive([Walking(Walk(name, 3), Path({str(home)!r}))], engine)\n"
         "    team = [psutil.Process(), *psutil.Process().children(recursive=True)]\n"
         "    open_ = {c.laddr.ip.removeprefix('::ffff:') for p in team for c in p.net_connections() if c.status == 'LISTEN'}\n"
         "    print(open_)\n"
     )
     clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"PYTHONPATH": PATHS}
+    clean["RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"] = str(STORE)
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "{'127.0.0.1'}\n" * 2
@@ -150,7 +151,7 @@ def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--port", "6397", "--num-cpus", "0"]
     command += ["--include-dashboard", "false", "--object-store-memory", str(STORE), "--block"]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | ALWAYS | LOOPBACK
-    code = "import sys; from trisect.engine.ray_connect import check_asks; check_asks('127.0.0.1:6397')"
+    code = "import sys; from trisect.engine.ray_connect import check_token; check_token('127.0.0.1:6397')"
     with (
         tempfile.TemporaryDirectory(prefix="open-", ignore_cleanup_errors=True) as short,
         (tmp_path / "said").open("w") as said,

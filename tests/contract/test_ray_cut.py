@@ -25,9 +25,8 @@ from pathlib import Path
 import ray._private.node, ray._private.parameter
 from tests.jobs import *
 from trisect.engine.drive import drive
-from trisect.engine.ray_connect import RayUse
 from trisect.engine.start import open_engine
-from trisect.lab.versions import node_versions
+from trisect.core.machine import Machine
 address, store, soon, home, marks = json.loads(sys.argv[1])
 node = ray._private.node.Node(ray._private.parameter.RayParams(
     num_cpus=1, object_store_memory=store, _system_config=soon, include_dashboard=False, node_ip_address=address,
@@ -36,7 +35,7 @@ print("the head is up", flush=True)
 sys.stdin.readline()  # the other host has joined
 works = [Walking(Walk(f"w{i}", 9, marks, holds_at=4), Path(home)) for i in range(2)]
 os.environ["RAY_ADDRESS"] = f"{address}:6399"
-with open_engine(2, Path(home).parent / "scratch", RayUse(node_versions)) as engine:
+with open_engine(Machine(engine="ray", workers=2), "cpu", Path(home).parent / "scratch") as engine:
     drive(works, engine)
 """
 

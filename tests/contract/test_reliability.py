@@ -23,6 +23,7 @@ import trisect
 from trisect.cli import main
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import write_json
+from trisect.core.machine import Machine
 from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
 from trisect.engine.jobs import JobOrder
@@ -307,8 +308,8 @@ def deleting(path, times):
 
 def test_a_worker_that_cannot_be_started_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: (_ for _ in ()).throw(FULL))
-    with open_engine(1, tmp_path / "jobs") as engine, pytest.raises(StudyError) as caught:
-        engine.submit(1, lambda: JobOrder(walk, Walk("w", 1), tmp_path))
+    with open_engine(Machine(workers=1), "cpu", tmp_path / "jobs") as engine, pytest.raises(StudyError) as caught:
+        engine.submit(1, JobOrder(walk, Walk("w", 1), tmp_path))
     assert caught.value.given == "Worker process 1 could not be started."
     assert "No space left" in caught.value.known
     assert "--workers 0" in caught.value.todo

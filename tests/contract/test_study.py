@@ -380,7 +380,7 @@ def test_a_baseline_that_diverges_is_a_row_too_and_its_seed_says_nothing_of_site
 def test_versions_and_claims_are_those_of_the_time_of_the_run(whole, tmp_path, monkeypatch):
     shutil.copytree(whole.folder, tmp_path / "study")
     monkeypatch.setattr("trisect.claims.claims_hash", lambda: "another")
-    monkeypatch.setattr("trisect.lab.versions.version", lambda _: "99")
+    monkeypatch.setattr("trisect.core.machine.version", lambda _: "99")
     again = trisect.render(tmp_path / "study")
     assert again.tables["runs"].equals(whole.tables["runs"])
 

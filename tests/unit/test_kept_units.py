@@ -24,7 +24,7 @@ from trisect.core.schema import WHOLE, Option, record
 from trisect.core.subject import Texts
 from trisect.core.tables import frame
 from trisect.engine.drive import drive
-from trisect.engine.here import Here
+from trisect.engine.start import Here
 from trisect.lab import command as lab_command
 from trisect.lab import driver, subject
 from trisect.lab.experiment import Experiment, Measured

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,8 +11,8 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import digest_place
 from trisect.core.machine import Machine
 from trisect.engine.jobs import failure, read_failure
-from trisect.engine.ray_connect import ADDRESS, MODE, RayUse, check_asks, cluster_address, jobs_per_gpu
-from trisect.engine.start import crew
+from trisect.engine.ray_connect import ADDRESS, MODE, check_token, cluster_address, jobs_per_gpu
+from trisect.engine.start import open_engine
 
 
 def test_a_places_hash_is_of_its_names_and_bytes(tmp_path):
@@ -35,10 +36,8 @@ def test_a_places_hash_is_of_its_names_and_bytes(tmp_path):
 def test_errors_travel_as_json_and_come_out_as_they_were():
     error = read_failure(failure(SpecError("given", "known", "todo")))
     assert error is not None
-    assert (type(error.error), error.error.args) == (SpecError, ("given", "known", "todo"))
-    crash = read_failure(failure(ValueError("a bug")))
-    assert crash is not None
-    assert "ValueError: a bug" in str(crash.error)
+    assert (type(error), error.args) == (SpecError, ("given", "known", "todo"))
+    assert "ValueError: a bug" in str(read_failure(failure(ValueError("a bug"))))
     assert read_failure({"share": 0.5}) is None
 
 
@@ -75,10 +74,10 @@ def test_a_cluster_that_lets_a_wrong_token_in_or_says_nothing_is_refused(code, s
     monkeypatch.setattr("subprocess.run", answer)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
     if words is None:
-        check_asks("h:1")
+        check_token("h:1")
     else:
         with pytest.raises(StudyError) as caught:
-            check_asks("h:1")
+            check_token("h:1")
         found = (caught.value.given, caught.value.known, caught.value.todo)
         assert all(word in text for word, text in zip(words, found, strict=True))
     assert shown != ["right"]
@@ -98,13 +97,21 @@ def test_a_machine_that_contradicts_itself_is_refused(given, words):
         Machine(**given)
 
 
-def test_how_a_machine_uses_ray():
-    assert crew(Machine(engine="here"), "cpu") == 0
-    own = RayUse.of(Machine(engine="ray"), "cpu", 0, dict)
-    assert (own.workers, own.cores, own.cuda, own.gpus) == (None, Machine().cores(), False, 0)
-    assert RayUse.of(Machine(engine="ray", workers=1), "cpu", 0, dict).cores == 1
-    eight = RayUse.of(Machine(engine="ray"), "cuda", 8, dict)
-    assert (eight.cuda, eight.gpus) == (True, 8)
+@pytest.mark.parametrize(("workers", "cores"), [(None, Machine().cores()), (1, 1), (500, Machine().cores())])
+def test_a_cluster_of_ones_own_has_the_cores_that_a_machine_is_asked_for(workers, cores, tmp_path, monkeypatch):
+    """Connecting is as far as this goes."""
+    asked = []
+
+    @contextmanager
+    def connect(*given):
+        asked.append(given)
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("trisect.engine.start.connected", connect)
+    with pytest.raises(KeyboardInterrupt), open_engine(Machine(engine="ray", workers=workers), "cpu", tmp_path / "s"):
+        pass
+    assert asked == [(cores, 0)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from trisect.core.errors import SpecError, StudyError
 from trisect.core.files import write_json
 from trisect.core.machine import Machine
 from trisect.core.spec import plain
-from trisect.engine.devices import choose_device
+from trisect.engine.start import choose_device
 from trisect.experiments.study import tasks
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import TrainedSoFar, check_precision, check_step
@@ -41,7 +41,7 @@ def test_what_trains_a_run_names_step_precision_library_setting_and_device(monke
 
 
 def test_a_node_without_narrow_products_refuses_to_train_with_them(monkeypatch):
-    monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: False)
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: False)
     asked: Any = StudyJob("train", (), "", "", tiny.EXPERIMENT, "cpu", "bfloat16")
     nothing: Any = None
     with pytest.raises(SpecError) as error:
@@ -62,9 +62,9 @@ def test_narrow_products_are_refused_in_quick_and_warned_of_where_effects_are_sm
 
 def test_narrow_products_need_a_processor_that_has_them(monkeypatch):
     asked = Machine("cpu", precision="bfloat16")
-    monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: True)
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: True)
     assert choose_device(asked) == "cpu"
-    monkeypatch.setattr("trisect.engine.devices.narrow_here", lambda: False)
+    monkeypatch.setattr("trisect.engine.start.has_bfloat16", lambda: False)
     with pytest.raises(SpecError, match=r"(?s)'bfloat16' .*on the CPU.*AVX-512 or AMX.*--device cuda"):
         choose_device(asked)
 

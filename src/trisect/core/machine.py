@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,11 @@ from pydantic import Field
 
 from trisect.core import schema
 from trisect.core.errors import need
+from trisect.core.files import digest
 from trisect.core.schema import one_of, record
 
 PRECISIONS = ("float32", "bfloat16")
+PARTS = ("trisect", "torch", "numpy", "scipy", "polars")
 
 
 @record
@@ -46,6 +49,28 @@ class Machine:
     def cores(self) -> int:
         """How many processor cores this process may use."""
         return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+version = cache(metadata.version)  # a package that is loaded does not change; every run of a study asks
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python and of everything that a number depends on; `more` are packages that it needed besides."""
+    found = {"python": platform.python_version()}
+    for part in (*PARTS, *more):
+        try:
+            found[part] = version(part)
+        except metadata.PackageNotFoundError:
+            found[part] = "not installed as a package"
+    return found
+
+
+@cache
+def code_mark() -> str:
+    """A hash of all modules of trisect as they lie here: a version that is worked on has one number and many contents."""
+    base = Path(__file__).parents[1]
+    files = sorted(base.rglob("*.py"))
+    return digest("\n".join(f"{p.relative_to(base).as_posix()} {digest(p.read_bytes())}" for p in files), 4)
 
 
 @cache

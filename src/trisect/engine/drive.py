@@ -1,81 +1,134 @@
-"""The driver's loop: work is given to an engine as slots become free, and files land as they come."""
+"""The driver's loop: work is given to an engine as slots become free, files land as they come, and lost jobs begin again."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, assert_never
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, assert_never
 
 from trisect.core.errors import StudyError
-from trisect.core.files import inside, replace_file
-from trisect.engine.jobs import LOSSES, Content, Done, Engine, Event, Failed, Files, JobOrder, Lost, Said
+from trisect.engine.jobs import Files, JobOrder, JobProgress
 
+LOSSES = 3  # times that one job is lost with its process or its machine before it is given up
 PATIENCE = 1.0  # seconds that one call waits for events
 
 
-class DrivenJob(Protocol):
+class Work(ABC):
     """A piece of work as the driver sees it."""
 
     @property
+    @abstractmethod
     def title(self) -> str:
         """What messages and progress lines call it."""
-        ...
+
+    @property
+    def seconds(self) -> float:
+        """Its expected cost on one core, in seconds or against other pieces."""
+        return 1.0
 
     def ready(self) -> bool:
         """Whether all that it builds on is there; it may change when other work has ended."""
-        ...
+        return True
 
+    @abstractmethod
     def order(self) -> JobOrder:
-        """It as a job, going on from what has landed of it."""
-        ...
+        """The job, going on from what has landed of it; called each time that it begins."""
 
+    @abstractmethod
     def land(self, files: Files) -> None:
         """Put files that it sent home where they belong."""
+
+    def ended(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Take note that all of it has landed."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """A job has ended: well, or with an error, which would come again if it were begun again."""
+
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class JobLoss:
+    """A job was lost with its process: how that shows, last words, and the name of the machine."""
+
+    words: str
+    last: str
+    node: str = ""
+
+
+OnEvent = Callable[[int, JobProgress | JobEnd | JobLoss], None]  # what happened to the job of that number
+
+
+class Engine(Protocol):
+    """Runs jobs that are given by number; events of one job come in order, of several as they happen."""
+
+    def slots(self) -> int:
+        """How many jobs to keep open now; it may change as machines come and go."""
         ...
 
-    def ended(self) -> None:
-        """Take note that all of it has landed."""
-        ...
+    def submit(self, number: int, order: JobOrder) -> None:
+        """Take a job."""
+
+    def events(self, timeout: float, on_event: OnEvent) -> None:
+        """Call `on_event` with each event, in this thread; return after some events or `timeout` seconds.
+
+        An engine without processes of its own runs a job here and calls `on_event` while the job runs.
+        """
+
+    def close(self) -> None:
+        """End all workers and remove what they left."""
 
 
 Show = Callable[[int, Any, float, str], None]  # of a progress line's number: the work, the share done, and a few words
 
 
-class _Open(NamedTuple):
-    work: DrivenJob
+@dataclass
+class _Open:
+    work: Work
     line: int  # where its progress is shown
+    losses: list[str] = field(default_factory=list)  # the machines on which it was lost
 
 
-def drive(works: Iterable[DrivenJob], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
+def drive(works: Iterable[Work], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
     """Have every piece of work done, first ready, first given out; an iterable is read as slots become free.
 
-    Raises the first error that a job ended with, and StudyError for a piece of work that was lost again and again; what
-    has landed by then stays.
+    A job that is lost begins again from what has landed. Raises the first error that a job ended with, and StudyError for a
+    piece of work that was lost again and again; what has landed by then stays.
     """
-    source, waiting, numbers = iter(works), list[DrivenJob](), 0
+    source, waiting, numbers = iter(works), list[Work](), 0
     opened: dict[int, _Open] = {}
 
-    def handle(event: Event) -> None:
-        work, line = opened[event.job]
-        match event.what:
-            case Said(share, words, files):
+    def handle(number: int, event: JobProgress | JobEnd | JobLoss) -> None:
+        work, line, losses = (job := opened[number]).work, job.line, job.losses
+        match event:
+            case JobProgress(share, words, files):
                 if files:
                     work.land(files)
                 if share is not None:
                     show(line, work, share, words)
-            case Done(files):
-                work.land(files)
-                del opened[event.job]
+            case JobEnd(error):
+                if error is not None:
+                    raise error
+                del opened[number]
                 work.ended()
                 show(line, work, 1.0, "")
-            case Failed(error):
-                raise error
-            case Lost() as lost:
-                raise _given_up(work, lost)
+            case JobLoss(words, last, node):
+                losses.append(node)
+                if len(losses) < LOSSES:
+                    engine.submit(number, work.order())
+                    return
+                where = f" (on {', '.join(losses)})" if node else ""
+                advice = "Look at the memory and the logs of these machines" if node else "Use --workers 1: less memory"
+                raise StudyError(
+                    f"{words}, {LOSSES} times at '{work.title}'{where}.",
+                    f"Its last words: {last}",
+                    f"Call the same command again: it goes on from what is kept. {advice}.",
+                )
             case _:
-                assert_never(event.what)
+                assert_never(event)
 
     while True:
         while len(opened) < engine.slots() or not opened:  # where no machine is there yet, one piece waits for it
@@ -90,48 +143,8 @@ def drive(works: Iterable[DrivenJob], engine: Engine, show: Show = lambda line, 
             numbers += 1
             taken = {each.line for each in opened.values()}
             opened[numbers] = _Open(work, next(n for n in range(len(taken) + 1) if n not in taken))
-            engine.submit(numbers, work.order)
+            engine.submit(numbers, work.order())
         if not opened:
             assert not waiting, "work that waits for other work which is not there"
             return
         engine.events(PATIENCE, handle)
-
-
-def _given_up(work: DrivenJob, lost: Lost) -> StudyError:
-    where = f" (on {', '.join(lost.nodes)})" if lost.nodes else ""
-    advice = "Look at the memory and the logs of these machines" if where else "With --workers 1 it needs less memory"
-    return StudyError(
-        f"{lost.words}, {LOSSES} times at '{work.title}'{where}.",
-        f"Its last words: {lost.last}",
-        f"Call the same command again: it goes on from what is kept. {advice}.",
-    )
-
-
-def land(files: Files, folder: Path, last: Sequence[str] = ()) -> None:
-    """Write files below `folder`, each whole or not at all; those that fit a pattern of `last` come last, in that order.
-
-    So a file that says that others are there never comes before them. Raises StudyError where a name leads out of the
-    folder, or a file cannot be written.
-    """
-
-    def rank(name: str) -> tuple[int, str]:
-        return max((i for i, pattern in enumerate(last, start=1) if fnmatchcase(name, pattern)), default=0), name
-
-    def put(content: Content, place: Path) -> None:
-        if isinstance(content, Path):
-            shutil.move(content, place)
-        else:
-            place.write_bytes(content)
-
-    for name in sorted(files, key=rank):
-        content = files[name]  # a file that is moved was written as durably as its job wanted
-        replace_file(
-            inside(folder, *name.split("/")),
-            lambda scratch, content=content: put(content, scratch),
-            durable=isinstance(content, bytes),
-        )
-
-
-def read_content(content: Content) -> bytes:
-    """The bytes of a file that was sent home."""
-    return content.read_bytes() if isinstance(content, Path) else content

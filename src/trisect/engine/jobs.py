@@ -1,4 +1,4 @@
-"""Jobs: pure functions of JSON and files that are run by name, and the protocol of the engines that run them."""
+"""Jobs: functions of JSON and files that are run by name, and how a process runs one."""
 
 from __future__ import annotations
 
@@ -9,133 +9,72 @@ import secrets
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from trisect.core import errors
 from trisect.core.errors import StudyError, TrisectError
-from trisect.core.files import Json, replace_file, whole_files
+from trisect.core.files import Json, inside, replace_file, whole_files
 from trisect.core.schema import plain, read
 
-LOSSES = 3  # times that one job is lost with its process or its machine before it is given up
 PAUSE = 0.2  # seconds between two reports of how far a job is
 
 Content = bytes | Path  # a file's bytes, or on one machine a file that its receiver may move away
 Files = Mapping[str, Content]  # by path below the experiment's folder, with '/' between its parts
 Emit = Callable[[float, str], None]  # the share that is done, and a few words
-Asked = TypeVar("Asked")
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class JobOrder:
-    """What one piece of work is as a job, at the time at which it begins.
+    """A job at the time at which it begins.
 
-    `asked` is the statement that `function` takes; `needs` are files and folders that never change, by the name under
-    which the job fetches them; `begins` are files and folders that lie in its scratch folder, by their path below `home`,
-    as which messages of errors name that folder.
+    `asked` is the record that `function` takes; `needs` are files and folders that never change, by the name under which
+    the job fetches them; `begins` are files and folders that lie in its scratch folder, by their path below `home`, as
+    which messages of errors name that folder.
     """
 
-    function: JobFunction[Any]
+    function: Callable[[Any, JobContext], None]
     asked: Any
     home: Path
     needs: Mapping[str, Path] = field(default_factory=dict)
     begins: Mapping[str, Path] = field(default_factory=dict)
 
-    def call(self) -> JobCall:
-        """What is sent to the process that performs it, beside files."""
-        return JobCall(self.function.name, statement(self.asked), tuple(self.begins), str(self.home))
+    def message(self) -> dict[str, Json]:
+        """The order as JSON without its files: the function as 'module:name', and its record; floats come back bit for bit."""
+        name = f"{self.function.__module__}:{self.function.__qualname__}"
+        asked = json.dumps(plain(self.asked), allow_nan=False)
+        return {"job": name, "asked": asked, "begins": list(self.begins), "home": str(self.home)}
 
     def paths(self) -> dict[str, Path]:
-        """All that it reads, where it lies on this machine."""
+        """All files and folders that the job reads, where they lie on this machine."""
         return {name: path.absolute() for name, path in (*self.needs.items(), *self.begins.items())}
 
 
-class JobCall(NamedTuple):
-    """The same as JSON-ready data: 'module:name' of a function declared by `job`, its statement as JSON text, and names."""
-
-    function: str
-    statement: str
-    begins: tuple[str, ...]
-    home: str
-
-
 @dataclass(frozen=True)
-class Said:
-    """A job is under way: the share of it that is done, a few words, and files that it sends home."""
+class JobProgress:
+    """A job is under way: the share that is done, a few words, and files that it sends home."""
 
     share: float | None = None
     words: str = ""
     files: Files = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Done:
-    """A job has ended: the files that it had not sent home yet."""
-
-    files: Files
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A job ended with an error, which would come again if it were begun again."""
-
-    error: Exception
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A job was lost with its process LOSSES times, and is given up: how that shows, last words, and the names of machines."""
-
-    words: str
-    last: str
-    nodes: tuple[str, ...] = ()
-
-
-class Event(NamedTuple):
-    """What happened to the job of that number."""
-
-    job: int
-    what: Said | Done | Failed | Lost
-
-
-class Engine(Protocol):
-    """Runs jobs that are given by number; events of one job come in order, of several as they happen."""
-
-    def slots(self) -> int:
-        """How many jobs to keep open now; it may change as machines come and go."""
-        ...
-
-    def submit(self, number: int, order: Callable[[], JobOrder]) -> None:
-        """Take a job; `order` is called whenever it begins, the first time and after a loss, and says what it goes on from."""
-        ...
-
-    def events(self, timeout: float, on_event: Callable[[Event], None]) -> None:
-        """Call `on_event` with each event, in this thread; return after some events or `timeout` seconds.
-
-        An engine without processes of its own runs a job here and calls `on_event` while the job runs.
-        """
-        ...
-
-    def close(self) -> None:
-        """End all workers and remove what they left."""
-        ...
-
-
-class JobDesk:
+class JobContext:
     """What a job works with: its scratch folder, what it needs, and a way to report and to send files home."""
 
     def __init__(
-        self, scratch: Path, paths: Mapping[str, Path], values: dict[str, Any], send: Callable[[Said], None]
+        self, scratch: Path, paths: Mapping[str, Path], values: dict[str, Any], send: Callable[[JobProgress], None]
     ) -> None:
         self.scratch = scratch
         self._paths, self._values, self._send = paths, values, send
         self._seen: dict[str, tuple[int, int]] = {}
-        self._said = float("-inf")
+        self._reported = float("-inf")
         self.sent: dict[Path, str] = {}  # second names of files that went home, and what they are called there
 
     def fetch(self, name: str) -> Path:
@@ -151,17 +90,26 @@ class JobDesk:
 
     def say(self, share: float, words: str) -> None:
         """Report the share that is done, and a few words; passed on every 0.2 s at most."""
-        if time.monotonic() - self._said >= PAUSE:
-            self._said = time.monotonic()
-            self._send(Said(share, words))
+        if time.monotonic() - self._reported >= PAUSE:
+            self._reported = time.monotonic()
+            self._send(JobProgress(share, words))
 
     def keep(self) -> None:
         """Send home what is new in the scratch folder: what a job goes on from when its worker, or the driver, is lost.
 
-        To be called where these files agree with one another.
+        To be called where these files agree with one another. Each travels under a second name that stays as it is.
         """
-        if files := self.fresh():
-            self._send(Said(files=files))
+        files = {}
+        for path in whole_files(self.scratch):
+            name, mark = path.relative_to(self.scratch).as_posix(), _mark(path)
+            if self._seen.get(name) != mark:
+                second = self.scratch.with_name(f"kept-{len(self.sent)}")
+                self.sent[second] = name
+                _share(path, second)
+                self._seen[name] = mark
+                files[name] = second
+        if files:
+            self._send(JobProgress(files=files))
 
     def begin(self, name: str) -> None:
         """Have the file or folder of that name lie in the scratch folder."""
@@ -170,19 +118,6 @@ class JobDesk:
             place = target / path.relative_to(source) if source.is_dir() else target
             _share(path, place)
             self._seen[place.relative_to(self.scratch).as_posix()] = _mark(place)
-
-    def fresh(self) -> Files:
-        """Files of the scratch folder that were not sent home yet, each under a name of its own that stays as it is."""
-        found = {}
-        for path in whole_files(self.scratch):
-            name, mark = path.relative_to(self.scratch).as_posix(), _mark(path)
-            if self._seen.get(name) != mark:
-                second = self.scratch.with_name(f"kept-{len(self.sent)}")
-                self.sent[second] = name
-                _share(path, second)
-                self._seen[name] = mark
-                found[name] = second
-        return found
 
 
 def _mark(path: Path) -> tuple[int, int]:
@@ -202,31 +137,17 @@ def _share(source: Path, target: Path) -> None:
     replace_file(target, link, durable=False)
 
 
-@dataclass(frozen=True)
-class JobFunction(Generic[Asked]):
-    """A function of a record, which travels as JSON, and a JobDesk, that engines may call by its name."""
-
-    name: str
-    asked: type[Asked]
-    call: Callable[[Asked, JobDesk], None]
-
-    def run(self, statement: str, desk: JobDesk) -> None:
-        """Call it with what the JSON text states."""
-        self.call(read(self.asked, json.loads(statement), self.name), desk)
+Job = TypeVar("Job", bound=Callable[[Any, JobContext], None])
+_declared: dict[str, Callable[[Any, JobContext], None]] = {}
 
 
-_declared: dict[str, JobFunction[Any]] = {}
+def job(function: Job) -> Job:
+    """Declare that engines may call a function of a record, which travels as JSON, and a JobContext."""
+    _declared[f"{function.__module__}:{function.__qualname__}"] = function
+    return function
 
 
-def job(function: Callable[[Asked, JobDesk], None]) -> JobFunction[Asked]:
-    """Declare that engines may call a function of a record."""
-    name = f"{function.__module__}:{function.__qualname__}"
-    asked: Any = next(iter(inspect.signature(function, eval_str=True).parameters.values())).annotation
-    _declared[name] = declared = JobFunction(name, asked, function)
-    return declared
-
-
-def find_job(name: str) -> JobFunction[Any]:
+def find_job(name: str) -> Callable[[Any, JobContext], None]:
     """The declared function of that name, its module imported; raises StudyError for any other."""
     module, _, function = name.partition(":")
     try:
@@ -240,9 +161,42 @@ def find_job(name: str) -> JobFunction[Any]:
         raise StudyError(f"The job {name!r} cannot be run.", known, todo) from error
 
 
-def statement(asked: Any) -> str:
-    """A record as the JSON text that a job is called with; floats come back bit for bit."""
-    return json.dumps(plain(asked), allow_nan=False)
+def run_job(
+    message: Mapping[str, Any],
+    paths: Mapping[str, Path],
+    folder: Path,
+    values: dict[str, Any],
+    send: Callable[[JobProgress], None],
+) -> None:
+    """Run the job of an order's message in a scratch folder of its own below `folder`; `values` are what its process has read.
+
+    However it ends, what lies whole in its folder is sent. In a TrisectError that leaves here the scratch folder's path is
+    replaced by the job's home.
+    """
+    place = folder / f"job-{secrets.token_hex(6)}"
+    context = JobContext(place / "work", paths, values, send)
+    try:
+        for name in message["begins"]:
+            context.begin(name)
+        function = find_job(message["job"])
+        kind = next(iter(inspect.signature(function, eval_str=True).parameters.values())).annotation
+        function(read(kind, json.loads(message["asked"]), message["job"]), context)
+    except BaseException as error:
+        with suppress(TrisectError):  # the first error is the one to report
+            context.keep()
+        if isinstance(error, TrisectError):  # names files as they are called at home
+            home = message["home"]
+            moved = {**{second: f"{home}/{name}" for second, name in context.sent.items()}, context.scratch: home}
+            for path, name in moved.items():
+                pattern = re.compile(re.escape(str(path)) + r"\b")
+                error.given, error.known, error.todo = error.args = tuple(
+                    pattern.sub(lambda _, name=name: name, part) for part in (error.given, error.known, error.todo)
+                )
+        raise
+    else:
+        context.keep()
+    finally:
+        shutil.rmtree(context.scratch, ignore_errors=True)
 
 
 def failure(error: Exception) -> dict[str, Json]:
@@ -252,56 +206,34 @@ def failure(error: Exception) -> dict[str, Json]:
     return {"crash": "".join(traceback.format_exception(error))}
 
 
-def read_failure(message: Mapping[str, Json]) -> Failed | None:
+def read_failure(message: Mapping[str, Any]) -> Exception | None:
     """The error that a message is about; None where it is about none."""
-    said = message.get("error")
-    if isinstance(said, list):
-        kind, *parts = map(str, said)
-        return Failed(getattr(errors, kind, TrisectError)(*parts))
-    return Failed(RuntimeError(message["crash"])) if "crash" in message else None
+    if "error" in message:
+        kind, *parts = map(str, message["error"])
+        return getattr(errors, kind, TrisectError)(*parts)
+    return RuntimeError(message["crash"]) if "crash" in message else None
 
 
-@dataclass(frozen=True)
-class Node:
-    """Where jobs of one process work: a folder on its own disk, and what its jobs have read and share."""
+def land(files: Files, folder: Path, last: Sequence[str] = ()) -> None:
+    """Write files below `folder`, each whole or not at all; those that fit a pattern of `last` come last, in that order.
 
-    folder: Path
-    values: dict[str, object] = field(default_factory=dict)
-    # folders of earlier jobs, empty when all that was in them has landed
-    left: list[Path] = field(default_factory=list)
+    So a file that says that others are there never comes before them. Raises StudyError where a name leads out of the
+    folder, or a file cannot be written.
+    """
 
-    def perform(self, call: JobCall, paths: Mapping[str, Path], send: Callable[[Said], None]) -> Files:
-        """Run one job in a scratch folder of its own; returns the files that it has not sent yet.
+    def rank(name: str) -> tuple[int, str]:
+        return max((i for i, pattern in enumerate(last, start=1) if fnmatchcase(name, pattern)), default=0), name
 
-        However it ends, what lies whole in its folder is sent. In a TrisectError that leaves here the scratch folder's
-        path is replaced by the job's home.
-        """
-        for old in self.left.copy():
-            with suppress(OSError):
-                old.rmdir()
-                self.left.remove(old)
-        place = self.folder / f"job-{secrets.token_hex(6)}"
-        self.left.append(place)
-        desk = JobDesk(place / "work", paths, self.values, send)
-        try:
-            for name in call.begins:
-                desk.begin(name)
-            find_job(call.function).run(call.statement, desk)
-            return desk.fresh()
-        except BaseException as error:
-            with suppress(TrisectError):  # the first error is the one to report
-                desk.keep()
-            if isinstance(error, TrisectError):
-                _call_home(error, desk, call.home)
-            raise
-        finally:
-            shutil.rmtree(place / "work", ignore_errors=True)
+    def put(content: Content, place: Path) -> None:
+        if isinstance(content, Path):
+            shutil.move(content, place)
+        else:
+            place.write_bytes(content)
 
-
-def _call_home(error: TrisectError, desk: JobDesk, home: str) -> None:
-    """Have an error name files as they are called at home."""
-    for place, name in [*((second, f"{home}/{name}") for second, name in desk.sent.items()), (desk.scratch, home)]:
-        inside = re.compile(re.escape(str(place)) + r"\b")
-        error.given, error.known, error.todo = error.args = tuple(
-            inside.sub(lambda _, name=name: name, part) for part in (error.given, error.known, error.todo)
+    for name in sorted(files, key=rank):
+        content = files[name]  # a file that is moved was written as durably as its job wanted
+        replace_file(
+            inside(folder, *name.split("/")),
+            lambda scratch, content=content: put(content, scratch),
+            durable=isinstance(content, bytes),
         )

@@ -8,54 +8,29 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from trisect.core.errors import StudyError, need_extra
-from trisect.core.machine import Machine
-from trisect.engine.jobs import LOSSES
 
 # before ray is imported: nothing is reported to anybody, no line of Ray's comes between ours (what it says of nodes that
 # are gone it prints whatever log_to_driver says), a link that is cut without a word is noticed within a minute, and a job
-# that Ray ends for want of memory is not tried again for ever
+# that Ray ends for want of memory is lost as any other
 ALWAYS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
     "RAY_grpc_client_keepalive_time_ms": "10000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
-    "RAY_task_oom_retries": str(LOSSES - 1),
+    "RAY_task_oom_retries": "0",
 }
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # of Ray's switches the one that keeps its ports on 127.0.0.1
 ADDRESS = "RAY_ADDRESS"
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
 KNOCK = 120.0  # seconds that a cluster has to turn a wrong token away
-
-
-@dataclass(frozen=True)
-class RayUse:
-    """How a Ray cluster is used: at most `workers` jobs at once (None: as many as it holds), on GPUs or not.
-
-    `versions` says which software a machine has; one that differs from this machine gets no jobs. `cores` and `gpus` are of
-    this machine, for a cluster of its own where RAY_ADDRESS names none.
-    """
-
-    versions: Callable[[], Mapping[str, str]]
-    workers: int | None = None
-    cuda: bool = False
-    cores: int = 1
-    gpus: int = 0
-    store_bytes: int | None = None
-
-    @classmethod
-    def of(cls, machine: Machine, device: str, gpus: int, versions: Callable[[], Mapping[str, str]]) -> RayUse:
-        """What a machine asks for that has so many GPUs for jobs."""
-        cores = machine.cores() if machine.workers is None else min(machine.workers, machine.cores())
-        return cls(versions, machine.workers, device == "cuda", cores, gpus)
 
 
 def jobs_per_gpu(workers: int | None, gpus: int) -> int:
@@ -81,7 +56,7 @@ def cluster_address() -> str | None:
     return address
 
 
-def check_asks(address: str) -> None:
+def check_token(address: str) -> None:
     """Raise StudyError for a cluster that lets a wrong token in, or that cannot be asked.
 
     Another process asks: Ray keeps the first token that a process shows.
@@ -89,18 +64,18 @@ def check_asks(address: str) -> None:
     status = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", "--address", address]
     wrong = os.environ | {MODE: "token", TOKEN: secrets.token_hex(32)}
     try:
-        asked = subprocess.run(status, env=wrong, stdin=subprocess.DEVNULL, capture_output=True, timeout=KNOCK)
+        answer = subprocess.run(status, env=wrong, stdin=subprocess.DEVNULL, capture_output=True, timeout=KNOCK)
     except subprocess.TimeoutExpired as error:
         raise _not_reached(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
-    said = asked.stderr.decode(errors="replace").strip()
-    if asked.returncode == 0:
+    words = answer.stderr.decode(errors="replace").strip()
+    if answer.returncode == 0:
         raise StudyError(
             f"The cluster at {address} asks for no token.",
             "It let a wrong one in: whoever reaches one of its ports can run code on all of it.",
             f"Stop it, and start every node with {MODE}=token and one token: docs/how-to/ray.md.",
         )
-    if "AuthenticationError" not in said:
-        raise _not_reached(address, ConnectionError(said.splitlines()[-1] if said else "it gives no reason"))
+    if "AuthenticationError" not in words:
+        raise _not_reached(address, ConnectionError(words.splitlines()[-1] if words else "it gives no reason"))
 
 
 @cache
@@ -109,24 +84,17 @@ def _token() -> str:
     return secrets.token_hex(32)
 
 
-def _short_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for the files of a cluster of one's own, whose sockets need a short path."""
-    return tempfile.TemporaryDirectory(prefix="trisect-ray-", ignore_cleanup_errors=True)
-
-
 @contextmanager
-def connected(cores: int, gpus: int = 0, store_bytes: int | None = None) -> Iterator[str | None]:
-    """Ray, while the context lasts: at the address that is returned, else a cluster of so much of this machine.
+def connected(cores: int, gpus: int = 0) -> Iterator[str | None]:
+    """Ray, while the context lasts: at the address that is yielded, else a cluster of so much of this machine.
 
     Raises StudyError where it cannot be reached or started.
     """
     need_extra("ray", "ray", "--engine ray")
     address = cluster_address()
-    own = {} if address is not None else LOOPBACK | {MODE: "token", TOKEN: _token()}
-    with (
-        _environment(ALWAYS | own),
-        nullcontext("") if address else _short_folder() as folder,
-    ):
+    variables = ALWAYS if address is not None else ALWAYS | LOOPBACK | {MODE: "token", TOKEN: _token()}
+    short = partial(tempfile.TemporaryDirectory, prefix="trisect-ray-", ignore_cleanup_errors=True)  # for sockets
+    with _environment(variables), nullcontext("") if address else short() as folder:
         import ray
         from ray.exceptions import RayError
 
@@ -135,28 +103,23 @@ def connected(cores: int, gpus: int = 0, store_bytes: int | None = None) -> Iter
             raise StudyError("This process is connected to Ray already.", known, "Call ray.shutdown() before.")
         more: dict[str, Any] = {"address": address}
         if address is not None:
-            check_asks(address)
+            check_token(address)
         else:
             more = {"address": "local", "num_cpus": cores, "num_gpus": gpus, "_temp_dir": folder}
-            more |= {"include_dashboard": False, "object_store_memory": store_bytes}
+            more["include_dashboard"] = False
         try:
             try:
                 ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **more)
-                if address is None:
-                    _check_loopback(ray.nodes())
             except (OSError, RuntimeError, ValueError, RayError) as error:
                 raise _not_reached(address, error) from error
+            places = [node["NodeManagerAddress"] for node in ray.nodes()] if address is None else []
+            if not all(place.startswith("127.") for place in places):
+                known = "Ray was imported before, with settings of its own."
+                raise StudyError(f"Ray opened ports at {places[0]}.", known, "Call trisect before ray is imported.")
             yield address
         finally:
             with suppress(Exception):
                 ray.shutdown()
-
-
-def _check_loopback(nodes: list[dict[str, Any]]) -> None:
-    """Raise StudyError where Ray, imported before with other settings, is open to other machines."""
-    if places := [node["NodeManagerAddress"] for node in nodes if not node["NodeManagerAddress"].startswith("127.")]:
-        known = "Ray was imported before, with settings of its own."
-        raise StudyError(f"Ray opened ports at {places[0]}.", known, "Call trisect before ray is imported.")
 
 
 def _not_reached(address: str | None, error: Exception) -> StudyError:
@@ -171,16 +134,14 @@ def _not_reached(address: str | None, error: Exception) -> StudyError:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables while the context lasts; those that are set already stay as they are."""
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables while the context lasts; those that are set already stay as they are, but for the token."""
     fresh = {name: value for name, value in values.items() if name not in os.environ or name in (MODE, TOKEN)}
-    before = {name: os.environ.get(name) for name in fresh}
+    before = {name: os.environ.pop(name, None) for name in fresh}
     os.environ.update(fresh)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})

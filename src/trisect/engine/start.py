@@ -1,57 +1,115 @@
-"""Which engine runs an experiment's jobs: `here`, `processes`, or `ray` for several machines."""
+"""Which engine runs an experiment's jobs, `here`, `processes` or `ray`, and on which device."""
 
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from trisect.core.errors import SpecError
 from trisect.core.machine import Machine
-from trisect.engine.here import Here
-from trisect.engine.jobs import Engine
+from trisect.engine.drive import Engine, JobEnd, OnEvent
+from trisect.engine.jobs import JobOrder, run_job
 from trisect.engine.processes import Processes
-from trisect.engine.ray_connect import RayUse, connected
-
-SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
+from trisect.engine.ray_connect import connected
 
 
-def gpus_of(device: str) -> int:
-    """How many GPUs of this machine jobs may use."""
-    if device != "cuda":
-        return 0
+def choose_device(machine: Machine) -> str:
+    """cpu or cuda; raises SpecError for cuda where there is none, and for narrow products where the processor has none."""
     import torch  # which a command's help does without
 
-    return torch.cuda.device_count()
+    available = torch.cuda.is_available() or (machine.engine == "ray" and machine.device == "cuda")  # the nodes' then
+    if machine.device == "cuda" and not available:
+        raise SpecError(
+            "The device 'cuda' was asked for.", "PyTorch finds no CUDA device here.", "Use --device cpu, or auto."
+        )
+    device = "cuda" if available and machine.device != "cpu" else "cpu"
+    if machine.engine != "ray":  # else the nodes look for themselves
+        check_narrow(device, machine.precision)
+    return device
 
 
-def crew(machine: Machine, device: str, gpus: int = 1) -> int:
+def check_narrow(device: str, precision: str) -> None:
+    """Raise SpecError for narrow products on a processor that has none; a node that trains looks at its own."""
+    if device == "cpu" and precision == "bfloat16" and not has_bfloat16():
+        raise SpecError(
+            "The precision 'bfloat16' was asked for on the CPU.",
+            "PyTorch has no fast bfloat16 products on this processor (it needs AVX-512 or AMX).",
+            "Leave --precision out, or give --device cuda where there is one.",
+        )
+
+
+def has_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16."""
+    import torch
+
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+class Here:
+    """The engine `here`: jobs in this process, one after the other, within `events`; an interruption passes through."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._values = folder, dict[str, object]()
+        self._open: deque[tuple[int, JobOrder]] = deque()
+
+    def slots(self) -> int:
+        """One."""
+        return 1
+
+    def submit(self, number: int, order: JobOrder) -> None:
+        """Note the job."""
+        self._open.append((number, order))
+
+    def events(self, timeout: float, on_event: OnEvent) -> None:
+        """Run the next job to its end."""
+        if not self._open:
+            return
+        number, order = self._open.popleft()
+        error: Exception | None = None
+        try:
+            run_job(order.message(), order.paths(), self._folder, self._values, lambda said: on_event(number, said))
+        except Exception as raised:
+            error = raised
+        on_event(number, JobEnd(error))
+
+    def close(self) -> None:
+        """Remove what jobs left."""
+        self._open.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def worker_count(machine: Machine, device: str, gpus: int = 1) -> int:
     """How many workers a machine is asked for: where it says nothing, one a core, or one a GPU."""
     if machine.engine == "here":
         return 0
     return machine.workers if machine.workers is not None else (max(1, gpus) if device == "cuda" else machine.cores())
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left in the folder that its engine's jobs worked in."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @contextmanager
-def open_engine(workers: int, folder: Path, ray: RayUse | None = None, gpus: int = 0) -> Iterator[Engine]:
-    """An engine while the context lasts, whose jobs work in `folder`, which is swept before: Ray's where its use is given,
-    else processes, which share `gpus` GPUs; 0 workers are `here`.
+def open_engine(machine: Machine, device: str, folder: Path, jobs: int | None = None) -> Iterator[Engine]:
+    """The engine that a machine asks for, for so many jobs, while the context lasts.
+
+    Jobs work in `folder`, which is removed before and after. Processes share the GPUs; no workers are `here`.
     """
-    sweep(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    gpus = 0
+    if device == "cuda":
+        import torch
+
+        gpus = torch.cuda.device_count()
+    workers = worker_count(machine, device, gpus)
     with ExitStack() as stack:
-        if ray is None:
-            engine: Engine = Processes(workers, folder, gpus) if workers else Here(folder)
-        else:
-            address = stack.enter_context(connected(ray.cores, ray.gpus, ray.store_bytes))
+        if machine.engine == "ray":
+            address = stack.enter_context(connected(min(workers or machine.cores(), machine.cores()), gpus))
             from trisect.engine.on_ray import RayEngine  # once settings of Ray stand in the environment
 
-            engine = RayEngine(ray, address is None)
-        try:
-            yield engine
-        finally:
-            engine.close()
+            engine: Engine = RayEngine(machine.workers, device == "cuda", address is None)
+        elif workers:
+            engine = Processes(workers if jobs is None else min(workers, jobs), folder, gpus)
+        else:
+            engine = Here(folder)
+        stack.callback(engine.close)
+        yield engine

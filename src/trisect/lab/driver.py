@@ -17,7 +17,7 @@ from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, StudyError, door
 from trisect.core.files import Json, inside, read_json, write_json
 from trisect.core.finding import About
-from trisect.core.machine import Machine
+from trisect.core.machine import Machine, versions
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of, question_of
@@ -27,7 +27,6 @@ from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.units.settings import several_models
-from trisect.lab.versions import versions
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,11 +18,10 @@ from rich.text import Text
 from trisect.core.errors import began, shown_by
 from trisect.core.machine import Machine
 from trisect.core.printable import percent
-from trisect.engine.drive import DrivenJob, drive
-from trisect.engine.ray_connect import RayUse
-from trisect.engine.start import SCRATCH, crew, gpus_of, open_engine, sweep
-from trisect.lab.versions import node_versions
+from trisect.engine.drive import Work, drive
+from trisect.engine.start import open_engine
 
+SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
 FEW = 0.02  # of the whole, below which its pace is not known yet
 STEADY, SETTLED = 0.05, 10.0  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
 
@@ -271,17 +271,14 @@ def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]
             yield step
 
 
-class JobPiece(DrivenJob, Timed, Protocol):
-    """A piece of work whose expected cost is known."""
-
-
-def run_jobs(works: Sequence[JobPiece], machine: Machine, device: str, folder: Path) -> None:
+def run_jobs(works: Sequence[Work], machine: Machine, device: str, folder: Path) -> None:
     """Have every piece of work of the experiment in `folder` done; raises as `drive` does."""
+    scratch = folder / SCRATCH
     if not works:
-        sweep(folder / SCRATCH)
+        shutil.rmtree(scratch, ignore_errors=True)
         return
-    gpus = gpus_of(device)
-    workers = min(crew(machine, device, gpus), len(works))
-    ray = RayUse.of(machine, device, gpus, node_versions) if machine.engine == "ray" else None
-    with live(works, workers, machine.quiet) as show, open_engine(workers, folder / SCRATCH, ray, gpus) as engine:
+    with (
+        open_engine(machine, device, scratch, len(works)) as engine,
+        live(works, engine.slots(), machine.quiet) as show,
+    ):
         drive(works, engine, show)

@@ -12,8 +12,8 @@ from torch import nn
 
 from trisect.core.files import Json, inside, read_json_list, read_record, write_json
 from trisect.core.schema import plain
-from trisect.engine.drive import land
-from trisect.engine.jobs import Emit, Files, JobDesk, JobFunction, JobOrder
+from trisect.engine.drive import Work
+from trisect.engine.jobs import Emit, Files, JobContext, JobOrder, land
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, save
 from trisect.lab.experiment import F, Measured, RunContext
@@ -100,23 +100,24 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class ModelJob:
+class ModelJob(Work):
     """One model as a piece of work, which waits for nothing: what `function` is asked, and what the model learns from."""
 
     files: ModelFiles
-    function: JobFunction[Any]
+    function: Callable[[Any, JobContext], None]
     asked: Any
     data: Path
-    seconds: float = 1.0  # what it takes, against others
+    cost: float = 1.0  # what it takes, against others
 
     @property
     def title(self) -> str:
         """What messages and progress lines call it."""
         return self.files.title
 
-    def ready(self) -> bool:
-        """Always."""
-        return True
+    @property
+    def seconds(self) -> float:
+        """What it takes, against others."""
+        return self.cost
 
     def order(self) -> JobOrder:
         """It goes on from all that is there of it."""
@@ -136,17 +137,17 @@ class ModelJob:
             self.files.state(stage).unlink(missing_ok=True)
 
 
-def begin(desk: JobDesk, kind: type[D]) -> tuple[D, Emit]:
+def begin(context: JobContext, kind: type[D]) -> tuple[D, Emit]:
     """What a job's model learns from, and how it reports, by which all that is new goes home too."""
 
     def load(path: Path) -> D:
         return read_record(path, "Call the same command again: it writes the file again.", kind)
 
     def emit(share: float, words: str) -> None:
-        desk.keep()
-        desk.say(share, words)
+        context.keep()
+        context.say(share, words)
 
-    return desk.read("data", load), emit
+    return context.read("data", load), emit
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 import trisect
 from trisect.core.errors import StudyError
 from trisect.core.files import Json, canonical, digest, read_record, write_json
-from trisect.core.machine import Machine
+from trisect.core.machine import Machine, versions
 from trisect.core.tables import frame
 from trisect.engine.processes import kept_workers
 from trisect.experiments.dissect.page import Line, as_table
@@ -33,7 +33,6 @@ from trisect.lab.command import command_of
 from trisect.lab.experiment import Measured, Result, RunContext, Work
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.run_folder import RunFolder
-from trisect.lab.versions import versions
 from trisect.report.sheet import StudyLink
 
 PAGE = "explore.html"

@@ -14,7 +14,7 @@ from trisect.core.files import read_json, write_json
 from trisect.core.machine import Machine
 from trisect.core.schema import plain
 from trisect.core.tables import frame
-from trisect.engine.devices import choose_device
+from trisect.engine.start import choose_device
 from trisect.experiments.recall.ask import CARD, Card, Threshold
 from trisect.experiments.recall.rows import NEIGHBOURS, RISKS, held_out, judge, measure_rows, survival_measures
 from trisect.experiments.recall.settings import (

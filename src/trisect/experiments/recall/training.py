@@ -14,7 +14,7 @@ from trisect.core.files import write_json
 from trisect.core.schema import record
 from trisect.core.subject import SiteTarget
 from trisect.core.tables import NewRow
-from trisect.engine.jobs import Emit, JobDesk, job
+from trisect.engine.jobs import Emit, JobContext, job
 from trisect.experiments.recall.rows import CATEGORIES, neighbours
 from trisect.experiments.recall.settings import RecallRecipe
 from trisect.hf.small.gpt import Answerer, Practice, ids_of, is_model, load_weights, make_model, make_tokenizer
@@ -56,11 +56,11 @@ class RecallJob:
 
 
 @job
-def train(asked: RecallJob, desk: JobDesk) -> None:
+def train(asked: RecallJob, context: JobContext) -> None:
     """Do of a model what is not done yet; its files lie in the scratch folder as they lie in the experiment's."""
-    people, emit = begin(desk, People)
+    people, emit = begin(context, People)
     with one_thread(), fast_products():
-        train_and_ask(asked, asked.files(desk.scratch), people, emit)
+        train_and_ask(asked, asked.files(context.scratch), people, emit)
 
 
 def train_and_ask(asked: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:

@@ -20,15 +20,15 @@ from trisect.claims.verdicts import judge_controls
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.files import read_json, read_record, replace_file, write_json
 from trisect.core.finding import About
-from trisect.core.machine import Machine
+from trisect.core.machine import Machine, versions
 from trisect.core.methods import Rewind
 from trisect.core.schema import plain
 from trisect.core.spec import Design, read_experiment
 from trisect.core.study_data import CorpusData, FinishedRun, Ledger, StudyAbout
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, frame, read_table
-from trisect.engine.devices import choose_device
-from trisect.engine.drive import land
-from trisect.engine.jobs import Files, JobOrder
+from trisect.engine.drive import Work
+from trisect.engine.jobs import Files, JobOrder, land
+from trisect.engine.start import choose_device
 from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.planted import planted_rows
@@ -50,7 +50,6 @@ from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.jobs import run_jobs
 from trisect.lab.records import read_noted, record_of
 from trisect.lab.run_folder import STATEMENT, RunFolder, is_study
-from trisect.lab.versions import versions
 from trisect.lm.matmul import STEP
 from trisect.lm.snapshots import read_snapshot
 from trisect.measure.criticality import criticality, mean_difference
@@ -422,7 +421,7 @@ ORDER = ("fleets/*", "runs/*/run.json")
 
 
 @dataclass(frozen=True, eq=False)
-class StudyWork:
+class StudyWork(Work):
     """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `trained` is what
     trained the others, null where none is left to train.
     """

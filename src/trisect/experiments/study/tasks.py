@@ -17,17 +17,16 @@ from typing_extensions import TypedDict
 
 from trisect.claims import REVISION, claims_hash
 from trisect.core.files import Json, digest, write_json
-from trisect.core.machine import processor
+from trisect.core.machine import processor, versions
 from trisect.core.methods import Rewind
 from trisect.core.schema import Many, plain, record
 from trisect.core.site import Site
 from trisect.core.spec import Design, Model, Run
 from trisect.core.study_data import FinishedRun
-from trisect.engine.devices import check_narrow
-from trisect.engine.jobs import JobDesk, job
+from trisect.engine.jobs import JobContext, job
+from trisect.engine.start import check_narrow
 from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
-from trisect.lab.versions import versions
 from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import COMPONENT_ROW, forward, weights_of
@@ -339,13 +338,13 @@ class StudyJob:
 
 
 @job
-def execute(asked: StudyJob, desk: JobDesk) -> None:
+def execute(asked: StudyJob, context: JobContext) -> None:
     """Do one task; its files lie in the scratch folder as they lie in the study's."""
-    folder, corpus = Folder(desk.scratch), desk.read("corpus", Corpus.load)
+    folder, corpus = Folder(context.scratch), context.read("corpus", Corpus.load)
     run = asked.runs[0]
     with one_thread(), fast_products() as products:
         if asked.kind == "train":
-            _train(asked, folder, corpus, desk, products)
+            _train(asked, folder, corpus, context, products)
         else:
             began = time.monotonic()
             body = _evaluate(asked, folder, run, corpus)
@@ -354,7 +353,7 @@ def execute(asked: StudyJob, desk: JobDesk) -> None:
             write_json(folder.evaluation(run.id, asked.kind, asked.site, asked.label), body)
 
 
-def _train(asked: StudyJob, folder: Folder, corpus: Corpus, desk: JobDesk, products: str) -> None:
+def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, products: str) -> None:
     check_narrow(asked.device, asked.precision)
     how = numerics(asked.device, asked.precision, products)
     check_numerics(asked.numerics, how)
@@ -366,8 +365,8 @@ def _train(asked: StudyJob, folder: Folder, corpus: Corpus, desk: JobDesk, produ
     def progress(p: Progress) -> None:
         if p.epoch != epoch[0]:  # the first step after a checkpoint
             epoch[0] = p.epoch
-            desk.keep()
-        desk.say(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
+            context.keep()
+        context.say(p.done / p.total, f"epoch {p.epoch}, loss {p.loss_nats:.3f}" if p.loss_nats is not None else "")
 
     files = RunFiles(checkpoint, kept, parts, how)
     outcomes = train_fleet(runs, corpus, files, asked.device, progress, asked.precision)

@@ -11,7 +11,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.files import read_json
 from trisect.core.machine import Machine
 from trisect.core.tables import frame
-from trisect.engine.devices import choose_device
+from trisect.engine.start import choose_device
 from trisect.experiments.translate.settings import (
     EMBEDDED_DATA,
     RECIPES,

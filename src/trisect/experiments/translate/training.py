@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trisect.core.files import write_json
 from trisect.core.schema import record
-from trisect.engine.jobs import JobDesk, job
+from trisect.engine.jobs import JobContext, job
 from trisect.experiments.translate.settings import TranslationRecipe
 from trisect.hf.small.gpt import Practice, save
 from trisect.hf.small.translator import Translating, Translator, encode, learn_tokenizer, make_model
@@ -41,9 +41,9 @@ class TranslationJob:
 
 
 @job
-def train(asked: TranslationJob, desk: JobDesk) -> None:
+def train(asked: TranslationJob, context: JobContext) -> None:
     """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
-    (bitext, emit), files = begin(desk, Bitext), asked.files(desk.scratch)
+    (bitext, emit), files = begin(context, Bitext), asked.files(context.scratch)
     with one_thread(), fast_products():
         if not files.is_trained:
             _train(asked, files, bitext, emit)

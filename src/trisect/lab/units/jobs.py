@@ -21,13 +21,13 @@ from trisect.claims import claims_hash
 from trisect.core.errors import SpecError
 from trisect.core.files import Json, read_record, replace_file, write_json
 from trisect.core.finding import About, Finding
-from trisect.core.machine import Machine, processor
+from trisect.core.machine import Machine, processor, versions
 from trisect.core.schema import Group, Setting, record, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import Subject, TextOrPair, Texts
 from trisect.core.tables import write_table
-from trisect.engine.drive import land
-from trisect.engine.jobs import Files, JobDesk, JobOrder, job
+from trisect.engine.drive import Work
+from trisect.engine.jobs import Files, JobContext, JobOrder, job, land
 from trisect.lab.command import command
 from trisect.lab.experiment import Experiment, Measured, Replicates, RunContext
 from trisect.lab.folder import Folder
@@ -36,7 +36,6 @@ from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
 from trisect.lab.subject import at_revision
 from trisect.lab.units.settings import UnitFacts
-from trisect.lab.versions import versions
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
 from trisect.text.worlds import is_generated
@@ -332,20 +331,20 @@ class UnitJob:
 
 
 @job
-def measure_model(asked: UnitJob, desk: JobDesk) -> None:
+def measure_model(asked: UnitJob, context: JobContext) -> None:
     """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
     one = find_experiment(asked.module, asked.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
-        lay_out({place: desk.fetch(name) for name, place in asked.laid.items()}, Path(laid))
+        lay_out({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
         settings = decoded(one.settings, asked.settings, Path(laid))
         source: ModelSource = getattr(settings, asked.group)
-        desk.say(0.0, f"loading {asked.called}")
+        context.say(0.0, f"loading {asked.called}")
         subject: Any = source.open()
         if subject.name != asked.called:
             subject = replace(subject, name=asked.called)
-        texts = read_texts(desk.fetch(TEXTS)) if asked.texts else None
-        context = RunContext(desk.scratch, Machine(quiet=True), (subject,), texts, show=desk.say)
-        write_unit(one, settings, context, made_on(uses_gpu(source)))
+        texts = read_texts(context.fetch(TEXTS)) if asked.texts else None
+        run = RunContext(context.scratch, Machine(quiet=True), (subject,), texts, show=context.say)
+        write_unit(one, settings, run, made_on(uses_gpu(source)))
 
 
 def uses_gpu(source: ModelSource) -> bool:
@@ -372,7 +371,7 @@ class AskedUnit:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitWork:
+class UnitWork(Work):
     """One model's measurement, as the driver gives it out; `check` raises where what all models read was changed meanwhile."""
 
     unit: AskedUnit
@@ -389,15 +388,6 @@ class UnitWork:
     def title(self) -> str:
         """What messages and progress lines call it."""
         return f"{self.one.name} {self.unit.called}"
-
-    @property
-    def seconds(self) -> float:
-        """Every model as much as another."""
-        return 1.0
-
-    def ready(self) -> bool:
-        """Always."""
-        return True
 
     def order(self) -> JobOrder:
         """It as a job; on other machines with what lies on this one's disk."""
@@ -425,6 +415,3 @@ class UnitWork:
         with self.folder.unit(self.key, self.one.name) as place:
             land(files, place)
             self.check()
-
-    def ended(self) -> None:
-        """Nothing is left to do."""

@@ -20,6 +20,7 @@ from trisect.claims.models import judge_over_models
 from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError
 from trisect.core.files import digest
 from trisect.core.finding import About, Finding
+from trisect.core.machine import code_mark, versions
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.command import place_marks
@@ -47,7 +48,6 @@ from trisect.lab.units.jobs import (
 )
 from trisect.lab.units.page import ModelFindings, findings_table, joined, over_models
 from trisect.lab.units.settings import MODELS, SeveralModels, UnitsFacts, UnitsResult
-from trisect.lab.versions import code_mark, versions
 from trisect.report.format import slug
 from trisect.report.sheet import Sheet
 
