@@ -13,10 +13,10 @@ from trisect.core.printable import percent
 from trisect.core.site import Site
 from trisect.experiments.study import figures, planted, removal
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import StudyRows
+from trisect.experiments.study.rows import StudyRows, averaged
 from trisect.papers import roles
 from trisect.report import format as words
-from trisect.report.format import by_site, interval, of_seeds, paired, spoken_subject
+from trisect.report.format import by_site, interval, paired, place, spoken_subject
 from trisect.report.sheet import NAMES, Section, answered, opening, picture_of, sure, undecided, verdict_findings
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
@@ -113,14 +113,15 @@ def costs_of(rows: StudyRows) -> list[Cost]:
     for how, points in found.items():
         sites = [(p, Site.parse(p.site)) for p in points]
         sites = [(p, s) for p, s in sites if len(s.components) == 1 and s.components[0] in NAMES and not s.heads]
-        whole: dict[str, dict[int, float]] = {}
+        whole, single = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
         for p, site in sites:
             if site.layers is None or (layers and len(site.layers) == layers):
                 whole.setdefault(site.components[0], {})[p.seed] = p.value
-        if len(whole) == len(NAMES):
-            costs.append((how, True, whole))
-        elif points:
-            costs.append((how, False, of_seeds(p for p, _ in sites)))
+        one_layer = (p for p, site in sites if site.layers is not None and len(site.layers) == 1)
+        for (component, seed), p in averaged(one_layer, lambda p: (place(p.site).group, p.seed)).items():
+            single.setdefault(component, {})[seed] = p.value
+        everywhere = len(whole) == len(NAMES)
+        costs += [(how, everywhere, whole if everywhere else single)] if points else []
     return [cost for cost in costs if cost[1]] or costs
 
 
