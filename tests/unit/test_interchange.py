@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trisect.measure.patching import UNKNOWN, all_differ, logit_change, share_of, shares, which_came
+from trisect.measure.patching import (
+    UNKNOWN,
+    all_differ,
+    logit_ratio,
+    ratio_of_sums,
+    share_of,
+    shares,
+    which_came,
+)
 
 PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
 
@@ -54,17 +62,21 @@ def test_which_came_names_the_first_that_predicted_it() -> None:
     assert which_came([UNKNOWN], {"base": [1], "q": [UNKNOWN]}) == ("other",)
 
 
+def logit_change(*differences):
+    return ratio_of_sums(*logit_ratio(*differences)[:2])
+
+
 def test_logit_change_is_none_at_the_own_run_and_whole_at_the_other() -> None:
     own, other = np.array([3.0, 2.0, 4.0]), np.array([-1.0, -3.0, -2.0])
-    assert logit_change(own, own, other).value == 0.0
-    assert logit_change(other, own, other).value == 1.0
+    assert logit_change(own, own, other)["value"] == 0.0
+    assert logit_change(other, own, other)["value"] == 1.0
     half = logit_change((own + other) / 2, own, other)
-    assert (half.value, half.low) == pytest.approx((0.5, 0.5))
-    assert half.n == 3
+    assert (half["value"], half["low"]) == pytest.approx((0.5, 0.5))
+    assert half["n"] == 3
 
 
 def test_a_pair_without_room_adds_nothing_to_the_change() -> None:
     """Both runs answer the second pair alike: its own ratio would be 0 / 0."""
     found = logit_change(np.array([0.0, 1.0]), np.array([2.0, 1.0]), np.array([-2.0, 1.0]))
-    assert (found.value, found.n) == (pytest.approx(0.5), 1)
-    assert logit_change(np.ones(2), np.ones(2), np.ones(2)).value is None
+    assert (found["value"], found["n"]) == (pytest.approx(0.5), 1)
+    assert logit_change(np.ones(2), np.ones(2), np.ones(2))["value"] is None

@@ -108,15 +108,17 @@ class EditedPass(NamedTuple):
         return any(t.component in ("q", "k") for t in self.targets)
 
     def row(self, group: str) -> NewRow:
-        """The columns of a table that name the edit; `group` is followed by its heads where they are several."""
-        heads = self.site.heads
+        """The columns of a table that name the edit; `group` is followed by its layers, and its heads, where they are several."""
+        heads, several = self.site.heads, len(self.addresses) > 1
         single = heads is not None and len(heads) == 1
+        layers, _, spelt = str(self.site).rpartition("@")[2].partition(".h")
+        more = f", layers {layers}" * several + ("" if heads is None or single else f", heads {spelt}")
         return {
             "stack": self.address.stack,
-            "layer": self.address.layer,
+            "layer": None if several else self.address.layer,
             "head": heads[0] if heads and single else None,
             "component": "+".join(self.site.components),
-            "group": group if heads is None or single else f"{group}, heads {str(self.site).rpartition('.h')[2]}",
+            "group": group + more,
         }
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, Writer
+from trisect.core.tables import NewRow
 from trisect.core.trace import Address
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.shares import jeffreys, ratios
@@ -110,6 +111,10 @@ class PairShare(NamedTuple):
     hits: int
     n: int
 
+    def row(self) -> NewRow:
+        """The columns of a table."""
+        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
 
 class InterchangeShares(NamedTuple):
     """What answers came when one component came from the donor, among the pairs where all predictions differ.
@@ -122,15 +127,6 @@ class InterchangeShares(NamedTuple):
     own: PairShare
     others: Mapping[str, PairShare]
     unchanged: PairShare
-    n: int
-
-
-class LogitChange(NamedTuple):
-    """A normalised change of a logit difference, 0 as the patched run was, 1 as the other; with its 95 % interval over n pairs."""
-
-    value: float | None
-    low: float | None
-    high: float | None
     n: int
 
 
@@ -185,30 +181,26 @@ def which_came(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -> tupl
     return tuple(map(str, found))
 
 
-def logit_change(
-    patched: Float[np.ndarray, " N"],
-    own: Float[np.ndarray, " N"],
-    other: Float[np.ndarray, " N"],
-    seed: int = 0,
-) -> LogitChange:
-    """Σ (own − patched) / Σ (own − other) over pairs, of differences of the logits of the two runs' answers.
-
-    `own` is the difference in the run that is patched, `other` that in the run patched from, `patched` that under the
-    patch. Sums before the ratio: a pair that both runs answer alike weighs little, where its own ratio would be boundless.
-    Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
-    """
-    above, room, kept = logit_ratio(patched, own, other)
-    moved, n = above[:, None], int(kept.sum())
-    if not n or room.sum() == 0:
-        return LogitChange(None, None, None, n)
-    ends = percentile_interval(drawn_ratios(moved, room, seed), n)
-    return LogitChange(finite(ratios(moved, room)[0]), finite(ends.low[0]), finite(ends.high[0]), n)
-
-
 def logit_ratio(
     patched: Float[np.ndarray, " N"], own: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
-    """What `logit_change` adds up above and below its line, of the pairs that say something, and which those are."""
+    """What is added up over pairs for Σ (own − patched) / Σ (own − other), 0 as the patched run was, 1 as the other.
+
+    The arguments are differences of the logits of the two runs' answers: `own` in the run that is patched, `other` in the run
+    patched from, `patched` under the patch. Returned are what each pair that says something adds above and below, and which
+    those are. Sums before the ratio: a pair that both runs answer alike weighs little, where its own ratio would be boundless.
+    Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
+    """
     moved, room = own - patched, own - other
     kept = np.isfinite(moved) & np.isfinite(room) & ((room != 0) | (moved != 0))
     return moved[kept], room[kept], kept
+
+
+def ratio_of_sums(above: Float[np.ndarray, " N"], below: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:
+    """Σ above / Σ below over N pairs with its 95 % interval, as columns of a table; null where it is no number."""
+    n = len(below)
+    if not n or below.sum() == 0:
+        return {"value": None, "low": None, "high": None, "n": n}
+    ends = percentile_interval(drawn_ratios(above[:, None], below, seed), n)
+    value = ratios(above[:, None], below)[0]
+    return {"value": finite(value), "low": finite(ends.low[0]), "high": finite(ends.high[0]), "n": n}
