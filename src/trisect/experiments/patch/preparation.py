@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +12,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from trisect.core.errors import CorpusError, DamagedFileError, ModelError, SpecError
-from trisect.core.files import digest, read_json
+from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.files import digest, read_record
 from trisect.core.subject import AnsweringSubject, Batch, SiteTarget, Subject, TextOrPair
 from trisect.core.trace import Side
 from trisect.experiments.patch.settings import PatchSettings
@@ -74,14 +74,9 @@ def patched_sides(
     return PatchedSides(source, _chosen(run.target, other.target, wanted, places))
 
 
-def _own_tokens(side: Side) -> Bool[Tensor, "B T"]:
-    """Positions that are a text's own, neither padding nor added by the tokenizer."""
-    return side.real & ~side.special
-
-
 def _last(side: Side) -> Int[Tensor, " B"]:
     """Each row's last own token, or its last real one where it has none of its own."""
-    own = _own_tokens(side)
+    own = side.real & ~side.special
     own = torch.where(own.any(1, keepdim=True), own, side.real)
     return (own.long() * torch.arange(1, own.shape[1] + 1)).argmax(1)
 
@@ -108,9 +103,13 @@ def _chosen(
     return chosen & run.real
 
 
-CARD = "recall.json"
 MASK = "<mask>"  # ends a question (hf.small.gpt)
-TRAINED = "Give the folder of a model that 'trisect recall' trained."
+
+
+class NamesData(TypedDict):
+    """What is read of a model's card: of each name whether it stood in pretraining, in fine-tuning, and its place."""
+
+    names: dict[str, tuple[bool, bool, str | None]]
 
 
 def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
@@ -118,9 +117,15 @@ def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, 
 
     Names are as long as each other, so that characters stand at the same positions, and places begin with different
     characters, by which an answer is recognised; the answer of a pair is that first character. Raises SpecError where there
-    is no such folder, or no such pair.
+    is no such folder, or no such pair, DamagedFileError for a card that is none.
     """
-    places = _places(model)
+    path = Path(model) / "recall.json" if isinstance(model, str | Path) else None
+    if path is None or not path.is_file():
+        known = "It needs the names that the model has read, which stand in its folder's recall.json: there is none."
+        todo = "Give the folder of a model that 'trisect recall' trained."
+        raise SpecError(f"The task 'recall' was asked for with {model!s:.80}.", known, todo)
+    todo = "Call 'trisect recall' again for the folder of the experiment: it writes every card."
+    places = {name: place for name, (*_, place) in read_record(path, todo, NamesData)["names"].items() if place}
     by_length: dict[int, list[str]] = {}
     for name in sorted(places):
         by_length.setdefault(len(name), []).append(name)
@@ -140,24 +145,6 @@ def recall_pairs(model: object, count: int, seed: int) -> tuple[tuple[TextPair, 
             found.append(TextPair(texts[0], texts[1], answers, f"pair {len(found) + 1} of recall", "birth place"))
     note = "Names of a pair are as long as each other; an answer is recognised by the first character of the place."
     return tuple(found), (note,)
-
-
-def _places(model: object) -> dict[str, str]:
-    """The place of every name that has one on the model's card."""
-    path = Path(model) / CARD if isinstance(model, str | Path) else None
-    if path is None or not path.is_file():
-        known = f"It needs the names that the model has read, which stand in its folder's {CARD}: there is none."
-        raise SpecError(f"The task 'recall' was asked for with {model!s:.80}.", known, TRAINED)
-    todo = "Call 'trisect recall' again for the folder of the experiment: it writes every card."
-    names, places = read_json(path, todo).get("names"), dict[str, str]()
-    for name, row in names.items() if isinstance(names, dict) else ():
-        if not isinstance(row, list) or len(row) != 3:
-            names = None
-        elif isinstance(row[2], str) and row[2]:
-            places[name] = row[2]
-    if not isinstance(names, dict):
-        raise DamagedFileError(f"{path} is no card of a model.", "It holds something else than names.", todo)
-    return places
 
 
 TOGETHER = 64  # texts that are tokenized at once
@@ -187,15 +174,20 @@ class PreparedPairs:
     notes: tuple[str, ...] = ()
 
 
+def stated_pairs(settings: PatchSettings) -> tuple[str, tuple[TextPair, ...]] | None:
+    """The pairs that are named or given, and what they are called; None where a task makes them. Raises CorpusError."""
+    if settings.base is not None:
+        return "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}])
+    if settings.pairs is not None:
+        return settings.pairs.name, read_pairs(settings.pairs)
+    return None if settings.given is None else ("given pairs", given_pairs(settings.given))
+
+
 def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
     """The pairs of the settings, each checked against the model; raises SpecError, CorpusError naming pair and difference."""
     notes: tuple[str, ...] = ()
-    if settings.base is not None:
-        name, pairs = "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}])
-    elif settings.pairs is not None:
-        name, pairs = settings.pairs.name, read_pairs(settings.pairs)
-    elif settings.given is not None:
-        name, pairs = "given pairs", given_pairs(settings.given)
+    if (stated := stated_pairs(settings)) is not None:
+        name, pairs = stated
     elif settings.task == "recall":
         name, (pairs, notes) = "recall", recall_pairs(settings.source.model, settings.count, settings.seed)
     else:
@@ -242,7 +234,7 @@ def tokenize(
                 if side.ids is None:
                     known = "Pairs are aligned by them."
                     raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
-                ids.append(tuple(side.ids[row][_own_tokens(side)[row]].tolist()))
+                ids.append(tuple(side.ids[row][(side.real & ~side.special)[row]].tolist()))
             lengths = [int(side.real[row].sum()) for side in sides]
             own = _TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
             if not start:
@@ -267,12 +259,9 @@ DOES = {
 def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """The pairs of a task that are made for the model's own tokenizer, with a note."""
     task, count, seed = settings.task, settings.count, settings.seed
-    wants, for_whom = {
-        "bindings": ("causal", "models that go on with a text"),
-        "induction": ("causal", "models that go on with a text"),
-        "translation": ("seq2seq", "encoder-decoders"),
-    }[str(task)]
+    wants = "seq2seq" if task == "translation" else "causal"
     if subject.objective != wants:
+        for_whom = "encoder-decoders" if task == "translation" else "models that go on with a text"
         known = f"{subject.name} {DOES[subject.objective]}; the task is for {for_whom}."
         raise SpecError(f"The task {task!r} was asked for.", known, "Give pairs of your own with --pairs.")
     if task == "translation":
@@ -280,29 +269,27 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
             lambda texts: [(one.source, one.target) for one in tokenize(subject, texts)], count, seed
         )
         return pairs, ("Sentences are of the embedded bitext's languages, whose links and roles are known.",)
-    ids = partial(_ids, subject)
+
+    def ids(texts: Sequence[str]) -> list[tuple[int, ...]]:
+        return [one.source for one in _tried(subject, texts)]
+
     if task == "induction":
-        opened = (
-            None if settings.corpus is None else open_labelled(settings.corpus, settings.split, settings.reader, True)
-        )
+        opened, of, notes = None, "other such words", ()
+        if settings.corpus is not None:
+            opened = open_labelled(settings.corpus, settings.split, settings.reader, True)
+            of, notes = f"runs of words of {opened.name}", opened.notes
         words = induction_words(ids, opened)
-        of = f"runs of words of {opened.name}" if opened is not None else "other such words"
         said = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {of}."
-        notes = (said, *(() if opened is None else opened.notes))
         pairs: tuple[TextPair, ...] = ()
         for between in BETWEEN:  # as much as the model reads at once; the shortest where it reads none of them
             pairs = draw_induction(ids, words, count, seed, between)
             rows = (row for batch in subject.batches([pair.base for pair in pairs], TOGETHER) for row in batch.rows)
             if between == BETWEEN[-1] or not any(start for _, start in rows):
                 break
-        return pairs, notes
+        return pairs, (said, *notes)
     usable = usable_templates(ids)
     names = ", ".join(f"'{one.name}' ({len(one.keys)} keys, {len(one.values)} values)" for one in usable)
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
-
-
-def _ids(subject: Subject, texts: Sequence[str]) -> list[tuple[int, ...]]:
-    return [one.source for one in _tried(subject, texts)]
 
 
 def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
@@ -361,20 +348,17 @@ def _answer_ids(
     for number, name, text in asked:
         column = found.setdefault(name, np.full(len(pairs), UNKNOWN))
         if column[number] == UNKNOWN:
-            column[number] = _single(read[pairs[number].base].last, made[text].last, mask)
+            before, whole = read[pairs[number].base].last, made[text].last
+            changed = [b for a, b in zip(before, whole, strict=False) if a != b]
+            if mask is None and len(whole) == len(before) + 1 and not changed:
+                column[number] = whole[-1]
+            elif mask is not None and len(before) == len(whole) and len(changed) == 1:
+                column[number] = changed[0]
     for number, pair in enumerate(pairs):
         if wrong := [name for name in pair.answers if found[name][number] == UNKNOWN]:
             what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not one token behind {_words(pair.base)!r}"
             raise bad_pair(pair.place, what)
     return {name: found[name] for name in ANSWERS if name in found}
-
-
-def _single(before: Sequence[int], whole: Sequence[int], mask: str | None) -> int:
-    """The id of the one token that was added (or put in the mask's place); UNKNOWN where it is not one."""
-    if mask is None:
-        return whole[-1] if len(whole) == len(before) + 1 and tuple(whole[:-1]) == tuple(before) else UNKNOWN
-    changed = [b for a, b in zip(before, whole, strict=False) if a != b]
-    return changed[0] if len(before) == len(whole) and len(changed) == 1 else UNKNOWN
 
 
 def _words(text: TextOrPair) -> str:

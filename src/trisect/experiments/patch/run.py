@@ -25,6 +25,7 @@ from trisect.experiments.patch.preparation import (
     answer_places,
     patched_sides,
     prepare_pairs,
+    stated_pairs,
 )
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
 from trisect.lab.experiment import ROW, Measured, Replicates, RunContext
@@ -44,7 +45,7 @@ from trisect.measure.patching import (
 )
 from trisect.stats.bootstrap import drawn_ratios
 from trisect.stats.tested import finite
-from trisect.text.pairs import ANSWERS, TextPair, given_pairs, read_pairs
+from trisect.text.pairs import ANSWERS, TextPair
 from trisect.text.sources import open_labelled
 
 # which text is patched, and which it is patched from
@@ -153,14 +154,10 @@ class _PatchedRuns:
 
 def check(settings: PatchSettings) -> None:
     """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
-    if settings.base is not None:
-        given_pairs([{"base": settings.base, "donor": settings.donor}])
-    if settings.pairs is not None:
-        read_pairs(settings.pairs)
+    if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
+        stated_pairs(settings)
     if settings.corpus is not None:
         open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
-    if isinstance(settings.given, list | tuple):
-        given_pairs(settings.given)
 
 
 def check_model(settings: PatchSettings, subject: Subject) -> None:
