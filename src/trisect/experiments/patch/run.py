@@ -210,12 +210,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
                     passes.begin(texts[run].batch)
                 for one in (one for one in in_order if one.how == how):
                     if one.edit.address not in texts[other].parts:
-                        texts[other] = texts[other]._replace(
-                            parts={}
-                        )  # the earlier ones are let go before others are read
-                        later, text = edited[edited.index(one.edit.address) :], texts[other]
-                        held = record(subject, text.batch, later, text.places, ROOM).parts
-                        texts[other] = text._replace(parts=held)
+                        _hold(subject, texts, other, edited[edited.index(one.edit.address) :])
                     later = order if settings.path == "direct" else ()
                     runs.keep(
                         one, _patched(passes, texts[run], texts[other], one.edit, positions, later), texts[run], part
@@ -255,6 +250,12 @@ def _read(
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
         found[name] = _ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
     return found
+
+
+def _hold(subject: AnsweringSubject, texts: dict[str, _ReadText], name: str, later: Sequence[Address]) -> None:
+    """Read again what a text has at the first of some addresses, and at as many of the others as there is room for."""
+    texts[name] = text = texts[name]._replace(parts={})  # the earlier ones are let go before others are read
+    texts[name] = text._replace(parts=record(subject, text.batch, later, text.places, ROOM).parts)
 
 
 def _patched(
