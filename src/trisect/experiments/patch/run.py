@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product, zip_longest
 from typing import NamedTuple
@@ -118,6 +118,13 @@ class _PatchedRuns:
     own: dict[str, Int[np.ndarray, " N"]] = field(default_factory=dict)
     differences: dict[str, Float[np.ndarray, " N"]] = field(default_factory=dict)
     tokens: list[NewRow] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, prepared: PreparedPairs, sites: Iterable[tuple[str, EditedPass]]) -> _PatchedRuns:
+        """Before anything is run: what is patched in which direction, and room for what comes."""
+        count = len(prepared.pairs)
+        patched = [_PatchedSite(how, edit, np.zeros(count, int), np.zeros(count)) for how, edit in sites]
+        return cls(prepared, patched, {name: ids.copy() for name, ids in prepared.answers.items()})
 
     def note(self, texts: Mapping[str, _ReadText], part: slice) -> None:
         """What the model answers to both texts by itself, and how far apart it holds their answers."""
@@ -235,8 +242,8 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         settings.answered,
         settings.seed,
     )
-    notes = (*prepared.notes, *noted, *subject.notes, *passes.notes)
-    return Measured(made, facts, notes, replicates=pair_replicates(runs, counted, settings.seed))
+    replicates = pair_replicates(runs, counted, settings.seed)
+    return Measured(made, facts, (*prepared.notes, *noted, *subject.notes, *passes.notes), replicates=replicates)
 
 
 def _read(
