@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product, zip_longest
 from typing import NamedTuple
@@ -119,13 +119,6 @@ class _PatchedRuns:
     differences: dict[str, Float[np.ndarray, " N"]] = field(default_factory=dict)
     tokens: list[NewRow] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, prepared: PreparedPairs, sites: Iterable[tuple[str, EditedPass]]) -> _PatchedRuns:
-        """Before anything is run: what is patched in which direction, and room for what comes."""
-        count = len(prepared.pairs)
-        patched = [_PatchedSite(how, edit, np.zeros(count, int), np.zeros(count)) for how, edit in sites]
-        return cls(prepared, patched, {name: ids.copy() for name, ids in prepared.answers.items()})
-
     def note(self, texts: Mapping[str, _ReadText], part: slice) -> None:
         """What the model answers to both texts by itself, and how far apart it holds their answers."""
         count = len(self.prepared.pairs)
@@ -201,9 +194,10 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     in_order = sorted(sites, key=lambda one: order.index(one.edit.address))
     edited = tuple(dict.fromkeys(address for one in in_order for address in one.edit.addresses))
     wanted: dict[str, tuple[Address, ...]] = {ROLES[how][1]: edited for how in directions}
-    if settings.path == "direct":  # the patched text's own are put back in all later layers
+    later = order if settings.path == "direct" else ()  # where the patched text's own are put back
+    if later:
         wanted = {"base": tuple(order), "donor": tuple(order)}
-    room = None if settings.path == "direct" or settings.per == "site" else ROOM
+    room = None if later or settings.per == "site" else ROOM
     with context.progress(f"patching {len(edits)} sites") as step:
         for start in range(0, count, settings.batch):
             part = slice(start, min(start + settings.batch, count))
@@ -218,12 +212,10 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
                 for one in (one for one in in_order if one.how == how):
                     if one.edit.address not in texts[other].parts:
                         _hold(subject, texts, other, edited[edited.index(one.edit.address) :])
-                    later = order if settings.path == "direct" else ()
-                    runs.keep(
-                        one, _patched(passes, texts[run], texts[other], one.edit, positions, later), texts[run], part
-                    )
+                    made = _patched(passes, texts[run], texts[other], one.edit, positions, later)
+                    runs.keep(one, made, texts[run], part)
             step(part.stop, count)
-    made, noted, counted = tables(subject, runs, settings)
+    whole, noted, counted = tables(subject, runs, settings)
     facts = PatchFacts(
         subject.name,
         subject.fingerprint,
@@ -242,8 +234,8 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         settings.answered,
         settings.seed,
     )
-    replicates = pair_replicates(runs, counted, settings.seed)
-    return Measured(made, facts, (*prepared.notes, *noted, *subject.notes, *passes.notes), replicates=replicates)
+    notes = (*prepared.notes, *noted, *subject.notes, *passes.notes)
+    return Measured(whole, facts, notes, replicates=pair_replicates(runs, counted, settings.seed))
 
 
 def _read(
