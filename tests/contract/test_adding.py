@@ -291,7 +291,7 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     copy.write("text/readers/tabbed.py", READER)
     copy.insert(
         "text/readers/__init__.py",
-        first="from trisect.text.readers.english import PLAIN, WIKITEXT\n|from trisect.text.readers.tabbed import TABBED\n",
+        first="from trisect.text.readers.english import PLAIN, PUBLISHED, WIKITEXT\n|from trisect.text.readers.tabbed import TABBED\n",
         second="READERS: tuple[Reader, ...] = (|TABBED, ",
     )
     assert copy.changed() == {"text/readers/tabbed.py", "text/readers/__init__.py"}
@@ -305,7 +305,7 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     assert json.loads(copy.call("corpus", "show", str(folder), "--reader", "tabbed", "--json").stdout) == facts
     assert "tabbed, conllu, wikitext or plain" in " ".join(copy.call("corpus", "show", "--help").stdout.split())
     refused = copy.call("corpus", "show", str(folder), "--reader", "nothing")
-    assert "Readers are tabbed, conllu, wikitext, plain." in refused.stderr
+    assert "Readers are tabbed, conllu, wikitext, plain, wikitext-tokens." in refused.stderr
 
     model = tinyhf.save(tinyhf.bert(), tmp_path / "bert")
     done = copy.call("ablate", str(model), "--corpus", str(folder), "--out", str(tmp_path / "out"), "--json")

@@ -168,12 +168,12 @@ def test_a_file_that_is_not_utf8_or_not_there(folder):
     path.write_bytes(b"a house\nthe b\xe9b\xe9 .\n")
     error = refused(open_bitext, folder)
     assert f"{path}, line 2" in error.given
-    assert "Byte 13" in error.known
+    assert "Byte 6 of it" in error.known
     error = refused(read_pairs, folder / "train.fr", folder / "none")
     assert f"{folder / 'none'}" in error.given
     assert "test.en, test.fr" in error.known
     assert f"{folder / 'no'}" in refused(read_pairs, folder / "train.fr", folder / "no" / "none").known
-    assert f"{folder} cannot be read" in refused(read_pairs, folder, folder).given
+    assert f"{folder} is no text file" in refused(read_pairs, folder, folder).given
 
 
 def test_a_folder_without_two_train_files(folder):
@@ -199,3 +199,66 @@ def test_the_embedded_pairs_are_words_of_their_own_language():
     source, target = ({word for pair in bitext.train for word in pair.sides[side]} for side in (0, 1))
     assert source & target == {"."}
     assert re.fullmatch(r"[0-9a-f]{16}", bitext.fingerprint)
+
+
+def put(folder, **files):
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in files]
+
+
+def test_lines_that_begin_with_the_pairs_id_are_read_without_it(tmp_path):
+    """As SimAlign and its gold are published."""
+    files = put(
+        tmp_path,
+        s="0\tWe agree .\n7\tNo .\n",
+        t="0\tWir stimmen zu .\n7\tNein .\n",
+        g="0\t0-0 1-1 1p2 2-3\n7\t0-0 1-1\n",
+    )
+    first, second = read_pairs(*files).pairs
+    assert first.sides == (("We", "agree", "."), ("Wir", "stimmen", "zu", "."))
+    assert (first.sure, first.possible) == ({(0, 0), (1, 1), (2, 3)}, {(0, 0), (1, 1), (1, 2), (2, 3)})
+    assert second.sides == (("No", "."), ("Nein", "."))
+    assert "ID" in read_pairs(*files).notes[0]
+    for name in "tg":
+        wrong = (tmp_path / name).read_text().replace("7\t", "8\t")
+        (other,) = put(tmp_path, **{f"{name}2": wrong})
+        given = [other if path.name == name else path for path in files]
+        assert f"{other}, line 2, is of another pair" in refused(read_pairs, *given).given
+    (bare,) = put(tmp_path, t3="Wir stimmen zu .\nNein .\n")
+    assert read_pairs(files[0], bare).pairs[0].source == (
+        "0",
+        "We",
+        "agree",
+        ".",
+    )  # a number of one side alone is a word
+
+
+def test_one_file_may_hold_both_sides(tmp_path):
+    """As fast_align and others read them."""
+    (path,) = put(tmp_path, pairs="ein Haus ||| a house\ndas\u00a0Haus\t|||\tthe house\n")
+    expected = [(("ein", "Haus"), ("a", "house")), (("das\u00a0Haus",), ("the", "house"))]
+    assert [pair.sides for pair in read_pairs(path, path).pairs] == expected
+    assert [pair.sides for pair in open_bitext(path).train] == expected
+    put(tmp_path, **{"train.de-en": path.read_text(encoding="utf-8")})
+    assert [pair.sides for pair in open_bitext(tmp_path).train] == expected
+    for text, times in (("a ||| b\nc d\n", "0 times"), ("a ||| b\nc ||| d ||| e\n", "2 times")):
+        put(tmp_path, pairs=text)
+        error = refused(read_pairs, path, path)
+        assert f"{path}, line 2, is no pair" in error.given
+        assert times in error.known
+    put(tmp_path, pairs="a ||| b\nc |||\n")
+    assert "line 2, is empty" in refused(read_pairs, path, path).given
+    put(tmp_path, pairs="a|||b\n")
+    assert read_pairs(path, path).pairs[0].sides == (("a|||b",), ("a|||b",))
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2009"])
+def test_words_and_links_stand_apart_by_spaces_and_tabs_alone(tmp_path, space):
+    files = put(tmp_path, s=f"see 27 {space} x\ty", t=f"a 10{space}000 c d e", g="0-0 1-1 2-2 3-3 4-4")
+    (pair,) = read_pairs(*files).pairs
+    assert pair.source == ("see", "27", space, "x", "y")
+    assert pair.target[1] == f"10{space}000"
+    assert pair.sure == {(i, i) for i in range(5)}
+    put(tmp_path, g=f"0-0{space}1-1")
+    assert "is no link" in refused(read_pairs, *files).given

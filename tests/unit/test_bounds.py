@@ -27,7 +27,7 @@ from trisect.experiments.translate.settings import TranslationRecipe
 from trisect.lab.folder import Folder
 from trisect.text import birth_places, pairs
 from trisect.text.bitext import read_pairs
-from trisect.text.corpus import check_lines
+from trisect.text.corpus import open_text
 
 NUMBERS = [
     (one, field)
@@ -278,11 +278,6 @@ def links(path):
     read_pairs(path.with_name("s"), path.with_name("t"), path)
 
 
-def corpus(path):
-    (path.parent / "valid.txt").write_text("a b")
-    trisect.corpus(path.parent)
-
-
 def people(path):
     for name in birth_places.FILES.values():
         (path.parent / name).write_text("Where was Ann Lee born?\tRome\n")
@@ -292,7 +287,6 @@ def people(path):
 @pytest.mark.parametrize(
     ("name", "read_it", "most"),
     [
-        ("train.txt", corpus, schema.TEXT_LINE_BYTES),
         ("p.jsonl", pairs.read_pairs, schema.LINE_BYTES),
         ("g", links, schema.LINE_BYTES),
         (birth_places.WIKI, people, schema.LINE_BYTES),
@@ -316,9 +310,14 @@ def test_a_line_that_is_too_long_is_said(tmp_path, name, read_it, most):
 def test_the_longest_line_of_a_file_is_what_counts_wherever_it_is_cut(tmp_path, sizes):
     path = tmp_path / "x"
     path.write_bytes(b"\n".join(b"a" * size for size in sizes))
-    check_lines(path, max(sizes))
+
+    def read(longest):
+        with open_text(path, longest, 2**30) as file:
+            return file.read()
+
+    assert len(read(max(sizes))) == path.stat().st_size
     with pytest.raises(CorpusError, match=f"line {sizes.index(max(sizes)) + 1}, is too long"):
-        check_lines(path, max(sizes) - 1)
+        read(max(sizes) - 1)
 
 
 def test_only_a_line_feed_ends_a_line_of_pairs(tmp_path):

@@ -95,7 +95,7 @@ def test_people_travel_as_json(folder):
             ("line 2: The question 'Who was A?'", "NAME"),
         ),
         ("birth_test_inputs.tsv", "Where was born?\n", ("line 1: The question 'Where was born?'", "NAME")),
-        ("wiki.txt", b"Ana.\xff", ("/wiki.txt, line 1", "UTF-8", "Byte 4")),
+        ("wiki.txt", b"Ana.\xff", ("/wiki.txt, line 1", "UTF-8", "Byte 5")),
     ],
 )
 def test_what_is_refused(folder, name, text, words):
@@ -115,7 +115,7 @@ def test_a_missing_file_and_a_missing_folder_are_named(folder):
     with pytest.raises(CorpusError, match="is empty or not there"):
         open_people(folder / "nowhere")
     (folder / "birth_dev.tsv").mkdir()
-    with pytest.raises(CorpusError, match=r"birth_dev\.tsv cannot be read"):
+    with pytest.raises(CorpusError, match=r"birth_dev\.tsv is no text file"):
         open_people(folder)
 
 

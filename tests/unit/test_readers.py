@@ -1,16 +1,21 @@
 """Readers: WikiText, plain text, CoNLL-U; detection, streaming, and every refusal."""
 
+import io
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
-from trisect.text import sources
+from trisect.text import bitext, pairs, sources
+from trisect.text import corpus as corpus_module
 from trisect.text.corpus import Corpus
 from trisect.text.readers import base, detect_reader
 from trisect.text.readers.conllu import CONLLU
-from trisect.text.readers.english import PLAIN, WIKITEXT, basic_english
-from trisect.text.sources import describe, find_source, load_text, open_corpus, read
+from trisect.text.readers.english import PLAIN, WIKITEXT, basic_english, detokenise
+from trisect.text.sources import describe, find_source, load_text, open_corpus, open_labelled, open_texts, read
 
 WIKI = ' \n = The <unk> Title = \n \n He said " no ; " it \'s ( 1 @,@ 000 ) : so<br />what ? \n'
 
@@ -80,13 +85,15 @@ def test_conllu_takes_words_only(tmp_path):
 
 def test_conllu_gives_the_fine_grained_tag_where_the_treebank_has_it(tmp_path):
     body = word(1, tag="VBZ") + word(2, "x", "NOUN") + word(3, tag="VBZ")
-    tagged = read(folder_of(tmp_path / "tagged", {"train.conllu": body, "dev.conllu": word(1) * 2}))
+    tagged = read(folder_of(tmp_path / "tagged", {"train.conllu": body, "dev.conllu": word(1) + word(2)}))
     assert tagged.labels["tag"] == ("VBZ",)
     assert tagged.splits["train"].labels["tag"].tolist() == [0, -1, 0]
     assert tagged.splits["valid"].labels["tag"].tolist() == [-1, -1]
     assert tagged.notes[-1] == "No word carries a 'morph': the column is left out."
     assert not [note for note in tagged.notes if "'tag'" in note]
-    bare = read(folder_of(tmp_path / "bare", {"train.conllu": body.replace("VBZ", "_"), "dev.conllu": word(1) * 2}))
+    bare = read(
+        folder_of(tmp_path / "bare", {"train.conllu": body.replace("VBZ", "_"), "dev.conllu": word(1) + word(2)})
+    )
     assert list(bare.labels) == ["pos", "dep"]
     assert bare.notes[-2] == "No word carries a 'tag': the column is left out."
 
@@ -134,6 +141,9 @@ def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "LINE", 16)
     assert max(len(line) for line in base.lines(folder / "train.txt")) < 32
     assert read(folder).fingerprint == whole.fingerprint
+    monkeypatch.setattr(base, "TEXT_LINE_BYTES", len(text) - 1)
+    with pytest.raises(CorpusError, match=r"train\.txt, line 1, is too long"):
+        read(folder)
 
 
 def test_folders_without_what_is_needed(tmp_path):
@@ -164,7 +174,9 @@ def test_a_text_with_one_token(tmp_path):
 def test_bytes_that_are_not_text(tmp_path):
     folder = folder_of(tmp_path, {"valid.txt": "a b"})
     (folder / "train.txt").write_bytes(b"a b \xff\xfe c")
-    with pytest.raises(CorpusError, match=r"train.txt cannot be read.\n.*codec.*\n  Give a readable UTF-8 text file"):
+    with pytest.raises(
+        CorpusError, match=r"train.txt, line 1, is not UTF-8.\n  Byte 5 of it is none.\n  Save it as UTF-8"
+    ):
         read(folder)
 
 
@@ -174,7 +186,9 @@ def test_no_corpus_named():
 
 
 def test_an_unknown_reader(tmp_path):
-    with pytest.raises(CorpusError, match=r"Unknown reader 'html'.\n  Readers are conllu, wikitext, plain."):
+    with pytest.raises(
+        CorpusError, match=r"Unknown reader 'html'.\n  Readers are conllu, wikitext, plain, wikitext-tokens."
+    ):
         read(tmp_path, "html")
 
 
@@ -197,7 +211,7 @@ def test_open_corpus_takes_all_three_kinds(tmp_path):
 
 def test_describe_counts_everything(tmp_path):
     body = "".join(word(i, f"w{i % 5}", ("NOUN", "VERB", "NOUN")[i % 3]) for i in range(1, 45)) + "\n"
-    other = word(1, "new", "X") + word(2, "w1", "_") + word(3, "w1") * 10
+    other = word(1, "new", "X") + word(2, "w1", "_") + "".join(word(i, "w1") for i in range(3, 13))
     seen = describe(read(folder_of(tmp_path, {"train.conllu": body, "dev.conllu": other})))
     assert seen["splits"] == [
         {"split": "train", "tokens": 44, "types": 5, "unknown": 0, "columns": 20, "rows": 2},
@@ -226,3 +240,163 @@ def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
         rows = "\ufeff# x = 1\n1\tCats\tcat\tNOUN\t_\t_\t0\troot\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t1\tdep\t_\t_\n\n"
         (tmp_path / f"{split}.conllu").write_text(rows, encoding="utf-8")
     assert set(read(tmp_path).vocabulary) == {"cats", "sleep"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "line", "given"),
+    [
+        ("1 3 4", 2, "the id is 3"),  # case `ids`
+        ("1 2 2 3", 3, "the id is 2"),
+        ("2", 1, "the id is 2"),
+        ("0", 1, "the id is 0"),
+        ("1 3-4", 2, "the id is 3-4"),
+        ("1 2-2", 2, "the id is 2-2"),
+        ("1-3 1 2-4", 3, "the id is 2-4"),
+        ("1 2.1", 2, "the id is 2.1"),
+        ("1 01", 2, "the id is 01"),
+    ],
+)
+def test_ids_of_a_sentence_run_from_one(tmp_path, ids, line, given):
+    folder_of(tmp_path, {"test.conllu": "".join(word(one, "w") for one in ids.split())})
+    for read_it in (lambda: open_labelled(tmp_path, "test"), lambda: open_texts(tmp_path)):
+        with pytest.raises(CorpusError) as caught:
+            read_it()
+        assert caught.value.given == f"{tmp_path / 'test.conllu'}, line {line}: {given}."
+
+
+@pytest.mark.parametrize("ids", ["1-2 1", "1-2", "1 2-3"])
+def test_a_range_has_all_its_words(tmp_path, ids):
+    folder_of(tmp_path, {"test.conllu": "".join(word(one, "w") for one in ids.split())})
+    with pytest.raises(CorpusError, match="ends in a range"):
+        list(open_texts(tmp_path).texts())
+
+
+@pytest.mark.parametrize("head", ["3", "²", "9" * 5000, "-1", "_"])
+def test_a_head_outside_its_sentence_leaves_the_heads_unknown(tmp_path, head):
+    rows = (word(1, "a") + word(2, "b")).replace("\t0\troot", f"\t{head}\troot")
+    folder_of(tmp_path, {"test.conllu": rows, "valid.conllu": (word(1, "a") + word(2, "b")).replace("\t0\t", "\t2\t")})
+    assert [one.heads for one in open_labelled(tmp_path, "test").texts()] == [()]
+    assert [one.heads for one in open_labelled(tmp_path, "valid").texts()] == [(2, 2)]
+
+
+def test_a_treebank_that_is_shared_without_its_words_is_refused(tmp_path):
+    folder_of(tmp_path, {"test.conllu": word(1, "_") + "\n" + word(1, "_", "DET") + word(2, "_", "NOUN")})
+    with pytest.raises(CorpusError, match=r"before line 5: every word is '_'\.\n.*whose rights.*\n  Get the text"):
+        open_labelled(tmp_path, "test")
+    folder_of(tmp_path, {"test.conllu": word(1, "_") + word(2, "x")})
+    assert list(open_texts(tmp_path).texts()) == ["_ x"]  # a word that is an underscore
+
+
+def test_a_test_file_alone_or_one_file_is_read_for_what_needs_no_more(tmp_path):
+    folder_of(tmp_path, {"test.conllu": word(1, "Go") + word(2, "on")})
+    for where in (tmp_path, tmp_path / "test.conllu"):
+        assert list(open_texts(where).texts()) == ["Go on"]
+        assert [one.labels["pos"] for one in open_labelled(where, "test").texts()] == [("VERB", "VERB")]
+        with pytest.raises(CorpusError, match="has no train split"):
+            read(where)
+        with pytest.raises(CorpusError, match=r"has no valid split\.\n  It has test\."):
+            open_texts(where, "valid")
+    (tmp_path / "t.txt").write_text("A line .\n\nAnother .\n", encoding="utf-8")
+    assert list(open_texts(tmp_path / "t.txt", reader="plain").texts()) == ["A line .", "Another ."]
+
+
+PUBLISHED_LINE = (
+    " The player 's \" free @-@ kick \" ( in 1 @,@ 000 games ) , he said : it didn 't go 5 % for US $ 2 @.@ 5 . . . "
+)
+
+
+def test_wikitext_is_written_as_one_writes_with_a_count_or_left_as_published(tmp_path):
+    folder = folder_of(tmp_path, {"wiki.test.tokens": f" \n = Title = \n \n{PUBLISHED_LINE}\n"})
+    joined, left = open_texts(folder), open_texts(folder, reader="wikitext-tokens")
+    assert list(joined.texts()) == [
+        "The player's \"free-kick\" (in 1,000 games), he said: it didn't go 5% for US $2.5..."
+    ]
+    assert [note for note in joined.notes if "In 1 texts" in note and "in 15 places" in note]
+    assert list(left.texts()) == list(open_texts(folder, published=True).texts()) == [PUBLISHED_LINE.strip()]
+    assert not [note for note in left.notes if "in 15 places" in note]
+    assert [list(one.articles()) for one in (joined, left) if one.articles is not None] == [[0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("published", "written"),
+    [
+        ("the players ' wages", "the players' wages"),
+        ("called ' the end ' here", "called 'the end' here"),
+        ('( the " best " ) [ sic ] !', '(the "best") [sic]!'),
+        ("the <unk> , € 5 ; 3 – 4 / x", "the <unk>, €5; 3 – 4 / x"),
+        ("a .22 rifle , 2 ", "a .22 rifle, 2"),
+        ('one " quote left', 'one " quote left'),
+        ("I 'm sure you 've don 't 'til", "I'm sure you've don't 'til"),
+    ],
+)
+def test_what_wikitext_set_apart_is_joined(published, written):
+    assert detokenise(published.strip())[0] == written
+    assert detokenise(written) == (written, 0)
+
+
+SPECIAL_FILES = {
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL_FILES)
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "x"
+    SPECIAL_FILES[kind](path)
+    readers = [
+        lambda: list(base.lines(path)),
+        lambda: pairs.read_pairs(path),
+        lambda: bitext.read_pairs(path, path),
+        lambda: bitext.read_links(path, [(1, 1)]),
+    ]
+    for read_it in readers:
+        with pytest.raises(CorpusError) as caught:
+            read_it()
+        assert caught.value.given == f"{path} is no text file."
+        assert f"It is a {kind}" in caught.value.known
+
+
+def test_a_text_has_bounds_on_its_bytes_and_its_lines(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    path.write_text("ab\n" * 5, encoding="utf-8")
+    with corpus_module.open_text(path, 2, 15) as file:
+        assert len(file.readlines()) == 5
+    for longest, most, lines, given in (
+        (1, 99, 99, "line 1, is too long"),
+        (9, 14, 99, "x is too long"),
+        (9, 99, 4, "x is too"),
+    ):
+        monkeypatch.setattr(corpus_module, "LINES", lines)
+        with pytest.raises(CorpusError, match=given), corpus_module.open_text(path, longest, most) as file:
+            file.readlines()
+
+
+def test_a_dash_is_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffun deux\n".encode())))
+    assert corpus_module.read_lines(Path("-")) == ["un deux"]
+    assert corpus_module.read_lines(Path("-")) == []
+
+
+def test_the_sample_is_english_with_labels_that_come_with_trisect(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = open_labelled("sample", "test")
+    sentences = list(texts.texts())
+    assert texts.columns == ("pos", "dep")
+    assert texts.options == ("--corpus", "sample", "--split", "test")
+    assert len(sentences) == len({one.text for one in sentences}) == 305
+    lengths = [len(one.spans) for one in sentences]
+    assert (min(lengths), max(lengths)) == (3, 52)
+    for one in sentences:
+        words = [one.text[a:b] for a, b in one.spans]
+        assert "".join(words) == one.text.replace(" ", "")
+        assert [i for i, head in enumerate(one.heads) if not head] == [one.labels["dep"].index("root")]
+    tags = {name for one in sentences for name in one.labels["pos"]}
+    assert ",".join(sorted(filter(None, tags))) == (
+        "ADJ,ADP,ADV,AUX,CCONJ,DET,INTJ,NOUN,NUM,PART,PRON,PROPN,PUNCT,SCONJ,VERB"
+    )
+    with pytest.raises(CorpusError, match="'sample' has no train split"):
+        open_corpus("sample")
+    with pytest.raises(CorpusError, match="did you mean 'sample'"):
+        open_texts("smaple")

@@ -35,7 +35,10 @@ DRAWS = 10_000_000  # random matrices of a null
 RESAMPLES = 1_000_000  # draws of a bootstrap, random subspaces, maps
 JSON_BYTES = 16_000_000  # of a statement that a person writes
 LINE_BYTES = 10_000_000  # of one line of pairs, links, questions or sentences
+TEXT_BYTES = 2_000_000_000  # of a file of these, which is held whole
 TEXT_LINE_BYTES = 250_000_000  # of one line of a corpus, which is read in pieces: some are all one line
+CORPUS_BYTES = 10**12  # of a file of a corpus
+LINES = 2**31  # of any text
 
 
 MOST_SEEDS = 10_000

@@ -14,7 +14,7 @@ from trisect.core.schema import Group, Setting, settings_of
 from trisect.core.subject import Subject, Texts
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.text.hub import is_hub, revision_of, split_name
-from trisect.text.worlds import is_generated
+from trisect.text.worlds import is_built_in
 
 
 def groups_of(settings: Any) -> Iterable[object]:
@@ -110,7 +110,7 @@ def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
     named = [d for d in settings_of(type(settings)) if isinstance(d, Setting) and d.has_path]
     given = (getattr(settings, one.name) for one in named)
     each = (one for value in given for one in (value if isinstance(value, tuple) else (value,)))
-    values = [one for one in each if isinstance(one, str | Path) and not is_generated(one)]
+    values = [one for one in each if isinstance(one, str | Path) and not is_built_in(one)]
     found = {str(value): digest_place(Path(value)) for value in values if not is_hub(value) and Path(value).exists()}
     for value in map(str, filter(is_hub, values if hub else ())):
         place = Path(split_name(value)[0])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from trisect.lab.experiment import Experiment, Measured, Result, RunContext, Tra
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
+from trisect.lab.subject import is_trained_here
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.units.settings import several_models
 from trisect.report.readme import readme, remove_readme, write_readme
@@ -33,6 +35,10 @@ from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_d
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
 DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
+INVENTED = (
+    "The texts are of an invented language ('embedded') that the model has never read: what is measured is not what it does with "
+    "its own. For English --corpus sample has some 300 sentences."
+)
 
 
 def signed(page: Document, command: str) -> Document:
@@ -132,7 +138,8 @@ def _run(
         elif not isinstance(experiment, TrainingExperiment):
             free_folder(experiment, Path(out))
     experiment.check(settings)
-    texts = next((group.open() for group in groups_of(settings) if isinstance(group, TextSource)), None)
+    own = _are_own(settings)
+    texts = next((group.open(own) for group in groups_of(settings) if isinstance(group, TextSource)), None)
     subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.prepare(settings, machine) if isinstance(experiment, TrainingExperiment) else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
@@ -145,6 +152,7 @@ def _run(
     one: Experiment[Any, Any] = experiment
     several = one.models if isinstance(one, OverModels) else None
     words = command(one.name, settings, subjects, texts, () if several is None else several.words)
+    invented = not own and _reads_invented(settings)
     if experiment.single:
         check_page(_page_at(experiment, place), experiment.name, bool(links))
         context = RunContext(_parent(place), machine, subjects, texts)
@@ -156,9 +164,25 @@ def _run(
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
         context = RunContext(stage, machine, subjects, texts, experiment.of, place)
         measured = experiment.measure(settings, context)
+        if invented:
+            measured = replace(measured, notes=(INVENTED, *measured.notes))
         done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage, asked)
         RunFolder(place).remove_units()
         return done
+
+
+def _are_own(settings: Any) -> bool:
+    """Whether all models that the settings name were trained by a study of ours; true where they name none."""
+    groups = [group for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource)]
+    named = [group.model if isinstance(group, ModelSource) else group.models for group in groups]
+    return all(is_trained_here(one) for model in named for one in (model if isinstance(model, tuple) else (model,)))
+
+
+def _reads_invented(settings: Any) -> bool:
+    """Whether texts of the invented language are read, and not the sentence pairs that a translator was trained on."""
+    named = [group.texts for group in groups_of(settings) if isinstance(group, TextSource)]
+    corpus = None if getattr(settings, "attention", "") == "cross" else getattr(settings, "corpus", None)
+    return any(isinstance(one, str | Path) and str(one) == "embedded" for one in (*named, corpus))
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
@@ -379,6 +403,8 @@ def _shown(
         report = place / experiment.record
     else:
         page = with_links(experiment.page(tables, about), links)
+        if INVENTED in about.notes and isinstance(page, Sheet):
+            page = replace(page, links=f'{page.links}<p class="lede notice">{escape(INVENTED)}</p>')
         report = _alone(experiment, place, page, bool(links)) if experiment.single else write_page(place, page)
     found = tuple(experiment.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)

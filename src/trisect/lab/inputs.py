@@ -174,7 +174,8 @@ class TextSource:
         Annotated[
             Any,
             Field(
-                description="A raw folder, a corpus folder, hf:NAME[:CONFIG], or 'embedded'; in Python also texts themselves."
+                description="A raw folder, a treebank's file, a corpus folder, hf:NAME[:CONFIG], 'sample' (some 300 English "
+                "sentences) or 'embedded' (an invented language); in Python also texts themselves."
             ),
             Option(name="corpus", metavar="CORPUS"),
         ]
@@ -185,8 +186,10 @@ class TextSource:
     reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
     limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=WHOLE)] | None = None
 
-    def open(self) -> Texts:
-        """The texts; raises SpecError where none are named, CorpusError where they cannot be read."""
+    def open(self, published: bool = False) -> Texts:
+        """The texts, WikiText as it was `published` or joined; raises SpecError where none are named, CorpusError where they
+        cannot be read.
+        """
         if self.texts is not None and self.text:
             known = "Texts come from one place."
             raise SpecError("--corpus and --text were both given.", known, "Leave one of them out.")
@@ -202,11 +205,17 @@ class TextSource:
             raise SpecError(f"{name} and --text were both given.", known, "Leave one of them out.")
         given = self.text or self.texts
         return open_any(
-            [given] if isinstance(given, tuple) and not self.text else given, self.split, self.reader, self.limit
+            [given] if isinstance(given, tuple) and not self.text else given,
+            self.split,
+            self.reader,
+            self.limit,
+            published,
         )
 
 
-def open_any(where: Any, split: str = "test", reader: str | None = None, limit: int | None = None) -> Texts:
+def open_any(
+    where: Any, split: str = "test", reader: str | None = None, limit: int | None = None, published: bool = False
+) -> Texts:
     """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
     from trisect.core.subject import Texts
     from trisect.text.sources import first_texts, given_texts, open_texts
@@ -216,7 +225,8 @@ def open_any(where: Any, split: str = "test", reader: str | None = None, limit: 
     elif isinstance(where, str) and len(where.split()) > 1 and not Path(where[:200]).exists():
         found = given_texts([where])  # a text itself, and no folder's name
     else:
-        found = open_texts(where, split, reader) if isinstance(where, (str, Path)) else given_texts(where)
+        named = isinstance(where, (str, Path))
+        found = open_texts(where, split, reader, published) if named else given_texts(where)
     return found if limit is None else first_texts(found, limit)
 
 

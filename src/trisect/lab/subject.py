@@ -104,6 +104,11 @@ def check_there(
     check_files_there(place, Options(name, dtype, device, device_map, pickle, remote_code))
 
 
+def is_trained_here(model: Any) -> bool:
+    """Whether a model is one that a study of ours trained, loaded or named by its folder."""
+    return isinstance(model, OwnModel) or _trained(model, None, None, "auto", None) is not None
+
+
 def name_before(model: Any) -> str:
     """What `load` calls a model on this machine, or on a hub, before it is loaded; a model in memory has its own."""
     if not isinstance(model, (str, Path)):

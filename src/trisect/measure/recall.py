@@ -274,7 +274,7 @@ def nearest_with_same_last_name(names: Sequence[str], known: Sequence[str], top:
     if not len(names) or not len(known):
         return _none(len(names), top)
     number = {"": -1}
-    last = ([words[-1] if len(words := name.split()) > 1 else "" for name in some] for some in (names, known))
+    last = ([words[-1] if len(words := name.split(" ")) > 1 else "" for name in some] for some in (names, known))
     ours, theirs = (np.array([number.setdefault(word, len(number)) for word in some]) for some in last)
     same = (ours[:, None] == theirs[None]) & (ours[:, None] >= 0)
     return _nearest(np.where(same, character_similarity(names, known), np.nan), names, known, top)

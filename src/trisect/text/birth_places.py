@@ -175,7 +175,7 @@ def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[st
     """
     given = set(names)
     known = given | set(taken)
-    parts = [name.split() for name in sorted(given) if len(name.split()) > 1]
+    parts = [name.split(" ") for name in sorted(given) if " " in name]
     found: dict[str, None] = {}
     for _ in range(100 * count if len(parts) > 1 else 0):
         if len(found) == count:

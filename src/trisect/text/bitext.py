@@ -12,7 +12,8 @@ from pydantic import PlainSerializer
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest, replace_file
-from trisect.text.corpus import read_lines
+from trisect.core.schema import LINE_BYTES, TEXT_BYTES
+from trisect.text.corpus import open_text, read_lines
 
 Link = tuple[int, int]
 LinkSet = frozenset[Link]
@@ -36,9 +37,9 @@ class _Mark(NamedTuple):
 
 
 def read_links(
-    path: Path, lengths: Sequence[Link], base: int | None = None
+    path: Path, lengths: Sequence[Link], base: int | None = None, ids: Sequence[str] = ()
 ) -> tuple[tuple[tuple[LinkSet, LinkSet], ...], int, str]:
-    """Read the links of sentence pairs with these numbers of words (source, target).
+    """Read the links of sentence pairs with these numbers of words (source, target), each line of them behind its ID and a tab or bare.
 
     Returns the sure and the possible links of each sentence, counted from 0 (possible ones include sure ones), what the
     first word counts as in the file, 0 or 1, and a note on how that is known: by an index 0, or by one as large as its
@@ -48,14 +49,16 @@ def read_links(
     """
     if base not in (None, 0, 1):
         raise CorpusError(f"A base of {base}.", "The first word counts as 0 or as 1.", ASK)
-    lines = read_lines(path)
+    lines, own = _without_ids(read_lines(path))
     if len(lines) != len(lengths):
         given = f"{path} has {_plural(len(lines), 'line')}."
         known = f"There are {_plural(len(lengths), 'sentence pair')}, and a line of links for each."
         raise CorpusError(given, known, "Give the links of these very sentences, an empty line where there are none.")
+    if ids and own:
+        _check_ids(path, own, ids)
     marks = []
     for number, line in enumerate(lines, start=1):
-        for text in line.split():
+        for text in _words(line):
             match = PATTERN.fullmatch(text)
             if match is None or max(len(match[1]), len(match[3])) > LONGEST_NUMBER:
                 raise CorpusError(f"{path}, line {number}: {text[:40]!r} is no link.", FORM, "Correct that line.")
@@ -187,6 +190,7 @@ def read_pairs(
 ) -> Pairs:
     """Read two files, line n of one the translation of line n of the other, and a file of links from source to target.
 
+    One file given twice has `source ||| target` in each line; lines of all files may begin with the ID of the pair and a tab.
     Words stand apart by spaces or tabs. `base` says what the first word counts as in the links (0 or 1), where that does not
     show (text.alignment_files.read_links). Raises CorpusError for sides with different numbers of lines, an empty sentence, and
     links that do not fit.
@@ -195,9 +199,20 @@ def read_pairs(
         known = "It says from what the links of a gold file count."
         raise CorpusError(f"A base of {base} was given, and no gold links.", known, "Leave --base out, or give --gold.")
     paths = (Path(source), Path(target))
-    # other white space than a space or a tab, such as the no-break space, is part of a word
-    rows = [[line.replace("\t", " ").split(" ") for line in read_lines(path)] for path in paths]
-    sides = [[tuple(filter(None, words)) for words in lines] for lines in rows]
+    rows = [read_lines(path) for path in dict.fromkeys(paths)]
+    lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
+    notes: list[str] = []
+    if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
+        lines = list(zip(*_beside(paths[0], rows[0]), strict=True))
+        notes.append(f"{paths[0].name} has source ||| target in each line.")
+    (bare, ids), (translated, others) = map(_without_ids, lines)
+    if ids and others:
+        _check_ids(paths[1], others, ids)
+        lines = [bare, translated]
+        notes.append(f"Lines of {paths[0].name} and {paths[1].name} begin with the pair's ID, which is no word of it.")
+    else:
+        ids = ()
+    sides = [[tuple(_words(line)) for line in side] for side in lines]
     if len(sides[0]) != len(sides[1]):
         given = " and ".join(
             f"{path} has {_plural(len(side), 'line')}" for path, side in zip(paths, sides, strict=True)
@@ -215,12 +230,48 @@ def read_pairs(
                 todo = "Leave that line out of both files, and out of the links."
                 raise CorpusError(f"{path}, line {number}, is empty.", known, todo)
     if gold is None:
-        return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), ())
-    sentences, _, note = read_links(Path(gold), [(len(s), len(t)) for s, t in zip(*sides, strict=True)], base)
+        return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), tuple(notes))
+    lengths = [(len(s), len(t)) for s, t in zip(*sides, strict=True)]
+    sentences, _, note = read_links(Path(gold), lengths, base, ids)
     if not any(possible for _, possible in sentences):
         todo = "Give the links that somebody made, or leave them out."
         raise CorpusError(f"{gold} holds no link, so that it is no gold.", FORM, todo)
-    return Pairs(tuple(SentencePair(s, t, *links) for s, t, links in zip(*sides, sentences, strict=True)), (note,))
+    return Pairs(
+        tuple(SentencePair(s, t, *links) for s, t, links in zip(*sides, sentences, strict=True)), (*notes, note)
+    )
+
+
+BESIDE = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a pair that share a line
+
+
+def _beside(path: Path, lines: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """The sides of each line; raises CorpusError for a line with none or several signs between sides."""
+    for number, line in enumerate(lines, start=1):
+        if len(sides := BESIDE.split(line)) != 2:
+            known = f"The sign ||| stands {_plural(len(sides) - 1, 'time')} in it, and a line is source ||| target."
+            raise CorpusError(f"{path}, line {number}, is no pair.", known, "Correct that line.")
+        yield sides[0], sides[1]
+
+
+def _without_ids(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Lines that all begin with a number and a tab without these, and the numbers; other lines as they are, and nothing."""
+    if not lines or not all(re.match(r"[0-9]+\t", line) for line in lines):
+        return lines, ()
+    ids, rest = zip(*(line.split("\t", 1) for line in lines), strict=True)
+    return rest, ids
+
+
+def _check_ids(path: Path, own: Sequence[str], ids: Sequence[str]) -> None:
+    """Raise CorpusError naming the first line of a file that has another ID than the source."""
+    for number, (mine, other) in enumerate(zip(own, ids, strict=False), start=1):
+        if mine != other:
+            known = f"It begins with the ID {mine[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
+            raise CorpusError(f"{path}, line {number}, is of another pair.", known, TOGETHER)
+
+
+def _words(line: str) -> list[str]:
+    """Words apart by spaces or tabs; other white space, such as the no-break space, is part of a word."""
+    return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
 def open_bitext(
@@ -228,20 +279,25 @@ def open_bitext(
 ) -> Bitext:
     """A folder with train.en and train.fr, say, and valid and test pairs of the same languages; or two files to learn from.
 
+    One file, and a folder with one train file, has source ||| target in each line.
+
     The middle split may be called trial, valid or dev. Links of a split are SPLIT.talp or SPLIT.pharaoh. `languages` are
     the endings of source and target; without it they are those of the train files, in alphabetical order. Raises
     CorpusError where the train files are missing, or more than two.
     """
+    if isinstance(where, (str, Path)) and Path(where).is_file():
+        where = (where, where)
     if not isinstance(where, (str, Path)):
         paths = [Path(path) for path in where]
         if len(paths) != len(SIDES):
             given = f"{_plural(len(paths), 'file')} to learn from."
             raise CorpusError(given, "A bitext has two, source and target.", "Give two files, or a folder.")
         train = read_pairs(paths[0], paths[1])
-        return make_bitext(f"{paths[0].name} and {paths[1].name}", {TRAIN: train.pairs}, train.notes)
+        names = " and ".join(dict.fromkeys(path.name for path in paths))
+        return make_bitext(names, {TRAIN: train.pairs}, train.notes)
     folder = Path(where)
     files = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-    ends = languages or _endings(files)
+    ends = languages or _endings(folder)
     if len(ends) != len(SIDES):
         known = f"It holds {', '.join(files[:8])}." if files else "It is empty or not there."
         todo = "Give a folder with two files such as train.en and train.fr, or the two files themselves."
@@ -271,12 +327,16 @@ def make_bitext(name: str, splits: Mapping[str, Sequence[SentencePair]], notes: 
 
 
 def is_bitext(where: str | Path) -> bool:
-    """Whether a folder holds two files to learn from, such as train.en and train.fr."""
-    folder = Path(where)
-    return folder.is_dir() and len(_endings(path.name for path in folder.iterdir())) == len(SIDES)
+    """Whether a folder holds two files to learn from, such as train.en and train.fr, or one with source ||| target in each line."""
+    return len(_endings(Path(where))) == len(SIDES)
 
 
-def _endings(names: Iterable[str]) -> list[str]:
-    """What the names of train files end in."""
+def _endings(folder: Path) -> list[str]:
+    """What the names of a folder's train files end in; twice the same where one file holds both sides."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     ends = [name.removeprefix(f"{TRAIN}.") for name in names if name.startswith(f"{TRAIN}.")]
-    return [end for end in ends if f".{end}" not in OTHERS]
+    own = [end for end in ends if f".{end}" not in OTHERS]
+    if len(ends) == 1 and f".{ends[0]}" not in GOLD and (folder / f"{TRAIN}.{ends[0]}").is_file():
+        with open_text(folder / f"{TRAIN}.{ends[0]}", LINE_BYTES, TEXT_BYTES) as file:
+            return ends * 2 if BESIDE.search(file.readline()) else own
+    return own

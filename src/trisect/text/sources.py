@@ -15,15 +15,24 @@ import numpy as np
 from jaxtyping import Int
 from typing_extensions import TypedDict
 
-from trisect.core.errors import CorpusError, check_named, unknown
-from trisect.core.files import digest
+from trisect.core.errors import CorpusError, check_named, or_closest, shortened, unknown
+from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
 from trisect.core.subject import TextOrPair, Texts
 from trisect.text.corpus import SPLITS, Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
 from trisect.text.readers import detect_reader, find_reader
 from trisect.text.readers.base import Reader, SplitText, Token, join_tokens
-from trisect.text.worlds import generate, is_generated
+from trisect.text.readers.conllu import CONLLU
+from trisect.text.readers.english import PUBLISHED, WIKITEXT
+from trisect.text.worlds import BUILT_IN, SAMPLE, generate, is_built_in, is_generated
+
+SAMPLE_FILE = Path(__file__).parent / "sample.conllu"
+SAMPLE_NOTE = (
+    "The sample is sentences of ordinary English that were written for trisect; parts of speech, relations and heads are those of "
+    "Universal Dependencies, by a tagger trained on its English Web Treebank and corrected by reading."
+)
+COUNTED = 10_000  # texts that are looked through for what was joined
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,20 @@ class RawSource:
 
 
 def find_source(where: str | Path, name: str | None = None) -> RawSource:
-    """A raw folder or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
+    """A raw folder, a file or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
     kind = None if name is None else find_reader(name)
+    if is_built_in(where) and kind is not None:
+        known = f"'{where}' comes with trisect and is read by no other reader."
+        raise CorpusError(f"The reader {name!r} was named for '{where}'.", known, "Leave --reader out.")
+    if str(where) == SAMPLE:
+        return RawSource(SAMPLE, CONLLU, {"test": SAMPLE_FILE}, (SAMPLE_NOTE,))
     if is_hub(where):
         title, rows, notes = open_dataset(str(where))
         return RawSource(title, kind or detect_reader(rows["train"]), rows, notes)
     folder = Path(where)
+    if not folder.exists() and (close := or_closest(folder.name, BUILT_IN)) != ".":
+        known = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
+        raise CorpusError(f"There is no folder {folder}{close}", known, "Use one of these, or check the path.")
     kind = kind or detect_reader(folder)
     shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
     return RawSource(shown, kind, kind.find(folder))
@@ -76,6 +93,14 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
     source = where if isinstance(where, RawSource) else find_source(where, name)
     kind = source.kind
     types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
+    for split in ("train", "valid"):
+        if split not in source.parts:
+            place = next(iter(source.parts.values()))
+            assert isinstance(place, Path), "a dataset has both"
+            if place == SAMPLE_FILE:
+                known = "It is some 300 sentences to be read, as its test split."
+                raise CorpusError(f"'{SAMPLE}' has no {split} split.", known, "Use 'embedded', or a folder of texts.")
+            raise kind.lacks(place.parent, split)
     splits = {}
     for split, part in source.parts.items():
         tokens = GrowingArray(np.int32)
@@ -104,11 +129,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
     check_named("a corpus", where)
-    if is_generated(where):
-        if name is not None:
-            find_reader(name)
-            known = f"'{where}' comes with trisect and is read by no reader."
-            raise CorpusError(f"The reader {name!r} was named for '{where}'.", known, "Leave --reader out.")
+    if is_generated(where) and name is None:
         return generate(str(where))
     if is_hub(where):
         return read(where, name)
@@ -122,7 +143,7 @@ def absolute_place(where: str | Path) -> str:
     """A text's name as it works from anywhere: folders in full, so that experiment.json can be moved."""
     if is_hub(where):
         return absolute_name(str(where))
-    return str(where) if is_generated(where) else str(Path(where).resolve())
+    return str(where) if is_built_in(where) else str(Path(where).resolve())
 
 
 def load_text(text: Text) -> Corpus:
@@ -148,7 +169,7 @@ def given_texts(texts: Iterable[TextOrPair]) -> Texts:
     for number, text in enumerate(kept, 1):
         if not (" ".join(text) if isinstance(text, tuple) else text).strip():
             known = "A text has at least one character that is not white space."
-            raise CorpusError(f"Text {number} is {text!r}.", known, "Leave it out, or give its words.")
+            raise CorpusError(f"Text {number} is {shortened(text)}.", known, "Leave it out, or give its words.")
     short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
     options = tuple(str(word) for text in short for word in ("--text", text))
     again = len(kept) - len(set(kept))
@@ -172,10 +193,10 @@ def first_texts(texts: Texts, limit: int) -> Texts:
     )
 
 
-def open_texts(where: str | Path, split: str = "test", reader: str | None = None) -> Texts:
+def open_texts(where: str | Path, split: str = "test", reader: str | None = None, published: bool = False) -> Texts:
     """The texts of one split: WikiText paragraphs, treebank sentences, lines of plain text, rows of a dataset.
 
-    WikiText's headings are left out and its `@-@`, `@,@`, `@.@` joined again; a treebank's sentence is its `# text`
+    WikiText's headings are left out, and what it sets apart is joined again unless `published`; a treebank's sentence is its `# text`
     line where there is one. A corpus folder and generated texts hold words without paragraphs: those are cut at full stops.
     Raises CorpusError where there is no such split.
     """
@@ -195,28 +216,41 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
         )
     source = find_source(where, reader)
     check_split(str(where), split, source.parts)
-    part, kind = source.parts[split], source.kind
-    notes = (*source.notes, kind.unit)
-    name = f"{source.name}, {split}"
+    part, kind = source.parts[split], _as_published(source.kind, published)
     return Texts(
-        name,
-        lambda: (one.text for one in kind.raw(part)),
-        notes,
+        f"{source.name}, {split}",
+        lambda: (text for text, _ in kind.texts(part)),
+        (*source.notes, kind.unit, *_joined(kind, part)),
         _mark(part),
         options,
-        lambda: (one.article for one in kind.raw(part)),
+        lambda: (one.article for _, one in kind.texts(part)),
     )
+
+
+def _as_published(kind: Reader, published: bool) -> Reader:
+    """WikiText as it was published, for those who were trained on that; any other as it is."""
+    return PUBLISHED if published and kind is WIKITEXT else kind
+
+
+def _joined(kind: Reader, part: SplitText) -> tuple[str, ...]:
+    """A note on the places where texts differ from what the file says, counted in the first of them."""
+    read = [one.joined for _, one in islice(kind.texts(part), COUNTED)]
+    if not any(read):
+        return ()
+    those = f"the first {COUNTED:,} texts" if len(read) == COUNTED else f"{len(read):,} texts"
+    what = "spaces beside marks, quotes and brackets, and marks such as @-@"
+    return (f"In {those} what WikiText sets apart was joined in {sum(read):,} places: {what}.",)
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
     """The words of a command line; a folder by its name alone, since where it lies is nobody else's affair."""
-    name = str(where) if is_hub(where) or is_generated(where) else Path(where).resolve().name
+    name = str(where) if is_hub(where) or is_built_in(where) else Path(where).resolve().name
     return ("--corpus", name, "--split", split, *(() if reader is None else ("--reader", reader)))
 
 
 def _is_tokens(where: str | Path, reader: str | None) -> bool:
     """Whether a text is words without paragraphs: a generated one, or a corpus folder that no reader is named for."""
-    return is_generated(where) or (reader is None and (Path(where) / "corpus.json").is_file())
+    return (is_generated(where) or (Path(where) / "corpus.json").is_file()) and reader is None
 
 
 def _runs(corpus: Corpus, split: str) -> Iterator[tuple[list[str], slice]]:
@@ -232,7 +266,7 @@ def _mark(part: SplitText) -> str:
     """Hex digits of a file's bytes, or of a dataset's rows."""
     if isinstance(part, DatasetTexts):
         return digest("\n".join(part.texts()), 8)
-    return digest(part.read_bytes(), 8)
+    return digest_file(part, 8)
 
 
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
@@ -277,11 +311,13 @@ class LabelledTexts:
     options: tuple[str, ...]
 
 
-def open_labelled(where: str | Path, split: str, reader: str | None = None, bare: bool = False) -> LabelledTexts:
+def open_labelled(
+    where: str | Path, split: str, reader: str | None = None, bare: bool = False, published: bool = False
+) -> LabelledTexts:
     """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
 
     Raises CorpusError where there is no such split, or where the words carry no labels; with `bare` words may carry none, and
-    a raw text is read as paragraphs or lines.
+    a raw text is read as paragraphs or lines, WikiText as it was `published` or joined.
     """
     options = _options(where, split, reader)
     if _is_tokens(where, reader):
@@ -294,24 +330,24 @@ def open_labelled(where: str | Path, split: str, reader: str | None = None, bare
         return LabelledTexts(name, tuple(corpus.labels), lambda: _labelled_runs(corpus, split), notes, mark, options)
     source = find_source(where, reader)
     check_split(source.name, split, source.parts)
-    part, kind, name = source.parts[split], source.kind, f"{source.name}, {split}"
+    part, kind, name = source.parts[split], _as_published(source.kind, published), f"{source.name}, {split}"
     if bare and not kind.columns:
 
         def unlabelled() -> Iterator[Labelled]:
-            for raw in kind.raw(part):
-                yield Labelled(raw.text, tuple(word.span() for word in WORD.finditer(raw.text)), {}, (), raw.article)
+            for text, one in kind.texts(part):
+                yield Labelled(text, tuple(word.span() for word in WORD.finditer(text)), {}, (), one.article)
 
-        return LabelledTexts(name, (), unlabelled, (*source.notes, kind.unit), _mark(part), options)
+        notes = (*source.notes, kind.unit, *_joined(kind, part))
+        return LabelledTexts(name, (), unlabelled, notes, _mark(part), options)
     _check_labels(source.name, kind.columns)
     met, counted = _survey(kind, part)
-    columns = (*kind.columns, *sorted(met - {*kind.columns}))  # features of a treebank's morphology
+    columns = tuple(sorted(met, key=lambda c: (kind.columns.index(c) if c in kind.columns else len(met), c)))
 
     def texts() -> Iterator[Labelled]:
-        for raw, paragraph in zip(kind.raw(part), kind.paragraphs(part), strict=True):
-            none = [None] * len(paragraph.words)
-            labels = {c: tuple(paragraph.labels.get(c) or none) for c in columns}
-            text = locate_words(raw.text, paragraph.words, labels, raw.tokens)
-            yield text._replace(heads=raw.heads, article=raw.article)
+        for text, one in kind.texts(part):
+            none = (None,) * len(one.words)
+            labels = {column: tuple(one.labels.get(column) or none) for column in columns}
+            yield locate_words(text, one.words, labels, one.tokens)._replace(heads=one.heads, article=one.article)
 
     notes = (*source.notes, *kind.label_notes, kind.unit, *counted)
     return LabelledTexts(name, columns, texts, notes, _mark(part), options)
@@ -386,12 +422,12 @@ def _survey(kind: Reader, part: SplitText) -> tuple[set[str], list[str]]:
     """The label columns of a split, and notes on sentences that are not read, or not word by word, as they are written."""
     met: set[str] = set()
     texts = words = rebuilt = shared = 0
-    for raw, paragraph in zip(kind.raw(part), kind.paragraphs(part), strict=True):
-        text = locate_words(raw.text, paragraph.words, {}, raw.tokens)
-        met |= paragraph.labels.keys()
-        texts, words = texts + 1, words + len(text.spans)
-        rebuilt += text.text != raw.text
-        shared += len(text.spans) - len(text.leading_words())
+    for text, one in kind.texts(part):
+        read = locate_words(text, one.words, {}, one.tokens)
+        met |= {column for column, names in one.labels.items() if any(names)}
+        texts, words = texts + 1, words + len(read.spans)
+        rebuilt += read.text != text
+        shared += len(read.spans) - len(read.leading_words())
     notes = []
     if rebuilt:
         which = f"In {rebuilt:,} of {texts:,} sentences the '# text' line does not hold the words"

@@ -297,9 +297,18 @@ INDUCTION = Induction(
 WORLDS: dict[str, World] = {world.name: world for world in (ROLES, INDUCTION)}
 
 
+SAMPLE = "sample"  # sentences of English, which are read and not generated
+BUILT_IN = ("embedded", *WORLDS, SAMPLE)
+
+
+def is_built_in(where: str | Path) -> bool:
+    """Whether that names a text which comes with trisect."""
+    return str(where) in BUILT_IN
+
+
 def is_generated(where: str | Path) -> bool:
     """Whether that names a text which is generated: the embedded language, or a world."""
-    return str(where) == "embedded" or str(where) in WORLDS
+    return is_built_in(where) and str(where) != SAMPLE
 
 
 @cache

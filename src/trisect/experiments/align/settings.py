@@ -29,7 +29,11 @@ class AlignSettings:
         Field(description="A file of source sentences, one a line, words apart by spaces."),
         Option(metavar="FILE"),
     ]
-    target: Annotated[str | Path, Field(description="The file of their translations."), Option(metavar="FILE")]
+    target: Annotated[
+        str | Path,
+        Field(description="The file of their translations; the source's again where a line is source ||| target."),
+        Option(metavar="FILE"),
+    ]
     gold: (
         Annotated[
             str | Path,

@@ -38,7 +38,7 @@ from trisect.lab.subject import at_revision
 from trisect.lab.units.settings import UnitFacts
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
-from trisect.text.worlds import is_generated
+from trisect.text.worlds import is_built_in
 
 UNIT = "unit.json"  # beside one model's tables, record and page
 SHOWN = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
@@ -192,7 +192,7 @@ def _names_a_place(one: Setting) -> bool:
 
 def _sent(value: str | Path, sent: set[Path]) -> Json:
     """Where something of this machine's disk will lie; None for a text that names nothing here."""
-    if isinstance(value, str) and (is_generated(value) or is_hub(value) or not value.strip() or len(value) > 1_000):
+    if isinstance(value, str) and (is_built_in(value) or is_hub(value) or not value.strip() or len(value) > 1_000):
         return None
     revision = at_revision(value)
     if revision is not None and Path(revision.base).is_dir():

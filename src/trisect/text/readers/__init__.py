@@ -7,9 +7,9 @@ from pathlib import Path
 from trisect.core.errors import CorpusError, unknown
 from trisect.text.readers.base import Reader, SplitText, need_folder
 from trisect.text.readers.conllu import CONLLU
-from trisect.text.readers.english import PLAIN, WIKITEXT
+from trisect.text.readers.english import PLAIN, PUBLISHED, WIKITEXT
 
-READERS: tuple[Reader, ...] = (CONLLU, WIKITEXT, PLAIN)
+READERS: tuple[Reader, ...] = (CONLLU, WIKITEXT, PLAIN, PUBLISHED)
 NAMES = tuple(one.name for one in READERS)
 HELP = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
 
@@ -23,7 +23,7 @@ def find_reader(name: str) -> Reader:
 
 
 def detect_reader(where: SplitText) -> Reader:
-    """The first reader that a folder, or the train rows of a dataset, suits; raises CorpusError where none does."""
+    """The first reader that a folder, a file, or the train rows of a dataset suits; raises CorpusError where none does."""
     for known in READERS:
         if known.suits(where):
             return known

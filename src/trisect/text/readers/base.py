@@ -1,4 +1,4 @@
-"""What a reader of texts is: a name, how its files are found and recognised, its columns, its paragraphs and its texts."""
+"""What a reader of texts is: a name, how its files are found and recognised, its columns, and its paragraphs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from trisect.core.errors import CorpusError
-from trisect.core.schema import TEXT_LINE_BYTES
-from trisect.text.corpus import SPLITS, check_lines
+from trisect.core.schema import CORPUS_BYTES, TEXT_LINE_BYTES
+from trisect.text.corpus import SPLITS, open_text
 from trisect.text.hub import DatasetTexts
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 SplitText = Path | DatasetTexts  # the text of one split: a file, or the rows of a dataset
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """Words with their case kept, and for each label column one class name a word (None where there is none)."""
-
-    words: Sequence[str]
-    labels: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
 
 
 class Token(NamedTuple):
@@ -33,18 +25,24 @@ class Token(NamedTuple):
     spaced: bool = True
 
 
-class RawText(NamedTuple):
-    """A text as it is written, for models with a tokenizer of their own.
+@dataclass(frozen=True)
+class Paragraph:
+    """Words with their case kept, and for each label column one class name a word (None where there is none).
 
+    `text` is how they are written, for models with a tokenizer of their own: None where that is the words joined by spaces, empty
+    for what is no text, such as a heading. `joined` counts the places where it differs from what the file says.
     `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
     `article` counts the articles (documents) that texts follow one another in; None where they are not marked.
     `tokens` are what the words are written as; empty where each is a token of its own.
     """
 
-    text: str
+    words: Sequence[str]
+    labels: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    text: str | None = None
     heads: tuple[int, ...] = ()
     article: int | None = None
     tokens: tuple[Token, ...] = ()
+    joined: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,8 @@ class Reader:
     """How one kind of text is read. `files` lists, for each split, the patterns that its file's name may have.
 
     `suits` says whether a folder, or the train rows of a dataset, are of this kind; readers are asked in their order.
-    `paragraphs` are the words of a split with labels in `columns` (and others that it meets); `texts` the same texts as they
-    are written, one for each paragraph where there are labels, None: their words joined by spaces; `unit` says what a text is.
-    `hidden` are (lower-cased) words that stand for words left out, so that they carry no label. `notes` speak of the
+    `paragraphs` are the words of a split with labels in `columns` (and others that it meets), and their texts; `unit` says what a
+    text is. `hidden` are (lower-cased) words that stand for words left out, so that they carry no label. `notes` speak of the
     words, `label_notes` of the labels that come with them.
     """
 
@@ -62,43 +59,45 @@ class Reader:
     files: Mapping[str, tuple[str, ...]]
     suits: Callable[[SplitText], bool]
     paragraphs: Callable[[SplitText], Iterator[Paragraph]]
-    texts: Callable[[SplitText], Iterator[RawText]] | None = None
     unit: str = "A text is a paragraph: its words, joined by spaces."
     columns: tuple[str, ...] = ()
     hidden: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     label_notes: tuple[str, ...] = ()
 
-    def raw(self, part: SplitText) -> Iterator[RawText]:
-        """The texts of a split as they are written."""
-        if self.texts is not None:
-            return self.texts(part)
-        return (RawText(" ".join(paragraph.words)) for paragraph in self.paragraphs(part))
+    def texts(self, part: SplitText) -> Iterator[tuple[str, Paragraph]]:
+        """The texts of a split as they are written, with their paragraphs."""
+        for one in self.paragraphs(part):
+            if text := " ".join(one.words) if one.text is None else one.text:
+                yield text, one
 
     def candidates(self, folder: Path, split: str) -> list[Path]:
         """Every file of a folder whose name is one that a split's may have."""
         return sorted({path for pattern in self.files[split] for path in folder.glob(pattern) if path.is_file()})
 
-    def find(self, folder: Path) -> dict[str, Path]:
-        """The file of each split; raises CorpusError when train or valid has none, or a split has several."""
-        need_folder(folder)
+    def find(self, where: Path) -> dict[str, Path]:
+        """The file of each split of a folder; of a file alone it is the test split. Raises CorpusError where a split has several."""
+        if where.is_file():
+            return {"test": where}
+        need_folder(where)
         found = {}
         for split in SPLITS:
-            paths = self.candidates(folder, split)
+            paths = self.candidates(where, split)
             if len(paths) > 1:
                 known = f"Found {', '.join(p.name for p in paths)}."
-                raise CorpusError(f"{folder} has several {split} files.", known, "Keep one of them in the folder.")
-            if not paths and split != "test":
-                there = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
-                known = f"Looked for {' or '.join(self.files[split])}; the folder holds {there}."
-                raise CorpusError(
-                    f"{folder} has no {split} split.",
-                    known,
-                    f"Add that file, or name a reader other than '{self.name}'.",
-                )
+                raise CorpusError(f"{where} has several {split} files.", known, "Keep one of them in the folder.")
             if paths:
                 found[split] = paths[0]
+        if not found:
+            raise self.lacks(where, "train")
         return found
+
+    def lacks(self, folder: Path, split: str) -> CorpusError:
+        """The error of a folder that has no file of a split."""
+        there = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
+        known = f"Looked for {' or '.join(self.files[split])}; the folder holds {there}."
+        todo = f"Add that file, or name a reader other than '{self.name}'."
+        return CorpusError(f"{folder} has no {split} split.", known, todo)
 
 
 def need_folder(folder: Path) -> None:
@@ -127,15 +126,8 @@ def lines(part: SplitText) -> Iterator[str]:
         for text in part.texts():
             yield from _pieces(io.StringIO(text, newline=None))
         return
-    path = part
-    try:
-        check_lines(path, TEXT_LINE_BYTES)
-        with path.open(encoding="utf-8-sig") as file:
-            yield from _pieces(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CorpusError(
-            f"{path} cannot be read.", f"The system says: {error}", "Give a readable UTF-8 text file."
-        ) from error
+    with open_text(part, TEXT_LINE_BYTES, CORPUS_BYTES) as file:
+        yield from _pieces(file)
 
 
 def _pieces(file: TextIO) -> Iterator[str]:

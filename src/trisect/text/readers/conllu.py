@@ -9,49 +9,67 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.text.corpus import UNSHOWN
-from trisect.text.readers.base import Paragraph, RawText, Reader, SplitText, Token, join_tokens, lines
+from trisect.text.readers.base import Paragraph, Reader, SplitText, Token, join_tokens, lines
 
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used
 MORPH = "morph"  # the column of whole bundles of features, and how those of single features begin
 TEXT = re.compile(r"#\s*text\s*=(.*)")
-ARTICLE = "# newdoc"
+ARTICLE = re.compile(r"#\s*newdoc\b")
 
 
 def _suits(where: SplitText) -> bool:
-    """Whether a folder has files that end in .conllu."""
-    return isinstance(where, Path) and any(where.glob("*.conllu"))
+    """Whether a folder has files that end in .conllu, or a file does."""
+    return isinstance(where, Path) and (where.suffix == ".conllu" if where.is_file() else any(where.glob("*.conllu")))
 
 
 def _paragraphs(path: SplitText) -> Iterator[Paragraph]:
-    """Sentences with part of speech, tag, relation and morphology; raises CorpusError naming the line that is none."""
+    """Sentences with labels, as their `# text` lines have them or their tokens joined; raises CorpusError naming the wrong line."""
+    text, article, last, end = "", None, 0, 0  # the last word's number, and that of the last one in a range
     rows: list[list[str]] = []
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(chain(lines(path), ("",)), 1):
         line = line.rstrip("\r\n")
-        if not line.strip():
+        if comment := TEXT.fullmatch(line):
+            text = comment[1].strip()
+        elif ARTICLE.match(line):
+            article = 0 if article is None else article + 1
+        elif not line.strip():
+            if end > last:
+                given = f"{path}, before line {number}: a sentence ends in a range."
+                raise CorpusError(
+                    given, f"Words {last + 1} to {end} of it are not there.", "Add them, or remove the range."
+                )
             if rows:
-                yield _sentence(rows)
-            rows = []
-        elif not line.startswith("#") and _check_line(line, f"{path}, line {number}"):
-            rows.append(line.split("\t"))
-    if rows:
-        yield _sentence(rows)
+                yield _sentence(rows, text, article, f"{path}, the sentence before line {number}")
+            text, rows, last, end = "", [], 0, 0
+        elif not line.startswith("#"):
+            row = line.split("\t")
+            _check_row(row, last, end, f"{path}, line {number}")
+            if "." not in row[0]:
+                rows.append(row)
+                last, end = (last, int(row[0].partition("-")[2])) if "-" in row[0] else (last + 1, end)
 
 
-def _check_line(line: str, where: str) -> bool:
-    """Whether a line is a word, and no range and no empty node; raises CorpusError where it is none of them."""
+def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
+    """Raise CorpusError for what is no word, no range of words and no empty node, or does not follow on the rows before it."""
 
     def wrong(what: str, known: str) -> CorpusError:
         return CorpusError(f"{where}: {what}.", known, "Correct that line.")
 
-    cells = line.split("\t")
     if len(cells) != 10:
-        has = f"{line[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}"
+        has = f"{chr(9).join(cells)[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}"
         raise wrong(has, "A CoNLL-U word has 10 columns with tabs between them.")
-    if not re.fullmatch(r"[0-9]+([-.][0-9]+)?", cells[0]):
+    place = re.fullmatch(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?", cells[0])
+    if place is None:
         known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
-        raise wrong(f"{cells[0]!r} is not a word's id", known)
-    if not cells[0].isdigit():
-        return False
+        raise wrong(f"{cells[0][:60]!r} is not a word's id", known)
+    number, sign = int(place[1]), place[2]
+    if number != last + (sign != ".") or (sign == "-" and (int(place[3]) <= number or last < end)):
+        known = (
+            f"Ids run 1, 2, 3 …, and a range stands before its words: after {last or 'the beginning'} comes {last + 1}."
+        )
+        raise wrong(f"the id is {cells[0]}", known)
+    if sign:
+        return
     if empty := [name for name, i in READ.items() if not cells[i]]:
         raise wrong(f"{empty[0]} is empty", "No column of a CoNLL-U word is empty: what is not known is '_'.")
     features = cells[READ["FEATS"]]
@@ -60,42 +78,33 @@ def _check_line(line: str, where: str) -> bool:
         raise wrong(f"{features[:60]!r} are no features", known)
     if not UNSHOWN.isdisjoint(features):
         raise wrong(f"{features[:60]!r} holds a control character", "Features name label columns, which pages show.")
-    return True
 
 
-def _sentence(rows: list[list[str]]) -> Paragraph:
+def _sentence(rows: list[list[str]], text: str, article: int | None, where: str) -> Paragraph:
+    """The words of a sentence; raises CorpusError where they are withheld."""
+    words = [row for row in rows if row[0].isdigit()]
+    forms = [row[READ["FORM"]] for row in words]
+    if len(forms) > 1 and set(forms) == {"_"}:
+        known = "The treebank is shared without its words, whose rights are others': '_' stands for each of them."
+        todo = (
+            "Get the text from its owners, put it in with the script in the treebank's own repository, and read that."
+        )
+        raise CorpusError(f"{where}: every word is '_'.", known, todo)
+
     def column(i: int) -> list[str | None]:
-        return [None if row[i] == "_" else row[i] for row in rows]
+        return [None if row[i] == "_" else row[i] for row in words]
 
     labels = {"pos": column(READ["UPOS"]), "tag": column(READ["XPOS"]), "dep": column(READ["DEPREL"])}
     labels[MORPH] = column(READ["FEATS"])
     for i, bundle in enumerate(labels[MORPH]):
         for feature in bundle.split("|") if bundle else ():
             name, _, value = feature.partition("=")
-            labels.setdefault(f"{MORPH}.{name}", [None] * len(rows))[i] = value
-    return Paragraph([row[READ["FORM"]] for row in rows], labels)
-
-
-def _texts(part: SplitText) -> Iterator[RawText]:
-    """Sentences with words, as their `# text` lines have them or their tokens joined; articles begin at `# newdoc` lines."""
-    text, article = "", None
-    rows: list[list[str]] = []
-    for line in chain(lines(part), ("",)):
-        line = line.rstrip("\r\n")
-        if said := TEXT.fullmatch(line):
-            text = said[1].strip()
-        elif line.startswith(ARTICLE):
-            article = 0 if article is None else article + 1
-        elif not line.strip():
-            if words := [row for row in rows if row[0].isdigit()]:
-                tokens, heads = _tokens(rows), [word[6] for word in words]
-                known = all(h.isdigit() and int(h) <= len(heads) for h in heads)
-                yield RawText(text or join_tokens(tokens), tuple(map(int, heads)) if known else (), article, tokens)
-            text, rows = "", []
-        elif not line.startswith("#"):
-            cells = line.split("\t")
-            if len(cells) == 10 and re.fullmatch(r"[0-9]+(-[0-9]+)?", cells[0]):
-                rows.append(cells)
+            labels.setdefault(f"{MORPH}.{name}", [None] * len(words))[i] = value
+    heads = [row[6] for row in words]
+    known = all(head.isdecimal() and len(head) < 10 and int(head) <= len(heads) for head in heads)
+    tokens = _tokens(rows)
+    text = text or join_tokens(tokens)
+    return Paragraph(forms, labels, text, tuple(map(int, heads)) if known else (), article, tokens)
 
 
 def _tokens(rows: list[list[str]]) -> tuple[Token, ...]:
@@ -121,7 +130,6 @@ CONLLU = Reader(
     },
     _suits,
     _paragraphs,
-    _texts,
     "A text is a sentence of the treebank, as its '# text' line has it.",
     ("pos", "tag", "dep", MORPH),
     notes=("The treebank's own words, lower-cased; ranges of multi-word tokens and empty nodes are left out.",),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from trisect.text.corpus import SPLITS, UNKNOWN
-from trisect.text.readers.base import LINE, Paragraph, RawText, Reader, SplitText, lines
+from trisect.text.readers.base import LINE, Paragraph, Reader, SplitText, lines
 
 _APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
 _BREAK = re.compile("<br />", re.IGNORECASE)
@@ -20,7 +22,20 @@ BASIC_ENGLISH = (
 MARKS = re.compile(r"<unk>|@[-,.]@|^ ?= .+ =\s*$", re.MULTILINE)
 HEADING = re.compile(r"^ ?(= )+.+( =)+\s*$")
 ARTICLE = re.compile(r"^ ?= [^=]+ = *$")
-JOINED = re.compile(r" @([-,.])@ ")
+# what WikiText set apart, in the order in which it is joined again
+JOINS = tuple(
+    (re.compile(pattern), together)
+    for pattern, together in (
+        (r" @([-,.])@ ", r"\1"),
+        (r'(?<!\S)" ([^"]+?) "(?!\S)', r'"\1"'),
+        (r"(?<=s) '(?= )(?![^']* '(?!\S))", "'"),  # the players ' club
+        (r"(?<!\S)' ([^']+) '(?!\S)", r"'\1'"),
+        (r" (?=(?:'(?:s|S|m|d|t|ll|re|ve|em)|n't)(?!\w))", ""),
+        (r"(?<![^\s\"'])([(\[{“‘£€]|[A-Z]{0,3}\$) (?=\S)", r"\1"),
+        (r"(?<=[\d)]) (?=%)", ""),
+        (r" (?=[,.;:!?…)\]}”’]+(?:[\s\"')\]]|$))", ""),
+    )
+)
 
 
 def basic_english(line: str) -> list[str]:
@@ -39,21 +54,30 @@ def basic_english_spans(line: str) -> list[tuple[int, int]]:
     return [(kept[found.start()], kept[found.end() - 1] + 1) for found in _WORD.finditer(bare)]
 
 
+def detokenise(line: str) -> tuple[str, int]:
+    """A line of WikiText as one writes, and in how many places it was joined."""
+    joined = 0
+    for pattern, together in JOINS:
+        line, count = pattern.subn(together, line)
+        joined += count
+    return line, joined
+
+
 def _paragraphs(part: SplitText) -> Iterator[Paragraph]:
     """The words of every line that has some, split by the basic_english rules."""
     for line in lines(part):
-        if words := basic_english(line):
-            yield Paragraph(words)
+        if text := line.strip():
+            yield Paragraph(basic_english(line), text=text)
 
 
 def _is_wikitext(where: SplitText) -> bool:
-    """Whether train has a name that only WikiText has, or its first 2^20 characters hold an <unk>, an @-@, @,@ or @.@, or a
+    """Whether a split has a name that only WikiText has, or its first 2^20 characters hold an <unk>, an @-@, @,@ or @.@, or a
     ` = Heading = ` line.
     """
     if isinstance(where, Path):
-        if not WIKITEXT.candidates(where, "train"):
+        if not any(WIKITEXT.candidates(where, split) for split in SPLITS):
             return False
-        where = WIKITEXT.find(where)["train"]
+        where = next(iter(WIKITEXT.find(where).values()))
         if where.suffix != ".txt":
             return True
     start = ""
@@ -64,34 +88,41 @@ def _is_wikitext(where: SplitText) -> bool:
     return MARKS.search(start) is not None
 
 
-def _wikitext(part: SplitText) -> Iterator[RawText]:
-    """Paragraphs without headings, those of the first level counted as articles; marks between words joined again."""
+def _published(part: SplitText, join: bool = False) -> Iterator[Paragraph]:
+    """Paragraphs of WikiText, of which headings are no text, those of the first level counted as articles."""
     article = None
     for line in lines(part):
         if HEADING.match(line):
             if ARTICLE.match(line):
                 article = 0 if article is None else article + 1
-        elif line.strip():
-            yield RawText(JOINED.sub(r"\1", line.strip()), (), article)
+            yield Paragraph(basic_english(line), text="")
+        elif text := line.strip():
+            text, joined = detokenise(text) if join else (text, 0)
+            yield Paragraph(basic_english(line), text=text, article=article, joined=joined)
 
 
 WIKITEXT = Reader(
     "wikitext",
     {s: (f"{s}.txt", f"{s}.tokens", f"wiki.{s}.tokens", f"wiki.{s}.raw") for s in SPLITS},
     _is_wikitext,
-    _paragraphs,
-    _wikitext,
-    "A text is a paragraph; headings are left out, and '@-@', '@,@', '@.@' are joined again.",
+    partial(_published, join=True),
+    "A text is a paragraph, written as one writes (--reader wikitext-tokens leaves it as published); headings are left out.",
     hidden=frozenset((UNKNOWN,)),
     notes=(BASIC_ENGLISH,),
+)
+PUBLISHED = replace(
+    WIKITEXT,
+    name="wikitext-tokens",
+    suits=lambda where: False,  # for those who name it
+    paragraphs=_published,
+    unit="A text is a paragraph as WikiText was published, its marks set apart; headings are left out.",
 )
 PLAIN = Reader(
     "plain",
     {s: (f"{s}.txt",) for s in SPLITS},
-    # any rows of text, and any folder with a file train.txt
-    lambda where: not isinstance(where, Path) or bool(PLAIN.candidates(where, "train")),
+    # any rows of text, and any folder with a file such as train.txt
+    lambda where: not isinstance(where, Path) or any(PLAIN.candidates(where, split) for split in SPLITS),
     _paragraphs,
-    lambda part: (RawText(text) for line in lines(part) if (text := line.strip())),
     "A text is a line.",
     notes=(BASIC_ENGLISH,),
 )
