@@ -39,37 +39,39 @@ REFERENCES = (
 )
 
 
-QUANTITY = {  # of the loss; of a model without one, of how far its output moves
+WORDS = {  # of a loss; of a model without one, of how far its output moves
     "curve": ("loss_nats", "output_change"),
     "check": ("rewind_check_nats", "rewind_check"),
     "name": ("loss", "change of the output"),
+    "asked": ("the model's own loss", "how far the model's output moves"),
+    "what": (
+        "The model's loss",
+        "How far the model's output moves (the change's squared length as a share of the output's)",
+    ),
     "rise": ("rise over that loss", "change of its output"),  # what an area is the mean of
+    "mean rise": ("rise", "change of its output"),  # the same where the loss was named
     "falls": ("rise of the loss", "change of the output"),  # the same in a caption
     "within": ("of the final one", "of the output's squared length"),  # what ε is a share of
     "unit": ("nats per token", "share"),
     "tail": (" nats", " of the output's squared length"),
+    "differ": (" nats", ""),  # of how far interpolants differ
+    "tokens": ("predicted tokens", "tokens"),
 }
 Cells = Sequence[tuple[str, float, float]]  # a site, the place on its curve, and the loss there
 
 
 def _say(name: str, facts: RewindFacts) -> str:
     """What a run measured, in rows or in words."""
-    return QUANTITY[name][_moves(facts)]
-
-
-def _moves(facts: RewindFacts) -> bool:
-    """Whether it is how far the output moves that was measured."""
-    return facts.objective == "output"
+    return WORDS[name][facts.objective == "output"]
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet:
     """The page from the table sites."""
     sites, facts = tables["sites"], about.facts
     name = words.called(facts.subject, about.command)
-    asked = "how far the model's output moves" if _moves(facts) else "the model's own loss"
     lede = (
         f"Query, key and value weights of {name} are set back towards revision {facts.initial}, one site at "
-        f"a time and all else final, and {asked} on {facts.corpus} is measured. No model is trained for it. "
+        f"a time and all else final, and {_say('asked', facts)} on {facts.corpus} is measured. No model is trained for it. "
         "This speaks of this one model and of these texts."
     )
     found = findings(tables, about)
@@ -86,27 +88,26 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
 
 def _ranged(sites: pl.DataFrame, measure: str, facts: RewindFacts) -> list[Estimate]:
     """A measure at every site, in the order of layers and components."""
-    found: dict[str, dict[str, float]] = {}
-    for site, name, value in sites.select("site", "measure", "value").iter_rows():
-        found.setdefault(site, {})[name.removeprefix(measure)] = value
-    known = (Estimate(s, of[""], of.get("_low"), of.get("_high"), facts.units) for s, of in found.items() if "" in of)
+    ends = [
+        dict(sites.filter(measure=f"{measure}{end}").select("site", "value").iter_rows())
+        for end in ("", "_low", "_high")
+    ]
+    known = (Estimate(s, mean, ends[1].get(s), ends[2].get(s), facts.units) for s, mean in ends[0].items())
     return sorted(known, key=lambda one: _order(one.name))
 
 
 def _cells(sites: pl.DataFrame, measure: str) -> Cells:
-    picked = sites.filter(pl.col("measure") == measure).select("site", "at", "value")
+    picked = sites.filter(measure=measure).select("site", "at", "value")
     return sorted(picked.iter_rows(), key=lambda cell: (_order(cell[0]), cell[1]))
 
 
 def _order(site: str) -> tuple[object, object]:
-    return stack_order(_stack(site) or "plain"), order(site)
+    return stack_order(Site.parse(site).stack or "plain"), order(site)
 
 
-def _stack(site: str) -> str:
-    return Site.parse(site).stack
-
-
-def _titled(title: str, stack: str) -> str:
+def _titled(title: str, site: str) -> str:
+    """A panel's title, with the stack that a site is of."""
+    stack = Site.parse(site).stack
     return f"{title}{', ' + stack_words(stack) if stack else ''}"
 
 
@@ -116,7 +117,7 @@ def _bars(found: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
     for one in found:
         here = place(one.name)
         bar = Bar(here.group, here.layers, one.mean or 0.0, one.low, one.high)
-        panels.setdefault(_titled(title, _stack(one.name)), []).append(bar)
+        panels.setdefault(_titled(title, one.name), []).append(bar)
     return panels
 
 
@@ -130,7 +131,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
     """The final loss, if it has one, and the area at every site: along the line, and over revisions where there are stages."""
     sites, facts = tables["sites"], about.facts
     found: list[Finding] = []
-    if not _moves(facts):
+    if facts.objective != "output":
         final = next(value for _, at, value in _cells(sites, "rewind_loss_nats") if at == 1)
         said = f"With its final weights the model's loss is {words.number(final)} {_say('unit', facts)}."
         found.append(Finding("final_loss", said, _say("unit", facts), (Estimate("final", final, n=facts.units),)))
@@ -147,7 +148,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
         most, size = _extreme(area, facts)
         said = (
             "With a site's weights as they were at an earlier revision, the mean "
-            f"{_say('rise', facts) if _moves(facts) else 'rise'} over all {len(facts.stages) + 2} revisions is largest at "
+            f"{_say('mean rise', facts)} over all {len(facts.stages) + 2} revisions is largest at "
             f"{most}, {size}."
         )
         found.append(Finding("midstage_area", said, unit(facts), tuple(area), f"most {most}", per=facts.unit))
@@ -194,7 +195,7 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
     caption = "Means over sites by component; each panel has an axis of its own."
     drawn = small_multiples("checkpoints-short", "In short", caption, short)
     caption = (
-        f"{_what(facts)} with one site's weights on the straight line between {facts.initial} (α = 0) and "
+        f"{_say('what', facts)} with one site's weights on the straight line between {facts.initial} (α = 0) and "
         f"{facts.final} (α = 1), all else final. The same colours in every panel. {_n(facts)}"
     )
     cells = _cells(sites, f"rewind_{_say('curve', facts)}")
@@ -211,18 +212,11 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
 def _within(facts: RewindFacts) -> str:
     """ε in words; of a squared length also what it is of the length."""
     said = f"{100 * facts.epsilon:g} % {_say('within', facts)}"
-    return said if not _moves(facts) else f"{said} ({100 * facts.epsilon**0.5:.3g} % of its length)"
-
-
-def _what(facts: RewindFacts) -> str:
-    if not _moves(facts):
-        return "The model's loss"
-    return "How far the model's output moves (the change's squared length as a share of the output's)"
+    return said if facts.objective != "output" else f"{said} ({100 * facts.epsilon**0.5:.3g} % of its length)"
 
 
 def _n(facts: RewindFacts) -> str:
-    tokens = "tokens" if _moves(facts) else "predicted tokens"
-    return f"n\u00a0=\u00a0{resampled_words(facts)}, {words.count(facts.tokens)} {tokens}."
+    return f"n\u00a0=\u00a0{resampled_words(facts)}, {words.count(facts.tokens)} {_say('tokens', facts)}."
 
 
 def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFacts) -> Figure:
@@ -245,7 +239,9 @@ def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
     """The loss with each revision's weights, and its mean over revisions."""
     revisions = [facts.initial, *facts.stages, facts.final]
     names = [f"{name} ({i})" if revisions.count(name) > 1 else name for i, name in enumerate(revisions)]
-    caption = f"{_what(facts)} with one site's weights as they were at each revision, the last on top. {_n(facts)}"
+    caption = (
+        f"{_say('what', facts)} with one site's weights as they were at each revision, the last on top. {_n(facts)}"
+    )
     titled = ("checkpoints-stages", "Figure 3", f"{_say('name', facts).capitalize()} by revision")
     heights = {float(i): names[i] for i in reversed(range(len(names)))}
     heats = _map(
@@ -268,11 +264,14 @@ def _map(
     levels, panels = list(heights.values()), list[Panel]()
     side = alt.Axis(values=levels[::step], tickCount=len(levels), ticks=False, labelOverlap=False)
     y = alt.Y("at:O", scale=alt.Scale(domain=levels), title=down, axis=side)
-    for stack in dict.fromkeys(_stack(site) for site, *_ in cells):
-        mine = [cell for cell in cells if _stack(cell[0]) == stack]
+    for stack in dict.fromkeys(Site.parse(site).stack for site, *_ in cells):
+        mine = [cell for cell in cells if Site.parse(cell[0]).stack == stack]
         for group in sort_components(place(site).group for site, *_ in mine):
             here = [cell for cell in mine if place(cell[0]).group == group]
-            title, layers = _titled(words.GROUP.get(group, group), stack), [place(site).layers for site, *_ in here]
+            title, layers = (
+                _titled(words.GROUP.get(group, group), here[0][0]),
+                [place(site).layers for site, *_ in here],
+            )
             rows = [
                 {"layer": layer, "at": heights[at], "value": value}
                 for layer, (_, at, value) in zip(layers, here, strict=True)
@@ -305,11 +304,11 @@ def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
         "same texts. They are not corrected for how many there are.",
         *too_few(facts),
     ]
-    checks = sites.filter(pl.col("measure") == _say("check", facts))["value"].to_list()
+    checks = sites.filter(measure=_say("check", facts))["value"].to_list()
     if not facts.exact and checks:
         said.append(
             f"Of the {facts.points} α of a curve some are tried and the others interpolated; the last two interpolants "
-            f"differ by at most {words.number(max(checks))}{' nats' if not _moves(facts) else ''}."
+            f"differ by at most {words.number(max(checks))}{_say('differ', facts)}."
         )
     columns = ("site", f"{_say('name', facts)} at α = 0, {unit(facts)}", *found)
     return Section("Numbers", (*said, *about.notes), (), (Table(columns, rows, "Every site"),))

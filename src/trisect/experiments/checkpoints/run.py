@@ -11,22 +11,21 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from trisect.core.errors import CorpusError, SiteError, SpecError
+from trisect.core.errors import CorpusError, SpecError
 from trisect.core.site import Site
-from trisect.core.subject import Batch, RowScores, Shape, SiteTarget, Subject, Texts
+from trisect.core.subject import Batch, RowScores, Shape, SiteTarget, Texts
 from trisect.core.tables import frame
 from trisect.core.trace import Projections
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
 from trisect.lab.experiment import Measured, RunContext
-from trisect.lab.passes import every_site
+from trisect.lab.passes import plan_edits
 from trisect.lab.word_labels import find_articles
 from trisect.measure.criticality import GridCurves, adaptive_curves, criticality, exact_curves, mean_difference
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from trisect.hf.files.checkpoints import ParameterSlice, SliceValues
+    from trisect.hf.load import Pretrained
 
 
 # summed over each text or article, in nats; without a loss, of relative changes of the output
@@ -44,34 +43,28 @@ class RewoundSite(NamedTuple):
 class Trials:
     """A model and the texts on which every set of weights is tried; the texts are made ready once."""
 
-    def __init__(self, subject: Subject, module: nn.Module, texts: Texts, size: int) -> None:
-        self.subject, self.module = subject, module
-        self.batches: tuple[Batch, ...] = tuple(subject.batches(texts.texts(), size, scored=True))
+    def __init__(self, subject: Pretrained, texts: Texts, settings: RewindSettings) -> None:
+        self.subject, self.settings = subject, settings
+        self.batches: tuple[Batch, ...] = tuple(subject.batches(texts.texts(), settings.batch, scored=True))
         self.passes = 0  # through all texts
         self.moves = subject.objective == "output"  # no loss: how far the output moves from that of the final weights
         self._clean: list[RowScores] = []
         self._tokens = np.zeros(1 + max((t for b in self.batches for t, _ in b.rows), default=-1))
-        self.final = self._losses()
+        final = self._losses()
         if not self._tokens.sum():
             known = f"{len(self._tokens)} were read, and in none is a token predicted from others."
             raise CorpusError(f"The texts {texts.name!r} have no loss.", known, "Give texts of more than one token.")
-        self.curve = "output_change" if self.moves else "loss_nats"
-        self.ends = "" if self.moves else "_nats"
+        self.name, self.ends = ("output_change", "") if self.moves else ("loss_nats", "_nats")
         self.kept = np.flatnonzero(self._tokens > 0)
         self.articles = find_articles(texts, len(self._tokens), self.kept.tolist())
-        self.tokens, self.final = self._by_unit(self._tokens), self._by_unit(self.final)
+        self.tokens, self.final = self._by_unit(self._tokens), self._by_unit(final)
 
     def losses(self, cuts: Sequence[ParameterSlice], values: SliceValues) -> Losses:
         """Of each article, or text where none is marked, that has a loss, with those values in the model."""
         from trisect.hf.files.checkpoints import replaced
 
-        with replaced(self.module, cuts, values):
+        with replaced(self.subject.model, cuts, values):
             return self._by_unit(self._losses())
-
-    def row(self, spot: RewoundSite, measure: str, value: float, at: float | None = None) -> InterpolationRow:
-        """A row of the table `sites`."""
-        n = int(self.tokens.sum())
-        return {"site": str(spot.site), "measure": measure, "at": at, "value": float(value), "n": n}
 
     def _by_unit(self, numbers: Losses) -> Losses:
         return self.articles.sums(numbers[self.kept, None], self.kept)[:, 0]
@@ -90,102 +83,98 @@ class Trials:
         self.passes += 1
         return found
 
+    def rows(self, spot: RewoundSite, named: dict[str, float], at: float | None = None) -> list[InterpolationRow]:
+        """Rows of the table `sites` without their subject, by measure; missing stays missing."""
+        own = {"site": str(spot.site), "at": at, "n": int(self.tokens.sum())}
+        return [own | {"measure": name, "value": float(v)} for name, v in named.items() if np.isfinite(v)]
+
+    def curve(
+        self,
+        kind: str,
+        spot: RewoundSite,
+        at: Float[np.ndarray, " A"],
+        losses: Float[np.ndarray, " A"],
+        sums: Float[np.ndarray, "A N"],
+    ) -> tuple[list[InterpolationRow], Float[np.ndarray, "R A"]]:
+        """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts or articles.
+
+        `at` is α, or the number of the revision from 0 (initial) on.
+        """
+        drawn = drawn_ratios(sums.T, self.tokens, self.settings.seed)
+        rises = drawn - drawn[:, -1:]
+        rise = percentile_interval(rises, len(self.tokens))
+        area = percentile_interval(rises.mean(1, keepdims=True), len(self.tokens))
+        names = (self.name, f"rise_low{self.ends}", f"rise_high{self.ends}")
+        rows = []
+        for name, values in zip(names, (losses, rise.low, rise.high), strict=True):
+            for x, value in zip(at, values, strict=True):
+                rows += self.rows(spot, {f"{kind}_{name}": value}, float(x))
+        areas = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
+        return rows + self.rows(spot, {f"{kind}_{name}": value for name, value in areas.items()}), drawn
+
+    def line(self, spot: RewoundSite, first: SliceValues, last: SliceValues) -> list[InterpolationRow]:
+        """The rows of the straight line from the first to the last weights of a site, and its criticality."""
+        from trisect.hf.files.checkpoints import blend
+
+        sums: dict[float, Losses] = {1.0: self.final}
+        grid, epsilon = np.arange(self.settings.points) / (self.settings.points - 1), self.settings.epsilon
+
+        def evaluate(alphas: list[float]) -> Float[np.ndarray, "1 N"]:
+            for alpha in alphas:
+                if alpha not in sums:
+                    sums[alpha] = self.losses(spot.cuts, blend(first, last, alpha))
+            return np.array([[sums[alpha].sum() / self.tokens.sum() for alpha in alphas]])
+
+        curves: GridCurves = (
+            exact_curves(evaluate, grid, 1)
+            if self.settings.exact
+            else adaptive_curves(evaluate, grid, 1, epsilon, not self.moves)
+        )
+        losses, by_unit = curves.values[0], curves.mix @ np.stack([sums[x] for x in curves.points])
+        rows, drawn = self.curve("rewind", spot, grid, losses, by_unit)
+        found = criticality(grid, losses, epsilon, not self.moves)
+        scores = np.array([[criticality(grid, curve, epsilon, not self.moves).score] for curve in drawn])
+        ends = percentile_interval(scores, len(self.tokens))
+        named = {
+            "criticality": found.score,
+            "criticality_first": found.first,
+            "criticality_low": ends.low[0],
+            "criticality_high": ends.high[0],
+            f"rewind_check{self.ends}": curves.checks[0],
+            "rewind_evaluations": curves.evaluations,
+            "rewind_nodes": curves.nodes,
+        }
+        return rows + self.rows(spot, named)
+
 
 def rewind(
     trials: Trials,
     spots: Sequence[RewoundSite],
     read: Callable[[str], list[SliceValues]],
-    settings: RewindSettings,
     step: Callable[[int, int], object],
 ) -> tuple[list[InterpolationRow], list[str]]:
     """The rows of every site, without their subject, and notes; `read` gives a revision's weights, held one revision at a time."""
     from trisect.hf.files.checkpoints import take
 
-    final = [take(trials.module.state_dict(), spot.cuts) for spot in spots]
-    earlier = (settings.initial, *settings.stages)
+    final = [take(trials.subject.model.state_dict(), spot.cuts) for spot in spots]
+    *earlier, _ = trials.settings.revisions
     rows: list[InterpolationRow] = []
     middle: list[list[Losses]] = [[] for _ in spots]
     same: list[str] = []
     for number, name in enumerate(earlier):
         for i, (spot, values) in enumerate(zip(spots, read(name), strict=True)):
-            if settings.stages:
+            if trials.settings.stages:
                 middle[i].append(trials.losses(spot.cuts, values))
             if not number:
                 same += [str(spot.site)] if all(map(torch.equal, values, (v.cpu() for v in final[i]))) else []
-                rows += _convex(trials, spot, values, final[i], settings)
+                rows += trials.line(spot, values, final[i])
             step(number * len(spots) + i + 1, len(earlier) * len(spots))
     for spot, losses in zip(spots, middle, strict=True):
         if losses:
             sums = np.stack([*losses, trials.final])
             at, means = np.arange(len(sums), dtype=float), sums.sum(1) / trials.tokens.sum()
-            rows += _curve("midstage", spot, at, means, sums, trials, settings.seed)[0]
-    rows = [row for row in rows if np.isfinite(row["value"])]  # missing stays missing
+            rows += trials.curve("midstage", spot, at, means, sums)[0]
     return rows, [f"At {', '.join(same)} the initial weights are the final ones."] if same else []
-
-
-def _convex(
-    trials: Trials, spot: RewoundSite, first: SliceValues, last: SliceValues, settings: RewindSettings
-) -> list[InterpolationRow]:
-    """The rows of the straight line from the first to the last weights of a site, and its criticality."""
-    from trisect.hf.files.checkpoints import blend
-
-    sums: dict[float, Losses] = {1.0: trials.final}
-    grid, epsilon = np.arange(settings.points) / (settings.points - 1), settings.epsilon
-
-    def evaluate(alphas: list[float]) -> Float[np.ndarray, "1 N"]:
-        for alpha in alphas:
-            if alpha not in sums:
-                sums[alpha] = trials.losses(spot.cuts, blend(first, last, alpha))
-        return np.array([[sums[alpha].sum() / trials.tokens.sum() for alpha in alphas]])
-
-    curves: GridCurves = (
-        exact_curves(evaluate, grid, 1)
-        if settings.exact
-        else adaptive_curves(evaluate, grid, 1, epsilon, not trials.moves)
-    )
-    losses, by_unit = curves.values[0], curves.mix @ np.stack([sums[x] for x in curves.points])
-    rows, drawn = _curve("rewind", spot, grid, losses, by_unit, trials, settings.seed)
-    found = criticality(grid, losses, epsilon, not trials.moves)
-    scores = np.array([[criticality(grid, curve, epsilon, not trials.moves).score] for curve in drawn])
-    ends = percentile_interval(scores, len(trials.tokens))
-    named = {
-        "criticality": found.score,
-        "criticality_first": found.first,
-        "criticality_low": ends.low[0],
-        "criticality_high": ends.high[0],
-        f"rewind_check{trials.ends}": curves.checks[0],
-        "rewind_evaluations": curves.evaluations,
-        "rewind_nodes": curves.nodes,
-    }
-    return [*rows, *(trials.row(spot, name, value) for name, value in named.items())]
-
-
-def _curve(
-    kind: str,
-    spot: RewoundSite,
-    at: Float[np.ndarray, " A"],
-    losses: Float[np.ndarray, " A"],
-    sums: Float[np.ndarray, "A N"],
-    trials: Trials,
-    seed: int,
-) -> tuple[list[InterpolationRow], Float[np.ndarray, "R A"]]:
-    """Losses, the intervals of their rise over the last one, the area; and the curve under every draw of texts or articles.
-
-    `at` is α, or the number of the revision from 0 (initial) on.
-    """
-    drawn = drawn_ratios(sums.T, trials.tokens, seed)
-    rises = drawn - drawn[:, -1:]
-    rise = percentile_interval(rises, len(trials.tokens))
-    area = percentile_interval(rises.mean(1, keepdims=True), len(trials.tokens))
-    ends = (f"rise_low{trials.ends}", f"rise_high{trials.ends}")
-    columns = {trials.curve: losses, ends[0]: rise.low, ends[1]: rise.high}
-    areas = {"area": mean_difference(losses, losses[-1]), "area_low": area.low[0], "area_high": area.high[0]}
-    rows = [
-        trials.row(spot, f"{kind}_{name}", value, float(x))
-        for name, values in columns.items()
-        for x, value in zip(at, values, strict=True)
-    ]
-    return rows + [trials.row(spot, f"{kind}_{name}", value) for name, value in areas.items()], drawn
 
 
 NO_LOSS = "The model has no loss of its own: numbers say how far its output moves, |y − y_final|² / |y_final|², averaged over tokens."
@@ -219,7 +208,7 @@ def measure(settings: RewindSettings, context: RunContext) -> Measured[RewindFac
     rest = settings.dtype, settings.device, None, settings.pickle, settings.remote_code
     subject = load(place, None, None, settings.window, revision, *rest)
     spots, notes = plan_places(subject.shape, subject.projections(), settings.sites)
-    trials = Trials(subject, subject.model, texts, settings.batch)
+    trials = Trials(subject, texts, settings)
     options = Options(None, settings.dtype, "cpu", None, settings.pickle, settings.remote_code)
 
     def read(revision: str) -> list[SliceValues]:
@@ -228,7 +217,7 @@ def measure(settings: RewindSettings, context: RunContext) -> Measured[RewindFac
         return [tuple(next(values) for _ in spot.cuts) for spot in spots]
 
     with context.progress(f"rewinding {len(spots)} sites") as step:
-        rows, same = rewind(trials, spots, read, settings, step)
+        rows, same = rewind(trials, spots, read, step)
     facts = RewindFacts(
         f"{folder.resolve().name if folder.is_dir() else settings.model}@{settings.final}",
         subject.fingerprint,
@@ -274,25 +263,15 @@ def plan_places(
     """
     from trisect.hf.files.checkpoints import cuts_of
 
-    if sites is not None and not sites:
-        raise SiteError("No site was given.", shape.words(), "Leave the sites out for q, k and v of every layer.")
     known = {p.address: p for p in projections}
-    if sites is None:
-        wanted = [t._replace(heads=None) for site in every_site(shape) for t in shape.resolve(site)]
-        groups = [(Site((t.component,), (t.address.layer,), None, t.address.site.stack), (t,)) for t in wanted]
-    else:
-        parsed = [Site.parse(s) if isinstance(s, str) else s for s in sites]
-        groups = [(site, shape.resolve(site)) for site in parsed]
-    serving = {}
-    for address in shape.heads:
-        for component in ("q", "k", "v"):
-            origin = known[address].origins[component]
-            if origin.parameter is not None and origin.rows is not None:
-                target = SiteTarget(address, component, None)
-                serving[target] = cuts_of(target, known[address])[0]
+    serving: dict[SiteTarget, ParameterSlice] = {}
+    for target in (SiteTarget(address, component, None) for address in shape.heads for component in ("q", "k", "v")):
+        origin = known[target.address].origins[target.component]
+        if origin.parameter is not None and origin.rows is not None:
+            serving[target] = cuts_of(target, known[target.address])[0]
     places: dict[Site, RewoundSite] = {}
     notes: dict[str, None] = {}
-    for site, targets in groups:
+    for site, first, targets in plan_edits(shape, sites, "layer" if sites is None else "site"):
         cuts = tuple(dict.fromkeys(cut for t in targets for cut in cuts_of(t, known[t.address])))
         units: dict[str, set[int]] = {}
         for cut in cuts:
@@ -301,13 +280,10 @@ def plan_places(
         own |= {  # every component and layer of the stack that these weights serve
             (t.component, t.address.layer)
             for t, cut in serving.items()
-            if t.address.stack == targets[0].address.stack and not units.get(cut.parameter, set()).isdisjoint(cut.units)
+            if t.address.stack == first.stack and not units.get(cut.parameter, set()).isdisjoint(cut.units)
         }
         grown = Site(tuple(c for c, _ in own), tuple(n for _, n in own), site.heads, site.stack)
-        if (
-            grown.layers != tuple(dict.fromkeys(t.address.layer for t in targets))
-            or grown.components != site.components
-        ):
+        if (grown.layers, grown.components) != (site.layers, site.components):
             notes[f"{grown} is one set of weights, and is rewound as one."] = None
         for t in targets:
             if (origin := known[t.address].origins[t.component]).how != "rows":
