@@ -2,14 +2,12 @@
 
 import importlib.util
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests import tinyhf
 
-import trisect
 from trisect.cli import main
 from trisect.core.tables import read_table
 
@@ -93,9 +91,3 @@ def test_erase_from_the_command_line(tmp_path):
     assert done.stdout.splitlines()[-1] == f"report  {tmp_path / 'out' / 'report.html'}"
     rows = read_table(tmp_path / "out" / "tables", "measures")
     assert set(rows["component"].drop_nulls()) == {"k", "v"}
-
-
-def test_the_door_has_them_all():
-    for name in ("align", "dissect", "erase", "translate_train"):
-        assert callable(getattr(trisect, name))
-    assert Path(str(trisect.measure.alignment.__file__)).name == "alignment.py"

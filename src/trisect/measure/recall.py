@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from trisect.core.printable import percent
 from trisect.stats.shares import upper_bound
 from trisect.stats.tested import family_level
 
@@ -61,16 +60,6 @@ class AnswerThreshold(NamedTuple):
     error: float | None
     coverage: float
     n: int
-
-    @property
-    def words(self) -> str:
-        """The threshold in a sentence."""
-        if self.value is None:
-            return f"No threshold keeps the share of wrong answers at {self.risk:g} or below: it always abstains."
-        return (
-            f"From a confidence of {self.value:.3g} on, at most {self.risk:g} of the answers are wrong; "
-            f"{percent(self.coverage)} of {self.n} held-out answers are that confident."
-        )
 
 
 class OutOfFold(NamedTuple):
@@ -162,7 +151,7 @@ def threshold(
     """
     n, confidence = len(confidence), _known(confidence)
     ordered = np.sort(confidence)[::-1]
-    found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), tries(n)
+    found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), min(TRIED, max(1, n // STEP))
     for step in range(1, grid + 1) if n else ():
         level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level
@@ -171,11 +160,6 @@ def threshold(
         if bound <= risk:
             found = AnswerThreshold(float(level), risk, bound, errors / many, many / n, n)
     return found
-
-
-def tries(n: int) -> int:
-    """How many thresholds are tried on n held-out answers."""
-    return min(TRIED, max(1, n // STEP))
 
 
 def tell_apart(
@@ -290,7 +274,10 @@ def nearest_by_vectors(
     """Nearest known names by the cosine of vectors that a model has for them."""
     if not len(names) or not len(known):
         return _none(len(names), top)
-    unit, others = (_unit(np.asarray(some, dtype=float)) for some in (vectors, known_vectors))
+    lengths = [np.linalg.norm(some, axis=1, keepdims=True) for some in (vectors, known_vectors)]
+    unit, others = (
+        some / np.where(length > 0, length, 1.0) for some, length in zip((vectors, known_vectors), lengths, strict=True)
+    )
     return _nearest(unit @ others.T, names, known, top)
 
 
@@ -301,12 +288,6 @@ def character_similarity(names: Sequence[str], known: Sequence[str]) -> Float[np
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=LENGTHS, lowercase=True)
     theirs = grams.fit_transform(known)
     return np.asarray((grams.transform(names) @ theirs.T).toarray(), dtype=float)
-
-
-def places(neighbours: Neighbours, known: Sequence[str], place: Mapping[str, str]) -> list[str | None]:
-    """The place of every name's nearest known name; null where there is none, or where that has no place."""
-    first = [int(i) for i in neighbours.nearest[:, 0]]
-    return [place.get(known[i]) if i >= 0 else None for i in first]
 
 
 def follows(
@@ -356,8 +337,3 @@ def _nearest(similarity: Float[np.ndarray, "N M"], names: Sequence[str], known: 
 
 def _none(names: int, top: int) -> Neighbours:
     return Neighbours(np.full((names, top), -1), np.full((names, top), np.nan))
-
-
-def _unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1.0)
