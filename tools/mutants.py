@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant("core/study_data.py", "need(trained == sorted(self.runs),", "need(True,", f"{BOUNDS} -k forged"),
     Mutant("core/study_data.py", "not differ, f\"Its", "True, f\"Its", f"{BOUNDS} -k forged"),
     Mutant(
-        "experiments/study/ledger.py", "if other := [*other, *differences(old.experiment, here)]:", "if other := other:",
+        "experiments/study/ledger.py", "if other := [*other, *differences(ledger.experiment, here)]:", "if other := other:",
         "tests/contract/test_study.py",
     ),
     Mutant(FETCH, '"trust_remote_code": options.remote_code', '"trust_remote_code": True', SURVIVORS),

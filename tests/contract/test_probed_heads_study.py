@@ -8,7 +8,8 @@ from tests import tiny
 import trisect
 from trisect.core.methods import Attack, Probe
 from trisect.core.site import Site
-from trisect.experiments.study.plan import listening_seconds
+from trisect.experiments.study.ledger import Task
+from trisect.experiments.study.plan import evaluation_seconds
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -39,5 +40,5 @@ def test_random_maps_are_probed_before_and_after_the_attack(tmp_path):
 def test_random_maps_take_their_time():
     (run, *_) = DESIGN.runs("text")
     without = replace(DESIGN, probe=Probe(HEADS, ("pos",), ("linear",)))
-    one, both = (listening_seconds(run, 300, "probe", design) for design in (without, DESIGN))
+    one, both = (evaluation_seconds(run, 300, Task("probe", (run.id,)), design, 0) for design in (without, DESIGN))
     assert both == pytest.approx(2 * one)  # two heads, and two maps of the one layer that they read

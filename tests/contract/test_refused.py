@@ -25,7 +25,6 @@ from trisect.experiments.translate.settings import TranslateSettings
 from trisect.lab import driver
 from trisect.lab.inputs import Workers
 from trisect.lab.run_folder import RunFolder
-from trisect.report.sheet import Sheet
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
 FOREIGN = {
@@ -177,7 +176,7 @@ def begun(tmp_path_factory):
     """A study that was stopped before its first run."""
     out = tmp_path_factory.mktemp("begun") / "study"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lab, "_run", _stop)
+        patch.setattr(lab, "run_jobs", _stop)
         with pytest.raises(KeyboardInterrupt):
             study(out)
     return out
@@ -248,14 +247,15 @@ def test_a_folder_in_use_stays_as_it_is(begun, tmp_path):
 
 
 def test_a_study_that_goes_on_removes_its_own_scratch_files_and_no_others(begun, tmp_path, monkeypatch):
-    monkeypatch.setattr(lab, "_run", lambda *_: None)  # nothing is trained, so that nothing is there in the end
-    monkeypatch.setattr(lab, "_check_whole", lambda *_: None)
-    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
+    monkeypatch.setattr(lab, "run_jobs", lambda *_: None)
     out = copied(begun, tmp_path / "study")
     nested = out / "runs" / "another-study"
     nested.mkdir(parents=True)
     (nested / SCRATCH[0]).write_text("another study's")
-    study(out)
+    with pytest.raises(
+        StudyError, match="is not there any more"
+    ):  # nothing is trained, so that nothing is there in the end
+        study(out)
     after = seen(out)
     assert {name: after[name] for name in FOREIGN} == {name: text.encode() for name, text in FOREIGN.items()}
     assert not set(SCRATCH) & set(after)
@@ -293,7 +293,7 @@ def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, wha
 
 
 def test_a_dissection_that_is_refused_stays_as_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("trisect.experiments.study.run._run", _stop)
+    monkeypatch.setattr("trisect.experiments.study.run.run_jobs", _stop)
 
     def run(out, **given):
         asked = {

@@ -28,11 +28,10 @@ from trisect.core.spec import Attack, Freeze, Rewind, plain
 from trisect.core.tables import frame, read_table, write_table
 from trisect.engine.jobs import JobOrder
 from trisect.engine.start import open_engine
-from trisect.experiments.study.ledger import join_ledger, repeating
+from trisect.experiments.study.ledger import fleet_name, join_ledger, repeating
 from trisect.experiments.study.plan import make_plan
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.run import _note
-from trisect.experiments.study.tasks import fleet_name
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import run_jobs
 from trisect.report.sheet import Sheet

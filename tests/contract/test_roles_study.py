@@ -8,7 +8,7 @@ import pytest
 
 import trisect
 from trisect.core.errors import CorpusError
-from trisect.core.methods import Freeze, Interchange, Rewind
+from trisect.core.methods import Interchange
 from trisect.core.site import Site
 from trisect.core.spec import Design, Text, plain
 from trisect.experiments.study.presets import INDUCTION, ROLES
@@ -16,22 +16,14 @@ from trisect.experiments.study.presets import INDUCTION, ROLES
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 EVERY = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in "qkv")
+BARE = dict.fromkeys(("attack", "control", "tie", "probe", "erase", "ablate", "rewind", "freeze"))
 
 
 @pytest.fixture(scope="module")
 def design() -> Design:
     first = ROLES[0]
-    bare = {"attack": None, "control": None, "tie": None, "probe": None, "erase": None, "ablate": None}
-    return replace(
-        first,
-        seeds=(1, 2),
-        text=Text("roles", train_tokens=7_680, valid_tokens=1_200),
-        training=replace(first.training, epochs=1),
-        rewind=Rewind(EVERY, points=2, midstage=False),
-        freeze=Freeze(EVERY),
-        interchange=Interchange(EVERY, pairs=50),
-        **bare,
-    )
+    text, training = Text("roles", train_tokens=7_680, valid_tokens=1_200), replace(first.training, epochs=1)
+    return replace(first, seeds=(1, 2), text=text, training=training, interchange=Interchange(EVERY, pairs=50), **BARE)
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +59,14 @@ def test_a_text_without_donors_is_refused_before_anything_is_trained(design, tmp
 
 def test_induction_is_learnt_and_its_first_layers_values_act_as_keys(tmp_path):
     """Two layers learn it in a few hundred steps; v of layer 1 hands over what the key of layer 2 is found by."""
-    bare = {"attack": None, "control": None, "tie": None, "probe": None}
-    cut = [
-        replace(
-            one,
-            seeds=(1,),
-            training=replace(one.training, epochs=3),
-            erase=one.erase and replace(one.erase, draws=2),
-            rewind=None,
-            freeze=None,
-            **bare,
+    cut = []
+    for one in INDUCTION:
+        erase, pairs = (
+            one.erase and replace(one.erase, draws=1),
+            one.interchange and replace(one.interchange, pairs=100),
         )
-        for one in INDUCTION
-    ]
+        kept = BARE | {"erase": erase, "ablate": one.ablate, "interchange": pairs}
+        cut.append(replace(one, seeds=(1,), training=replace(one.training, epochs=3), **kept))
     (tmp_path / "induction.json").write_text(json.dumps([plain(one) for one in cut]), encoding="utf-8")
     study = trisect.study(tmp_path / "induction.json", out=tmp_path / "study", workers=0, quiet=True)
     sites = study.tables["sites"]

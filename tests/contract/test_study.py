@@ -428,7 +428,7 @@ def test_what_is_killed_before_its_end_can_be_reported(tmp_path, monkeypatch):
             note(*rest)
 
     monkeypatch.setattr(lab, "_note", only_once)
-    monkeypatch.setattr(lab, "_run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(lab, "run_jobs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "study")
     assert trisect.render(tmp_path / "study").tables["runs"].height == 0

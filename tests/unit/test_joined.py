@@ -22,6 +22,7 @@ from trisect.core.schema import plain
 from trisect.core.tables import read_table, write_table
 from trisect.experiments.study.run import JoinedStudy
 from trisect.experiments.study.settings import DesignSource, StudySettings
+from trisect.report.sheet import Sheet
 
 ROOT = Path(__file__).parents[2]
 FROZEN = ROOT / "results" / "wikitext2-large-freezing"  # twelve runs, with edits
@@ -69,7 +70,8 @@ def join(*places: Path) -> JoinedStudy:
     return JoinedStudy.prepare(StudySettings(join=places))
 
 
-def test_two_studies_of_a_seed_each_are_the_study_of_both(tmp_path):
+def test_two_studies_of_a_seed_each_are_the_study_of_both(tmp_path, monkeypatch):
+    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
     design = replace(tiny.EXPERIMENT, attack=None)
     one = trisect.study(design, seeds=2, out=tmp_path / "one", workers=0, quiet=True)
     for seed in (2, 1):
@@ -94,16 +96,16 @@ def test_seeds_trained_apart_are_one_study_again(tmp_path):
     assert len(seeds) == 3
     places = [part([seed], tmp_path / str(seed)) for seed in (seeds[1], seeds[2], seeds[0])]
     joined = join(*places)
-    found = joined.whole.judged()
+    found = joined.tables
     for name in ("runs", "metrics", "sites"):
         assert_frame_equal(found[name], read_table(FROZEN / "tables", name))
-    about: Any = {"experiment": plain(joined.whole.design)}
+    about: Any = {"experiment": plain(joined.design)}
     assert_frame_equal(found["claims"], claims.judge(found, about))
     # the committed verdicts were computed on another processor
     assert_frame_equal(found["claims"], read_table(FROZEN / "tables", "claims"), rel_tol=1e-9)
     assert found["claims"].filter(claim="A-15", verdict="refuted").height == 1
-    assert joined.whole.about.seconds == 300.0
-    assert joined.whole.seeds == seeds
+    assert joined.about.seconds == 300.0
+    assert list(joined.design.seeds) == seeds
 
 
 def test_a_seed_that_is_there_twice_is_refused(kept, tmp_path):

@@ -10,7 +10,7 @@ from trisect.core.methods import Probe
 from trisect.core.site import Site
 from trisect.core.tables import frame
 from trisect.experiments.study import probing
-from trisect.experiments.study.probing import SiteRow, _joined, _read, probe, random_maps, read_folds
+from trisect.experiments.study.probing import SiteRow, _joined, probe, random_maps, read_folds, read_places
 from trisect.lm.fleet import initial, layout, views
 from trisect.text.corpus import Corpus, Split
 
@@ -128,14 +128,14 @@ def test_a_random_map_reads_what_a_head_with_its_weights_reads():
     each = tiny.MODEL.width // tiny.MODEL.heads
     cpu = torch.device("cpu")
     drawn = random_maps(tiny.MODEL, 2, 2, 1, cpu)
-    weights = {n: v.clone()[None] for n, v in FINAL.items()}
+    weights = {n: v.clone() for n, v in FINAL.items()}
     rows = slice(tiny.MODEL.width, tiny.MODEL.width + each)  # the first head of k
-    weights["layers.2.in.weight"][0, rows] = drawn[1].weight
-    weights["layers.2.in.bias"][0, rows] = 3.0
+    weights["layers.2.in.weight"][rows] = drawn[1].weight
+    weights["layers.2.in.bias"][rows] = 3.0
     (fold, *_) = read_folds(CORPUS, tiny.TRAINING, "pos", 1, TOKENS, cpu)
-    read = _read(weights, tiny.MODEL, fold.scored, "pos", [*heads("k@2.h1"), *drawn], None)
-    assert read.x.shape == (3, len(read.y), each)
-    head, other, same = read.x
+    x, y, _ = read_places(weights, tiny.MODEL, fold.scored, "pos", [*heads("k@2.h1"), *drawn])
+    assert x.shape == (3, len(y), each)
+    head, other, same = x
     assert torch.allclose(head - 3.0, same, atol=1e-5)
     assert not torch.allclose(other, same, atol=0.1)
 

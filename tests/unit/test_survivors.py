@@ -20,8 +20,8 @@ from trisect.core.subject import Batch, Texts
 from trisect.core.tables import SIGNED, frame, read_table, write_table
 from trisect.core.trace import Address, Side
 from trisect.experiments.ablate.run import TextsRead, make_replacement
+from trisect.experiments.study.ledger import Task
 from trisect.experiments.study.run import StudyWork
-from trisect.experiments.study.tasks import Task
 from trisect.hf.files.fetch import Options, fetch
 from trisect.hf.load import load
 from trisect.lab.folder import Folder
@@ -167,7 +167,7 @@ def test_bytes_are_on_the_disk_before_a_file_has_its_name(tmp_path, monkeypatch)
 def test_an_evaluation_that_sends_its_runs_files_leaves_the_others_there(tmp_path, kind, left):
     folder, run = Folder(tmp_path), "baseline-s1"
     write_json(folder.evaluations(run) / "one.json", {})
-    work = StudyWork(Task(kind, (run,)), folder, {}, "cpu", "float32", set(), None)  # pyright: ignore[reportArgumentType]
+    work = StudyWork(Task(kind, (run,)), folder, {}, "cpu", "float32", set(), set())  # pyright: ignore[reportArgumentType]
     name = folder.run(run).relative_to(tmp_path).as_posix()
     work.land({name: b"{}"})
     assert folder.run(run).read_bytes() == b"{}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from trisect.core.errors import DamagedFileError, StudyError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import digest, read_json, write_json
 from trisect.core.schema import plain
 from trisect.core.site import Site
 from trisect.core.spec import Design, Run
@@ -76,32 +76,26 @@ def extended_ledger(
     ledger = old
     for experiment in experiments:
         here = experiment.resolved()
-        if ledger is not None:
-            ledger = _joined(folder, ledger, here, corpus)
-        else:
+        if ledger is None:
             size = fleet or FLEET[device]
-            grouped = fleet_ids(here.runs(corpus), size)
-            ledger = Ledger(corpus, (here,), grouped, size, precision, STEP)
+            ledger = Ledger(corpus, (here,), fleet_ids(here.runs(corpus), size), size, precision, STEP)
+            continue
+        other = [f"corpus (there {ledger.corpus!r}, here {corpus!r})"] if corpus != ledger.corpus else []
+        if other := [*other, *differences(ledger.experiment, here)]:
+            raise StudyError(
+                f"{folder.path} belongs to another study.",
+                "It differs in " + "; ".join(other) + ".",
+                "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
+            )
+        new = [run for run in here.runs(corpus) if run.id not in ledger.runs]
+        more = new or evaluations([here], corpus) - evaluations(ledger.asked, corpus)
+        asked = tuple(
+            replace(one, text=here.text) for one in ledger.asked
+        )  # the same by its fingerprint, it may have moved
+        grouped = (*ledger.fleets, *fleet_ids(new, ledger.fleet))
+        ledger = replace(ledger, asked=(*asked, here) if more else asked, fleets=grouped)
     assert ledger is not None, "a study has a design"
     return old, ledger
-
-
-def _joined(folder: Folder, old: Ledger, here: Design, corpus: str) -> Ledger:
-    other = [f"corpus (there {old.corpus!r}, here {corpus!r})"] if corpus != old.corpus else []
-    if other := [*other, *differences(old.experiment, here)]:
-        raise StudyError(
-            f"{folder.path} belongs to another study.",
-            "It differs in " + "; ".join(other) + ".",
-            "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
-        )
-    new = [run for run in here.runs(corpus) if run.id not in old.runs]
-    more = new or evaluations([here], corpus) - evaluations(old.asked, corpus)
-    asked = [replace(one, text=here.text) for one in old.asked]  # the same by its fingerprint, it may have moved
-    return replace(
-        old,
-        asked=(*asked, here) if more else tuple(asked),
-        fleets=(*old.fleets, *fleet_ids(new, old.fleet)),
-    )
 
 
 def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
@@ -135,35 +129,63 @@ def fleet_ids(runs: Iterable[Run], size: int) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(run.id for run in fleet) for fleet in fleets(runs, size))
 
 
-class AskedEvaluation(NamedTuple):
-    """An evaluation of one run: its kind, the site (empty: every site) and the label column, where there is one."""
+@dataclass(frozen=True)
+class Task:
+    """One piece of work: train a fleet, or evaluate one trained run.
 
-    run: str
+    A baseline is evaluated with its attention cut, one site rewound or replaced by its mean, or a label erased at a site; it
+    and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; an empty `site` is every one, an empty
+    `label` none; `seconds` is the expected cost on one core, which tells no task from another.
+    """
+
     kind: str
+    runs: tuple[str, ...]
     site: str = ""
     label: str = ""
+    seconds: float = field(default=1.0, compare=False)
+
+    @property
+    def title(self) -> str:
+        """What a progress line calls it."""
+        what, seed, _ = self.runs[0].rsplit("-", 2)
+        if self.kind == "train":
+            return f"train {len(self.runs)} runs from {what} ({seed})"
+        return f"{' '.join(filter(None, (self.kind, self.label, self.site)))} ({seed})"
+
+    def files(self, folder: Folder) -> list[Path]:
+        """The files that say that it is done."""
+        if self.kind == "train":
+            return [folder.run(run) for run in self.runs]
+        return [folder.evaluation(self.runs[0], self.kind, self.site, self.label)]
+
+    def is_done(self, folder: Folder) -> bool:
+        """Whether all that it leaves behind is there."""
+        return all(path.exists() for path in self.files(folder))
 
 
-def asked_of(experiment: Design, run: Run) -> list[AskedEvaluation]:
+def fleet_name(runs: Sequence[str]) -> str:
+    """A short name that is a function of the fleet's members."""
+    return digest("\n".join(runs), 6)
+
+
+def asked_of(experiment: Design, run: Run) -> list[Task]:
     """Every evaluation that a resolved experiment asks of one of its runs."""
     probe, erase, rewind = experiment.probe, experiment.erase, experiment.rewind
+    probed, own = [("probe", "", label) for label in (probe.labels if probe else ())], (run.id,)
     if run.edit is not None:
-        mine = probe.labels if probe else ()
-        return [AskedEvaluation(run.id, "probe", label=label) for label in mine if label == run.edit.column]
-    asked = [AskedEvaluation(run.id, "cut", str(Site(("attn",), None)))]
+        return [Task(kind, own, site, label) for kind, site, label in probed if label == run.edit.column]
+    asked = [("cut", str(Site(("attn",), None)), "")]
     kinds = (("rewind", "midstage") if rewind.midstage else ("rewind",)) if rewind else ()
-    asked += [AskedEvaluation(run.id, kind, str(site)) for kind in kinds for site in (rewind.sites if rewind else ())]
-    asked += [AskedEvaluation(run.id, "probe", label=label) for label in (probe.labels if probe else ())]
-    if experiment.ablate:
-        asked += [AskedEvaluation(run.id, "ablate", str(site)) for site in experiment.ablate.sites]
-    if experiment.interchange:
-        asked += [AskedEvaluation(run.id, "interchange", str(site)) for site in experiment.interchange.sites]
+    asked += [(kind, str(site), "") for kind in kinds for site in (rewind.sites if rewind else ())]
+    asked += probed
+    for kind, method in (("ablate", experiment.ablate), ("interchange", experiment.interchange)):
+        asked += [(kind, str(site), "") for site in (method.sites if method else ())]
     if erase:
-        asked += [AskedEvaluation(run.id, "erase", str(site), label) for label in erase.labels for site in erase.sites]
-    return asked
+        asked += [("erase", str(site), label) for label in erase.labels for site in erase.sites]
+    return [Task(kind, own, site, label) for kind, site, label in asked]
 
 
-def evaluations(experiments: Iterable[Design], corpus: str) -> set[AskedEvaluation]:
+def evaluations(experiments: Iterable[Design], corpus: str) -> set[Task]:
     """Every evaluation that the experiments ask."""
     resolved = [one.resolved() for one in experiments]
-    return {asked for one in resolved for run in one.runs(corpus) for asked in asked_of(one, run)}
+    return {task for one in resolved for run in one.runs(corpus) for task in asked_of(one, run)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,17 +13,15 @@ import numpy as np
 
 from trisect.core import machine
 from trisect.core.errors import CorpusError, SpecError, need_extra, there
-from trisect.core.files import Json
 from trisect.core.machine import Machine
 from trisect.core.methods import mapped_layers
 from trisect.core.schema import RUNS, plain
 from trisect.core.site import Site
-from trisect.core.spec import Design, Rewind, Run
+from trisect.core.spec import Design, Run
 from trisect.core.study_data import Ledger
-from trisect.experiments.study.ledger import FLEET, asked_of, fleets
+from trisect.experiments.study.ledger import FLEET, Task, asked_of, fleets
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings
-from trisect.experiments.study.tasks import Task, is_done
 from trisect.lab.folder import Folder
 from trisect.lab.jobs import clock
 from trisect.lm.fleet import count_parameters
@@ -58,28 +56,31 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
 
 def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:
     """Seconds of one core for a whole run over `train` tokens an epoch, evaluated on `evaluated` tokens after each."""
-    epochs = run.training.epochs
-    return epochs * train * token_seconds(run, vocabulary, True) + (epochs + 1) * evaluated * token_seconds(
-        run, vocabulary, False
-    )
+    epochs, (step, pass_) = run.training.epochs, (token_seconds(run, vocabulary, trains) for trains in (True, False))
+    return epochs * train * step + (epochs + 1) * evaluated * pass_
 
 
-def rewinding_seconds(baseline: Run, vocabulary: int, evaluated: int, variants: int) -> float:
-    """Seconds of one core for one site's curve: on average 0.6 of the layers are run again."""
-    return 0.6 * variants * evaluated * token_seconds(baseline, vocabulary, False)
-
-
-def listening_seconds(run: Run, vocabulary: int, kind: str, experiment: Design) -> float:
-    """Seconds of one core for a run's probes of one label, or for one erasure with its random controls."""
-    if kind == "erase":
+def evaluation_seconds(run: Run, vocabulary: int, task: Task, experiment: Design, evaluated: int) -> float:
+    """Seconds of one core for an evaluation of a run that covers `evaluated` tokens."""
+    token, rewind, points = token_seconds(run, vocabulary, False), experiment.rewind, 0
+    if task.kind == "erase":
         draws = experiment.erase.draws if experiment.erase else 0
-        return (2 + draws) * ERASED * token_seconds(run, vocabulary, False)
-    asked = experiment.probe
-    if asked is None:
-        return 0.0
-    sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
-    probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
-    return 2 * PROBE * len(asked.kinds) * probed * run.model.width / 100  # as many folds as FOLDS, of less text each
+        return (2 + draws) * ERASED * token
+    if task.kind == "probe":
+        if (asked := experiment.probe) is None:
+            return 0.0
+        sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
+        probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
+        return (
+            2 * PROBE * len(asked.kinds) * probed * run.model.width / 100
+        )  # as many folds as FOLDS, of less text each
+    if rewind and task.kind in ("rewind", "midstage"):
+        points = rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
+        evaluated = (
+            min(evaluated, 2 * rewind.sample_tokens) if rewind.sample_tokens else evaluated
+        )  # of train and valid
+    points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(task.kind, points)
+    return 0.6 * points * evaluated * token  # on average 0.6 of the layers are run again
 
 
 def disk_bytes(runs: list[Run], vocabulary: int) -> int:
@@ -122,24 +123,22 @@ class Spread(NamedTuple):
 
     def words(self) -> tuple[str, ...]:
         """Jobs and times as lines of a plan."""
-        longest, whole = max((*self.training, *self.evaluation), default=0.0), (*self.training, *self.evaluation)
-        jobs = (
-            f"{len(self.training)} of training (up to {self.fleet} runs in one), {len(self.evaluation)} of evaluation"
-        )
+        jobs, cores = self.data(), f"{self.cores} core{'s' * (self.cores != 1)}"
         lines = (
-            f"jobs      {jobs}; the longest roughly {clock(longest)} of one core",
-            f"spread    roughly {clock(makespan(whole, self.cores))} on {self.cores} core{'s' * (self.cores != 1)}",
+            f"jobs      {jobs['training']} of training (up to {self.fleet} runs in one), {jobs['evaluation']} of evaluation; "
+            f"the longest roughly {clock(jobs['longest_core_seconds'])} of one core",
+            f"spread    roughly {clock(jobs['seconds_on_cores'])} on {cores}",
         )
         if self.gpus is None:
             return lines
-        took, one = makespan(self.on_gpu, self.gpus), max(self.on_gpu, default=0.0)
-        words = f"training roughly {clock(took)} on {self.gpus} (the longest job {clock(one)}): expected, not measured"
-        return (*lines, f"GPUs      {words}")
+        took, longest = clock(jobs["training_seconds_on_gpus"]), clock(max(self.on_gpu, default=0.0))
+        said = f"training roughly {took} on {self.gpus} (the longest job {longest}): expected, not measured"
+        return (*lines, f"GPUs      {said}")
 
-    def data(self) -> dict[str, Json]:
+    def data(self) -> dict[str, Any]:
         """The same as JSON-ready data."""
         whole = (*self.training, *self.evaluation)
-        found: dict[str, Json] = {
+        found: dict[str, Any] = {
             "fleet": self.fleet,
             "training": len(self.training),
             "evaluation": len(self.evaluation),
@@ -167,21 +166,6 @@ def gpu_seconds(fleet: Sequence[Run], corpus: Corpus) -> float:
     step = GPU_STEP + len(fleet) * 3 * products(run, len(corpus.vocabulary)) * positions / GPU_OPERATIONS
     attacked = any(one.edit is not None and one.edit.column is not None for one in fleet)
     return run.training.epochs * tokens / positions * step * (GPU_ATTACK if attacked else 1.0)
-
-
-def spread_of(
-    runs: Sequence[Run], trained: Mapping[Run, float], evaluations: Sequence[float], corpus: Corpus, members: int
-) -> Spread:
-    """The jobs of runs that are trained in so many core-seconds each, in fleets of up to `members`, on this machine."""
-    teams = fleets(runs, members)
-    return Spread(
-        members,
-        tuple(sum(trained[run] for run in team) for team in teams),
-        tuple(evaluations),
-        tuple(gpu_seconds(team, corpus) for team in teams),
-        Machine().cores(),
-        None,
-    )
 
 
 @dataclass(frozen=True)
@@ -305,8 +289,11 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         known = "What is run in one folder has one text, one model and one training."
         raise SpecError("The experiments have different texts.", known, "Give them the same text.")
     corpus = load_text(text)
-    for label in dict.fromkeys(label for one in experiments for label in _labels(one)):
-        corpus.column(label)
+    for one in experiments:  # every label column that is read
+        parts = (one.attack, one.control, one.probe, one.erase)
+        columns = [label for part in parts if part for label in part.labels]
+        for label in (*columns, *(edit.column for edit in one.edits if edit.column is not None)):
+            corpus.column(label)
     if any(one.erase for one in experiments):
         need_extra("concept_erasure", "erase", "Erasing a label")
     if any(one.interchange for one in experiments):
@@ -333,6 +320,9 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
     evaluations = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
     trained = {run: training_seconds(run, words, train, evaluated_tokens(corpus, run)) for run in runs}
     members = fleet or FLEET["cpu"]
+    teams = fleets(runs, members)
+    training = tuple(sum(trained[run] for run in team) for team in teams)
+    on_gpu = tuple(gpu_seconds(team, corpus) for team in teams)
     return Plan(
         experiments,
         corpus,
@@ -342,15 +332,8 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         sum(evaluations),
         disk_bytes(list(runs), words),
         max(memory_bytes(one, words, min(members, len(runs))) for one in experiments),
-        spread_of(runs, trained, evaluations, corpus, members),
+        Spread(members, training, tuple(evaluations), on_gpu, Machine().cores(), None),
     )
-
-
-def _labels(experiment: Design) -> list[str]:
-    """Every label column that the experiment reads."""
-    parts = (experiment.attack, experiment.control, experiment.probe, experiment.erase)
-    asked = [label for part in parts if part for label in part.labels]
-    return asked + [edit.column for edit in experiment.edits if edit.column is not None]
 
 
 def evaluated_tokens(corpus: Corpus, run: Run) -> int:
@@ -370,31 +353,18 @@ def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
         cost = sum(training_seconds(run, words, train, evaluated) for run in wanted) * len(fleet) / max(1, len(wanted))
         tasks += [Task("train", fleet, seconds=cost)] if wanted else []
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
-    pending = [task for task in tasks if not is_done(task, folder)]
+    pending = [task for task in tasks if not task.is_done(folder)]
     retrained = {run for task in pending if task.kind == "train" for run in task.runs}
     return [task for task in tasks if task in pending or (task.kind != "train" and task.runs[0] in retrained)]
 
 
 def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
     """What is asked of each trained run: attention cut, sites rewound, labels probed and erased; each once."""
-    words, found = len(corpus.vocabulary), {}
+    words, found = len(corpus.vocabulary), dict[Task, Task]()
     for one in experiments:
-        fitted = one.resolved()
-        for run in fitted.runs(corpus.fingerprint):
-            for asked in asked_of(fitted, run):
-                points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(
-                    asked.kind, _evaluations(one.rewind)
-                )
-                tokens, sample = evaluated_tokens(corpus, run), one.rewind and one.rewind.sample_tokens
-                if sample and asked.kind not in ("cut", "ablate", "interchange"):
-                    tokens = min(tokens, 2 * sample)  # of train and of valid
-                seconds = rewinding_seconds(run, words, tokens, points)
-                if asked.kind in ("probe", "erase"):
-                    seconds = listening_seconds(run, words, asked.kind, one)
-                found.setdefault(asked, Task(asked.kind, (run.id,), asked.site, seconds, asked.label))
+        resolved = one.resolved()
+        for run in resolved.runs(corpus.fingerprint):
+            for task in asked_of(resolved, run):
+                seconds = evaluation_seconds(run, words, task, one, evaluated_tokens(corpus, run))
+                found.setdefault(task, replace(task, seconds=seconds))
     return list(found.values())
-
-
-def _evaluations(rewind: Rewind | None) -> int:
-    """About how many points of a site's rewinding curve are evaluated."""
-    return 0 if rewind is None else rewind.points if rewind.mode == "exact" else min(rewind.points, 20)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 from trisect.core import files
 from trisect.core.errors import SpecError, unknown
@@ -41,34 +40,29 @@ TRAINING = Training(
 )
 
 
-class Grid(NamedTuple):
-    """Sites, and the label columns that each of them is asked about."""
-
-    sites: tuple[Site, ...]
-    labels: tuple[str, ...]
+def _sites(names: str) -> tuple[Site, ...]:
+    return tuple(map(Site.parse, names.split()))
 
 
-def _sites(layer: int, components: str = "qkv") -> tuple[Site, ...]:
-    return tuple(Site((c,), (layer,)) for c in components)
+def _world(
+    name: str, window: int, model: Model, grids: Sequence[tuple[str, str]], variants: tuple[str, ...]
+) -> tuple[Design, ...]:
+    """A statement for each grid: sites, and the label columns that each of them is asked about.
 
-
-def _study(base: Design, grids: Sequence[Grid], variants: tuple[str, ...]) -> tuple[Design, ...]:
-    """A statement for each grid; the first also has the methods without a label, at every layer."""
-    layers = range(1, base.model.layers + 1)
-    every = tuple(site for layer in layers for site in _sites(layer))
-    shown_layers = tuple(layer for layer in layers if layer == 2 or layer in base.model.idle)
-    read = tuple(dict.fromkeys(site for grid in grids for site in grid.sites))
+    The first also has the methods without a label, at every layer.
+    """
+    training, text = replace(TRAINING, window=window), Text(name)
+    base = Design(name, text, model, training, (1, 2, 3, 4, 5), attack=None, rewind=None, freeze=None)
+    every = tuple(Site((c,), (layer,)) for layer in range(1, model.layers + 1) for c in "qkv")
+    shown_layers = tuple(layer for layer in range(1, model.layers + 1) if layer == 2 or layer in model.idle)
     pairs = tuple(Site(pair, (layer,)) for layer in shown_layers for pair in combinations("qkv", 2))
-    asked = [
-        replace(
-            base,
-            attack=Attack(*grid, STRENGTHS),
-            control=Control(*grid, variants),
-            probe=Probe(read, grid.labels, ("linear",)),
-            erase=Erase(*grid),
-        )
-        for grid in grids
-    ]
+    read = tuple(dict.fromkeys(site for names, _ in grids for site in _sites(names)))
+    asked = []
+    for names, columns in grids:
+        sites, labels = _sites(names), tuple(columns.split())
+        attack, control = Attack(sites, labels, STRENGTHS), Control(sites, labels, variants)
+        probe, erase = Probe(read, labels, ("linear",)), Erase(sites, labels)
+        asked.append(replace(base, attack=attack, control=control, probe=probe, erase=erase))
     asked[0] = replace(
         asked[0],
         rewind=Rewind(every, points=11, midstage=False),
@@ -78,38 +72,6 @@ def _study(base: Design, grids: Sequence[Grid], variants: tuple[str, ...]) -> tu
         interchange=Interchange(every),
     )
     return tuple(asked)
-
-
-def _world(name: str, window: int, model: Model, text: Text) -> Design:
-    return Design(
-        name=name,
-        text=text,
-        model=model,
-        training=replace(TRAINING, window=window),
-        seeds=(1, 2, 3, 4, 5),
-        attack=None,
-        rewind=None,
-        freeze=None,
-    )
-
-
-def _roles() -> tuple[Design, ...]:
-    """Items with attributes, and a question: labels of questions for queries, of items for keys and values."""
-    question, item = (tuple(f"{of}.{name}" for name in "abc") for of in ("question", "item"))
-    model = Model(width=32, layers=2, heads=1, feedforward=32, dropout=0.0, idle=(1,))
-    grids = Grid(_sites(2, "q"), question), Grid(_sites(2, "kv"), item)
-    return _study(_world("roles", 6, model, Text("roles")), grids, ("bounded", "site", "bounded+site", "control"))
-
-
-def _induction() -> tuple[Design, ...]:
-    """What came after this key before? A label is the word itself, so that a control label, which every word draws by
-    chance, would be no other.
-    """
-    question, value = (tuple(f"{of}.{name}" for name in ("own", "before")) for of in ("question", "value"))
-    model = Model(width=32, layers=3, heads=1, feedforward=32, dropout=0.0, idle=(3,))
-    first = Grid(_sites(1, "v"), ("key.own", "value.own"))
-    grids = Grid(_sites(2, "q"), question), Grid(_sites(2, "kv"), value), first
-    return _study(_world("induction", 10, model, Text("induction")), grids, ("bounded", "site", "bounded+site"))
 
 
 def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
@@ -132,9 +94,24 @@ def _brief(designs: tuple[Design, ...]) -> tuple[Design, ...]:
     return (trained, erased, *attacked)
 
 
-ROLES, INDUCTION = _roles(), _induction()
+# Items with attributes, and a question: labels of questions for queries, of items for keys and values.
+ROLES = _world(
+    "roles",
+    6,
+    Model(width=32, layers=2, heads=1, feedforward=32, dropout=0.0, idle=(1,)),
+    [("q@2", "question.a question.b question.c"), ("k@2 v@2", "item.a item.b item.c")],
+    ("bounded", "site", "bounded+site", "control"),
+)
+# What came after this key before? A label is the word itself, so that a control label, which every word draws by chance,
+# would be no other.
+INDUCTION = _world(
+    "induction",
+    10,
+    Model(width=32, layers=3, heads=1, feedforward=32, dropout=0.0, idle=(3,)),
+    [("q@2", "question.own question.before"), ("k@2 v@2", "value.own value.before"), ("v@1", "key.own value.own")],
+    ("bounded", "site", "bounded+site"),
+)
 PLANTED = (ROLES, _brief(ROLES), INDUCTION)
-
 
 QUICK = Design(
     name="quick",

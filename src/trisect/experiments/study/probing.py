@@ -64,19 +64,22 @@ def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least:
     many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
     part = corpus.splits[split]
     begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
+
+    def chosen(which: np.ndarray) -> list[Piece]:
+        kept: dict[int, list[int]] = {}
+        for (p, r), here in zip(rows, which, strict=True):
+            if here:
+                kept.setdefault(p, []).append(r)
+        return [pieces[p].some_rows(mine) for p, mine in kept.items()]
+
     for whole, fold in _dealt(begun, start, stop, many, count):
         sizes = np.array([many[fold == f].sum() for f in range(count)])
         even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
         if sizes.min() >= least and even:
             article = np.searchsorted(begun, start, side="right") if whole else np.arange(len(rows))
+            fitted = [(fold >= 0) & (fold != own) for own in range(count)]
             return [
-                Fold(
-                    _chosen(pieces, rows, (fold >= 0) & (fold != own)),
-                    _chosen(pieces, rows, fold == own),
-                    own + 1,
-                    article[fold == own],
-                    whole,
-                )
+                Fold(chosen(fitted[own]), chosen(fold == own), own + 1, article[fold == own], whole)
                 for own in range(count)
             ]
     raise CorpusError(
@@ -94,45 +97,31 @@ def _dealt(
     count: int,
 ) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
     """Ways to deal rows, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
+
+    def between(cuts: Int[np.ndarray, " C"]) -> Int[np.ndarray, " R"]:
+        """Each row's fold where folds after the first begin at the cuts."""
+        fold = np.searchsorted(cuts, start, side="right")
+        return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
+
     first, last = np.searchsorted(begun, start, side="right"), np.searchsorted(begun, stop, side="left")
-    cuts = _cuts(first, start, many, count)
-    if cuts is not None:
-        yield True, _between(begun[np.searchsorted(begun, cuts, side="right") - 1], start, stop)
+    if (cuts := _cuts(first, start, many, count)) is not None:
+        yield True, between(begun[np.searchsorted(begun, cuts, side="right") - 1])
     sizes = np.bincount(first, many, minlength=len(begun) + 1)
-    for own in (_longest_first(sizes, count), _longest_alone(sizes, count)):
+    # each article's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)
+    smallest, held = np.zeros(len(sizes), dtype=int), np.zeros(count)
+    for unit in np.argsort(-sizes, kind="stable"):
+        smallest[unit] = held.argmin()
+        held[smallest[unit]] += sizes[unit]
+    # or the first holds the longest alone, the others the rest in their order, as even as can be
+    alone, rest = np.zeros(len(sizes), dtype=int), np.delete(np.arange(len(sizes)), int(sizes.argmax()))
+    if (cuts := _cuts(rest, rest, sizes[rest], count - 1)) is not None:
+        alone[rest] = 1 + np.searchsorted(cuts, rest, side="right")
+    for own in (smallest, alone):
         alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
         if many[alike].sum() >= KEPT * many.sum():
             yield True, np.where(alike, own[first], -1)
-    cuts = _cuts(start, start, many, count)
-    if cuts is not None:
-        yield False, _between(cuts, start, stop)
-
-
-def _between(
-    cuts: Int[np.ndarray, " C"], start: Int[np.ndarray, " R"], stop: Int[np.ndarray, " R"]
-) -> Int[np.ndarray, " R"]:
-    """Each row's fold where folds after the first begin at the cuts, -1 for rows that lie across one."""
-    fold = np.searchsorted(cuts, start, side="right")
-    return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
-
-
-def _longest_first(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray, " U"]:
-    """Each unit's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)."""
-    fold, held = np.zeros(len(sizes), dtype=int), np.zeros(count)
-    for unit in np.argsort(-sizes, kind="stable"):
-        fold[unit] = held.argmin()
-        held[fold[unit]] += sizes[unit]
-    return fold
-
-
-def _longest_alone(sizes: Float[np.ndarray, " U"], count: int) -> Int[np.ndarray, " U"]:
-    """Each unit's fold: the first holds the longest alone, the others the rest in their order, as even as can be."""
-    fold, longest = np.zeros(len(sizes), dtype=int), int(sizes.argmax())
-    rest = np.delete(np.arange(len(sizes)), longest)
-    cuts = _cuts(rest, rest, sizes[rest], count - 1)
-    if cuts is not None:
-        fold[rest] = 1 + np.searchsorted(cuts, rest, side="right")
-    return fold
+    if (cuts := _cuts(start, start, many, count)) is not None:
+        yield False, between(cuts)
 
 
 def _cuts(
@@ -161,15 +150,6 @@ def _cuts(
     return np.array(cuts[::-1])
 
 
-def _chosen(pieces: Sequence[Piece], rows: Sequence[tuple[int, int]], which: np.ndarray) -> list[Piece]:
-    """The pieces with those rows alone, in their order."""
-    kept: dict[int, list[int]] = {}
-    for (p, r), here in zip(rows, which, strict=True):
-        if here:
-            kept.setdefault(p, []).append(r)
-    return [pieces[p].some_rows(mine) for p, mine in kept.items()]
-
-
 TOKENS = 20_000  # of validation that are read, about
 HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
@@ -196,14 +176,6 @@ class RandomMap(NamedTuple):
 Probed: TypeAlias = Site | RandomMap
 
 
-class Read(NamedTuple):
-    """What was read: the representation at each place, and each token's class and control class of the next word."""
-
-    x: Float[Tensor, "S N I"]
-    y: Int[Tensor, " N"]
-    control: Int[Tensor, " N"] | None
-
-
 def probe(
     final: Mapping[str, Tensor],
     model: Model,
@@ -225,7 +197,6 @@ def probe(
     left out where there are no such labels. So many random `maps` of each layer's input of which a head is probed are probed like
     heads; they are a seed's own, the same in all its runs, and their rows have q, k and v of the layer as their site. Raises CorpusError.
     """
-    whole = {n: v[None] for n, v in final.items()}
     classes = len(corpus.column(label))
     try:
         chance = control_labels(corpus, label, seed).of_type
@@ -235,9 +206,21 @@ def probe(
     device = final["decoder.bias"].device
     drawn = [one for layer in mapped_layers(sites) for one in random_maps(model, layer, maps, seed, device)]
     folds = read_folds(corpus, training, label, seed, tokens, device)
+    places: dict[int, list[Probed]] = {}  # by width
+    for place in (*sites, *drawn):
+        width = width_of(place, model) if isinstance(place, Site) else len(place.weight)
+        places.setdefault(width, []).append(place)
     for fold in folds:
-        rows += _of_fold(whole, model, fold, label, kinds, [*sites, *drawn], chance, classes, seed)
-    return [*_joined(rows), *dealt_rows("probe", sites, folds)]
+        for _, own in sorted(places.items()):
+            train, test = (read_places(final, model, some, label, own, chance) for some in (fold.fit, fold.scored))
+            x = probes.whiten(train[0], test[0])
+            for kind in kinds:
+                draw = generator("probe", kind, label, seed, fold.number)
+                rows += _rows(kind, (x[0], *train[1:]), (x[1], *test[1:]), own, classes, draw)
+            majority, n = probes.majority(train[1], test[1], classes), len(test[1])
+            named = [str(site) for site in own if isinstance(site, Site)]
+            rows += [SiteRow(site, "probe_majority", None, "valid", majority, n) for site in named]
+    return [*_joined(rows), *article_rows("probe", sites, folds)]
 
 
 def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[RandomMap]:
@@ -247,42 +230,11 @@ def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.
     return [RandomMap(layer, n, w.to(device)) for n, w in enumerate(torch.randn(shape, generator=draw))]
 
 
-def dealt_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
+def article_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
     """Of how many whole articles the folds are, 0 where rows were dealt."""
     articles = np.concatenate([fold.articles for fold in folds])
     many, n = len(np.unique(articles)) if all(fold.whole for fold in folds) else 0, len(articles)
     return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(many), n) for site in sites]
-
-
-def _of_fold(
-    whole: Mapping[str, Tensor],
-    model: Model,
-    fold: Fold,
-    label: str,
-    kinds: Sequence[str],
-    places: Sequence[Probed],
-    chance: Int[np.ndarray, " V"] | None,
-    classes: int,
-    seed: int,
-) -> list[SiteRow]:
-    """What probes fitted to one fold's others find in it."""
-    rows: list[SiteRow] = []
-    for width in sorted({_width(place, model) for place in places}):
-        own = [place for place in places if _width(place, model) == width]
-        train, test = (_read(whole, model, some, label, own, chance) for some in (fold.fit, fold.scored))
-        train, test = (r._replace(x=x) for r, x in zip((train, test), probes.whiten(train.x, test.x), strict=True))
-        for kind in kinds:
-            rows += _rows(kind, train, test, own, classes, generator("probe", kind, label, seed, fold.number))
-        rows += [
-            SiteRow(str(site), "probe_majority", None, "valid", probes.majority(train.y, test.y, classes), len(test.y))
-            for site in own
-            if isinstance(site, Site)
-        ]
-    return rows
-
-
-def _width(place: Probed, model: Model) -> int:
-    return width_of(place, model) if isinstance(place, Site) else len(place.weight)
 
 
 def _joined(rows: Sequence[SiteRow]) -> list[SiteRow]:
@@ -312,58 +264,62 @@ def read_folds(
     return deal(corpus, "valid", draw_rows(valid, tokens, "probe", seed), label, HELD)
 
 
+# at each place the representation [S N I], and each token's class and control class of the next word [N]
+Read: TypeAlias = tuple[Tensor, Tensor, "Tensor | None"]
+
+
 @torch.no_grad()
-def _read(
+def read_places(
     final: Mapping[str, Tensor],
     model: Model,
     pieces: Sequence[Piece],
     label: str,
     places: Sequence[Probed],
-    chance: Int[np.ndarray, " V"] | None,
+    chance: Int[np.ndarray, " V"] | None = None,
 ) -> Read:
     """Equally wide places at the tokens whose next word carries a label, in the order of the text."""
+    whole = {n: v[None] for n, v in final.items()}
     inputs: set[Block] = {("in", place.layer) for place in places if isinstance(place, RandomMap)}
     blocks = [*blocks_of([place for place in places if isinstance(place, Site)], model), *sorted(inputs)]
     found, y, words = [], [], []
     for piece in pieces:
         known = piece.labels[label] >= 0
-        kept = forward(final, piece.inputs, model, blocks=blocks).kept
-        found.append(torch.stack([_taken(kept, place, model)[known] for place in places]))
+        kept = forward(whole, piece.inputs, model, blocks=blocks).kept
+        rows = [
+            representation(kept, 0, place, model).T
+            if isinstance(place, Site)
+            else kept["in", place.layer][0].flatten(0, 1) @ place.weight.T
+            for place in places
+        ]
+        found.append(torch.stack([of[known] for of in rows]))
         y.append(piece.labels[label][known])
         words.append(piece.spoken((label,))[known])
     drawn = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
-    return Read(torch.cat(found, 1), torch.cat(y), drawn)
-
-
-def _taken(kept: Mapping[Block, Tensor], place: Probed, model: Model) -> Float[Tensor, "N I"]:
-    """One place's representation, one row a token."""
-    if isinstance(place, Site):
-        return representation(kept, 0, place, model).T
-    return kept["in", place.layer][0].flatten(0, 1) @ place.weight.T
+    return torch.cat(found, 1), torch.cat(y), drawn
 
 
 def _rows(
     kind: str, train: Read, test: Read, places: Sequence[Probed], classes: int, draw: torch.Generator
 ) -> list[SiteRow]:
-    cut = len(train.y) * (HELD - 1) // HELD
+    """What probes that are fitted to one read, and stopped by its last tokens, find in another."""
+    cut = len(train[1]) * (HELD - 1) // HELD
 
     def found(y: Int[Tensor, " N"], scored: Int[Tensor, " M"]) -> probes.ProbeScores:
-        fit, held = Examples(train.x[:, :cut], y[:cut]), Examples(train.x[:, cut:], y[cut:])
-        return probes.probe(kind, fit, held, Examples(test.x, scored), classes, draw)
+        fit, held = Examples(train[0][:, :cut], y[:cut]), Examples(train[0][:, cut:], y[cut:])
+        return probes.probe(kind, fit, held, Examples(test[0], scored), classes, draw)
 
-    own = found(train.y, test.y)
+    own = found(train[1], test[1])
     values = {"accuracy": own.accuracy, "bits": own.bits}
-    if train.control is not None and test.control is not None:
-        by_chance = found(train.control, test.control)
+    if train[2] is not None and test[2] is not None:
+        by_chance = found(train[2], test[2])
         values |= {"selectivity": own.accuracy - by_chance.accuracy, "control_bits": by_chance.bits}
     rows = []
     for name, several in values.items():
         for place, value in zip(places, several, strict=True):
-            if isinstance(place, Site):
-                whose = (str(place), f"probe_{kind}_{name}", None)
-            else:
+            whose = (str(place), f"probe_{kind}_{name}", None)
+            if isinstance(place, RandomMap):
                 whose = (str(input_site(place.layer)), f"probe_{kind}_random_{name}", float(place.draw))
-            rows.append(SiteRow(*whose, "valid", float(value), len(test.y)))
+            rows.append(SiteRow(*whose, "valid", float(value), len(test[1])))
     return rows
 
 
@@ -394,67 +350,37 @@ def erase(
     Raises CorpusError without labels enough, SpecError without the extra `erase`.
     """
     folds = read_folds(corpus, training, label, seed, tokens, final["decoder.bias"].device)
-    found = [
-        _erasure_of_fold(final, model, fold, site, label, len(corpus.column(label)), draws, seed, shrinkage)
-        for fold in folds
-    ]
-    rises, low, high, n = _rises([one.curve for one in found], folds)
-    count = round(_mean([one.fitted for one in found]))
+    curves, ranks, counts, explained = list[Curve](), list[float](), list[int](), list[float]()
+    for fold in folds:
+        leace, randoms = dict(final), [dict(final) for _ in range(draws)]
+        draw, rank, count, shares = generator("erase", str(site), label, seed, fold.number), 0, 0, []
+        for layer in sorted(site.layers or ()):
+            here = Site(site.components, (layer,), site.heads)
+            moments = fit(leace, model, fold.fit, here, label, len(corpus.column(label)), shrinkage)
+            eraser = moments.leace()
+            rank, count = rank + eraser.rank, moments.count
+            shares.append(moments.explained())
+            apply(leace, here, eraser, model)
+            for changed in randoms:
+                apply(changed, here, moments.random(eraser.rank, draw), model)
+        curves.append(_losses(final, model, fold.scored, site, [leace, *randoms]))
+        ranks.append(float(rank))
+        counts.append(count)
+        explained.append(float(np.mean(shares)))
+    rises, low, high, n = _rises(curves, folds)
+    fitted = round(float(np.mean(counts)))
     rows = [
         ("erase_rise_nats", None, rises[0], n),
         ("erase_rise_low_nats", None, low[0], n),
         ("erase_rise_high_nats", None, high[0], n),
         *(("erase_random_rise_nats", float(i), rise, n) for i, rise in enumerate(rises[1:], 1)),
+        ("erase_rank", None, np.mean(ranks), fitted),
+        ("erase_explained", None, np.mean(explained), fitted),
     ]
     made = [SiteRow(str(site), name, at, "valid", finite(value), n) for name, at, value, n in rows]
-    made.append(SiteRow(str(site), "erase_rank", None, "valid", _mean([one.rank for one in found]), count))
-    explained = finite(_mean([one.explained for one in found]))
-    made.append(SiteRow(str(site), "erase_explained", None, "valid", explained, count))
-    return made + dealt_rows("erase", (site,), folds)
+    return made + article_rows("erase", (site,), folds)
 
 
-class _Erased(NamedTuple):
-    """One fold without the label: its losses, how many directions were removed, of how many tokens, what they explained."""
-
-    curve: Curve
-    rank: float
-    fitted: int
-    explained: float
-
-
-def _mean(values: Sequence[float]) -> float:
-    """A number's mean over folds."""
-    return float(np.mean(values))
-
-
-def _erasure_of_fold(
-    final: Mapping[str, Tensor],
-    model: Model,
-    fold: Fold,
-    site: Site,
-    label: str,
-    classes: int,
-    draws: int,
-    seed: int,
-    shrinkage: bool,
-) -> _Erased:
-    """Fit the erasers to a fold's others, and find the losses in it with the label and with random subspaces removed."""
-    leace, randoms = dict(final), [dict(final) for _ in range(draws)]
-    draw, rank, count, explained = generator("erase", str(site), label, seed, fold.number), 0, 0, []
-    for layer in sorted(site.layers or ()):
-        here = Site(site.components, (layer,), site.heads)
-        moments = fit(leace, model, fold.fit, here, label, classes, shrinkage)
-        eraser = moments.leace()
-        rank, count = rank + eraser.rank, moments.count
-        explained.append(moments.explained())
-        apply(leace, here, eraser, model)
-        for changed in randoms:
-            apply(changed, here, moments.random(eraser.rank, draw), model)
-    curve = _losses(final, model, fold.scored, site, [leace, *randoms])
-    return _Erased(curve, float(rank), count, float(np.mean(explained)))
-
-
-@torch.no_grad()
 def fit(
     parameters: ModelParameters,
     model: Model,
@@ -465,13 +391,11 @@ def fit(
     shrinkage: bool = True,
 ) -> LabelMoments:
     """Of the representation at a site of one layer, at the tokens whose next word carries a label."""
-    whole = {n: v[None] for n, v in parameters.items()}
     device = parameters["decoder.bias"].device
     moments = LabelMoments(len(_erasure_rows(site, model)), classes, device, shrinkage=shrinkage)
     for piece in pieces:
-        known = piece.labels[label] >= 0
-        kept = forward(whole, piece.inputs, model, blocks=blocks_of([site], model)).kept
-        moments.add(representation(kept, 0, site, model).T[known], piece.labels[label][known])
+        x, y, _ = read_places(parameters, model, [piece], label, [site])
+        moments.add(x[0], y)
     return moments
 
 

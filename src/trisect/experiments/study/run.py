@@ -6,11 +6,11 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -24,26 +24,17 @@ from trisect.core.machine import Machine, versions
 from trisect.core.methods import Rewind
 from trisect.core.schema import plain
 from trisect.core.spec import Design, read_experiment
-from trisect.core.study_data import CorpusData, FinishedRun, Ledger, StudyAbout
-from trisect.core.tables import SCHEMAS, STUDY_TABLES, frame, read_table
+from trisect.core.study_data import CorpusData, Ledger, StudyAbout
+from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_table
 from trisect.engine.drive import Work
 from trisect.engine.jobs import Files, JobOrder, land
 from trisect.engine.start import choose_device
-from trisect.experiments.study.ledger import FLEET, extended_ledger, join_ledger, repeating
+from trisect.experiments.study.ledger import FLEET, Task, extended_ledger, fleet_name, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
 from trisect.experiments.study.planted import planted_rows
 from trisect.experiments.study.rows import StudyRows, described
 from trisect.experiments.study.settings import DesignSource, StudyFacts, StudySettings
-from trisect.experiments.study.tasks import (
-    EvaluationData,
-    StudyJob,
-    Task,
-    evaluation_advice,
-    execute,
-    fleet_name,
-    is_done,
-    left_by,
-)
+from trisect.experiments.study.tasks import EvaluationData, StudyJob, execute
 from trisect.lab.driver import conclude, describe
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
@@ -55,10 +46,10 @@ from trisect.lm.snapshots import read_snapshot
 from trisect.measure.criticality import criticality, mean_difference
 from trisect.text.corpus import Corpus
 
+T = TypeVar("T")
 ABOUT = "about.json"
 RUN_OF = {"runs": "run", "metrics": "run", "sites": "subject"}  # tables that are no verdicts: which column names a run
-EDITS = ["edit", "site", "label", "strength", "variant"]
-MEASURES = ["site", "measure", "label", "split"]
+METRIC: tuple[str, ...] = ("epoch", "split", "name", "value")
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class EndedStudy:
         if about.facts.experiment is None:
             raise StudyError(given, f"Its {ABOUT} names no experiment.", todo)
         study = cls(place, about, {name: read_table(place / "tables", name) for name in RUN_OF})
-        for known in study.faults():
+        for known in study._faults():
             raise StudyError(f"{place} does not agree with itself.", known, todo)
         return study
 
@@ -89,12 +80,7 @@ class EndedStudy:
         assert self.about.facts.experiment, "a study that has ended says what it was"
         return self.about.facts.experiment
 
-    @property
-    def seeds(self) -> list[int]:
-        """Its seeds."""
-        return list(self.design.seeds)
-
-    def faults(self) -> Iterator[str]:
+    def _faults(self) -> Iterator[str]:
         """What does not agree: the two statements, the seeds, the runs, or what was measured of each seed."""
         try:
             stated = json.loads((self.place / STATEMENT).read_text(encoding="utf-8"))
@@ -102,65 +88,48 @@ class EndedStudy:
         except (OSError, ValueError, SpecError) as error:
             yield f"{STATEMENT} cannot be read ({type(error).__name__}: {error})."
             return
-        runs, seed_of = self.tables["runs"], pl.col("seed")
+        runs, seeds = self.tables["runs"], list(self.design.seeds)
         if design is None:
             yield f"{STATEMENT} holds a list, since not every seed was asked for the same runs."
         elif design != self.design:
             yield f"{STATEMENT} and {ABOUT} state two designs."
-        if sorted(runs["seed"].unique()) != sorted(self.seeds):
-            yield f"Stated are seeds {self.seeds}, run were {sorted(runs['seed'].unique())}."
+        if sorted(runs["seed"].unique()) != sorted(seeds):
+            yield f"Stated are seeds {seeds}, run were {sorted(runs['seed'].unique())}."
         if runs["run"].n_unique() < runs.height:
             yield "Its table of runs has one of them twice."
         for name, column in RUN_OF.items():
             if stray := set(self.tables[name][column]) - set(runs["run"]):
                 yield f"Its table {name} is also about {min(stray)}, which is no run of it."
         measured = self.tables["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
-        whole = measured.filter((pl.col("status") == "finished").all().over(seed_of))
-        for rows, columns in ((runs, EDITS), (whole, MEASURES)):
-            sets = {frozenset(of.select(columns).unique().rows()) for _, of in rows.group_by("seed")}
-            if len(sets) > 1:
-                yield f"Not every seed has the same {'runs' if columns is EDITS else 'measures'}."
+        whole = measured.filter((pl.col("status") == "finished").all().over("seed"))
+        for what, rows, columns in (
+            ("runs", runs, ["edit", "site", "label", "strength", "variant"]),
+            ("measures", whole, ["site", "measure", "label", "split"]),
+        ):
+            if len({frozenset(of.select(columns).unique().rows()) for _, of in rows.group_by("seed")}) > 1:
+                yield f"Not every seed has the same {what}."
 
     @property
     def key(self) -> Mapping[str, object]:
         """What has to be alike: all that was asked but the seeds and the names, the text, the rules and the kind of device."""
-        design = self.design
-        asked = {one.name: getattr(design, one.name) for one in fields(design) if one.name not in ("seeds", "name")}
+        asked = {one.name: getattr(self.design, one.name) for one in fields(self.design)}
+        del asked["seeds"], asked["name"]
         runs = {name: sorted(self.tables["runs"][name].unique()) for name in ("revision", "device", "claims_hash")}
         facts = self.about.facts
         own = {"corpus": facts.corpus.get("fingerprint"), "precision": facts.precision}
-        return asked | runs | {"text": replace(design.text, corpus=None)} | own
-
-    def with_seeds_of(self, other: EndedStudy) -> EndedStudy:
-        """Both together, rows in the order of a study of all these seeds; raises StudyError where they are no seeds of one study."""
-        ours, theirs = self.key, other.key
-        if differs := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
-            known = f"They differ in {', '.join(differs)}."
-            raise StudyError(f"{other.place} is another study than {self.place}.", known, "Join seeds of one design.")
-        if twice := sorted(set(self.seeds) & set(other.seeds)):
-            known = f"{self.place} has seed {', '.join(map(str, twice))}."
-            raise StudyError(f"{other.place} has seeds that are already there.", known, "Join other seeds.")
-        tables = {
-            name: pl.concat([table, other.tables[name]]).sort(list(SCHEMAS[name]), nulls_last=True)
-            for name, table in self.tables.items()
-        }
-        experiment = replace(self.design, seeds=tuple(sorted([*self.seeds, *other.seeds])))
-        seconds = self.about.facts.wall_seconds + other.about.facts.wall_seconds
-        facts = replace(self.about.facts, experiment=experiment, wall_seconds=seconds)
-        return replace(self, about=replace(self.about, facts=facts, seconds=seconds), tables=tables)
-
-    def judged(self) -> dict[str, pl.DataFrame]:
-        """All tables, with the verdicts over all seeds."""
-        said = described(self.about)
-        verdicts = {"claims": claims.judge(self.tables, said), "controls": judge_controls(self.tables, said)}
-        return {**self.tables, **verdicts}
+        return asked | runs | {"text": replace(self.design.text, corpus=None)} | own
 
 
 @dataclass(frozen=True)
 class JoinedStudy:
-    """Studies of other seeds that become one, in a folder of its own; those that they were stay as they are."""
+    """Studies of other seeds that become one, in a folder of its own; those that they were stay as they are.
 
-    whole: EndedStudy
+    Its tables have their rows in the order of a study of all these seeds.
+    """
+
+    design: Design
+    about: About[StudyFacts]
+    tables: dict[str, pl.DataFrame]
     places: Sequence[Path]
 
     @classmethod
@@ -172,15 +141,30 @@ class JoinedStudy:
         places = [Path(place) for place in settings.join]
         if len(places) < 2:
             raise SpecError("One study was given to be joined.", "One is joined with others.", "Give two or more.")
-        whole, *others = map(EndedStudy.read, places)
+        first, *others = studies = [EndedStudy.read(place) for place in places]
+        seeds, ours = dict.fromkeys(first.design.seeds, first.place), first.key
         for other in others:
-            whole = whole.with_seeds_of(other)
-        return cls(whole, places)
+            theirs, given = other.key, f"{other.place} is another study than {first.place}."
+            if differs := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+                raise StudyError(given, f"They differ in {', '.join(differs)}.", "Join seeds of one design.")
+            if twice := sorted(seeds.keys() & set(other.design.seeds)):
+                known = f"{seeds[twice[0]]} has seed {', '.join(map(str, twice))}."
+                raise StudyError(f"{other.place} has seeds that are already there.", known, "Join other seeds.")
+            seeds |= dict.fromkeys(other.design.seeds, other.place)
+        tables = {
+            name: pl.concat([study.tables[name] for study in studies]).sort(list(SCHEMAS[name]), nulls_last=True)
+            for name in RUN_OF
+        }
+        design = replace(first.design, seeds=tuple(sorted(seeds)))
+        seconds = sum(study.about.facts.wall_seconds for study in studies)
+        facts = replace(first.about.facts, experiment=design, wall_seconds=seconds)
+        about = replace(first.about, facts=facts, seconds=seconds)
+        return cls(design, about, tables | judged(tables, described(about)), places)
 
     @property
     def name(self) -> str:
         """That of the design."""
-        return f"{self.whole.design.name}-joined"
+        return f"{self.design.name}-joined"
 
     def check(self, folder: Path) -> None:
         """Raise StudyError where another study, or anything but a study that was joined before, lies in the folder."""
@@ -197,11 +181,16 @@ class JoinedStudy:
 
     def measure(self, context: RunContext) -> Measured[StudyFacts]:
         """All tables, verdicts among them; the statement lies beside."""
-        text = json.dumps(plain(self.whole.design), indent=1) + "\n"
+        text, about = json.dumps(plain(self.design), indent=1) + "\n", self.about
         replace_file(context.folder / STATEMENT, lambda scratch: scratch.write_text(text, encoding="utf-8"))
-        about = self.whole.about
-        tables = self.whole.judged()
-        return Measured(tables, about.facts, about.notes, seconds=about.seconds, packages=(), command=about.command)
+        return Measured(
+            self.tables, about.facts, about.notes, seconds=about.seconds, packages=(), command=about.command
+        )
+
+
+def judged(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, pl.DataFrame]:
+    """The verdicts on the claims, and what is left of them beside controls."""
+    return {"claims": claims.judge(tables, about), "controls": judge_controls(tables, about)}
 
 
 def check_study(out: Path) -> list[StudyError]:
@@ -210,14 +199,46 @@ def check_study(out: Path) -> list[StudyError]:
     Figures, report and experiment.json are not read: each call writes them again. Raises StudyError where there is no
     study or it is in use, DamagedFileError where its ledger is damaged, since that says what else there is.
     """
-    folder, found = Folder(out), []
+    folder, found = Folder(out), list[StudyError]()
     ledger = folder.read_ledger()
+    again = "and call 'trisect study' again: "
+
+    def attempt(read: Callable[..., T], *args: object) -> T | None:
+        try:
+            return read(*args)
+        except StudyError as error:
+            found.append(error)
+            return None
+
     with folder.lock():
-        for read in _readers(folder, ledger):
+        if folder.copy.exists():
+            attempt(read_json, folder.copy, f"Delete {folder.copy} {again}it is written again.")
+        if (folder.path / ABOUT).exists():
+            attempt(read_study_about, folder)
+        if folder.corpus.exists():
             try:
-                read()
-            except StudyError as error:
-                found.append(error)
+                Corpus.load(folder.corpus)
+            except (CorpusError, DamagedFileError) as error:
+                todo = f"Delete {folder.corpus} {again}it is written again."
+                found.append(DamagedFileError(error.given, error.known, todo))
+        for run, statement in ledger.runs.items():
+            stored: Sequence[str] = [f"epochs/{path.name}" for path in sorted(folder.epochs(run).glob("*.safetensors"))]
+            if folder.run(run).exists():  # a finished run's own files must be there
+                finished = attempt(read_finished, folder, run)
+                attempt(weights, folder, run, "final.safetensors", "cpu")
+                stored = ()
+                if statement.edit is None and finished is not None and finished.status == "finished":
+                    stored = attempt(epoch_weights, folder, run, statement.training.epochs) or ()
+            for file in stored:  # of a run in training, what it has kept so far is not written again
+                attempt(weights, folder, run, file, "cpu")
+        for fleet in ledger.fleets:
+            if (path := folder.checkpoint(fleet_name(fleet))).exists():
+                attempt(read_snapshot, path, f"Delete {path} {again}this fleet then starts again.")
+        for path in sorted((folder.path / "evaluations").glob("*/*.json")):
+            attempt(read_json, path, evaluation_advice(path))
+        for name in STUDY_TABLES:
+            if (folder.tables / f"{name}.parquet").exists():
+                attempt(read_table, folder.tables, name)
     return found
 
 
@@ -228,51 +249,9 @@ def unfinished(out: Path) -> tuple[int, int]:
     return sum(not folder.run(run).exists() for run in runs), len(runs)
 
 
-def _readers(folder: Folder, ledger: Ledger) -> Iterator[Callable[[], object]]:
-    """Something that reads, for each file that is there; a finished run's own must be there."""
-    if folder.copy.exists():
-        todo = f"Delete {folder.copy} and call 'trisect study' again: it is written again."
-        yield lambda: read_json(folder.copy, todo)
-    if (folder.path / ABOUT).exists():
-        yield lambda: read_study_about(folder)
-    if folder.corpus.exists():
-        yield lambda: _corpus(folder)
-    for run, statement in ledger.runs.items():
-        if folder.run(run).exists():
-            yield lambda run=run: read_finished(folder, run)
-            yield lambda run=run: weights(folder, run, "final.safetensors", "cpu")
-            if statement.edit is None:
-                epochs = statement.training.epochs
-                yield lambda run=run, epochs=epochs: _epochs(folder, run, epochs)
-        else:  # still in training: what it has kept so far is not written again
-            for path in sorted(folder.epochs(run).glob("*.safetensors")):
-                yield lambda run=run, file=f"epochs/{path.name}": weights(folder, run, file, "cpu")
-    for fleet in ledger.fleets:
-        if (path := folder.checkpoint(fleet_name(fleet))).exists():
-            todo = f"Delete {path} and call 'trisect study' again: this fleet then starts again."
-            yield lambda path=path, todo=todo: read_snapshot(path, todo)
-    for path in sorted((folder.path / "evaluations").glob("*/*.json")):
-        yield lambda path=path: read_json(path, evaluation_advice(path))
-    for name in STUDY_TABLES:
-        if (folder.tables / f"{name}.parquet").exists():
-            yield lambda name=name: read_table(folder.tables, name)
-
-
-def _corpus(folder: Folder) -> None:
-    try:
-        Corpus.load(folder.corpus)
-    except (CorpusError, DamagedFileError) as error:
-        todo = f"Delete {folder.corpus} and call 'trisect study' again: it is written again."
-        raise DamagedFileError(error.given, error.known, todo) from error
-
-
-def _epochs(folder: Folder, run: str, epochs: int) -> None:
-    try:
-        finished = read_finished(folder, run).status == "finished"
-    except StudyError:
-        return  # named already
-    for file in epoch_weights(folder, run, epochs) if finished else ():
-        weights(folder, run, file, "cpu")
+def evaluation_advice(path: Path) -> str:
+    """What to do about a damaged evaluation."""
+    return f"Delete {path} and call 'trisect study' again: only this is then done again."
 
 
 CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the last two where the rows were a sample
@@ -280,26 +259,35 @@ CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the las
 
 def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
     """Every table, made from what the study has finished."""
-    ledger = folder.read_ledger()
-    done = {run: read_finished(folder, run) for run in ledger.runs if folder.run(run).exists()}
-    corpus = about.get("corpus", {}).get("name", "")
-    tables = {
-        "runs": frame("runs", [_run_row(run, body, corpus) for run, body in done.items()]),
-        "metrics": frame(
-            "metrics",
-            [
-                {"run": run, "epoch": epoch, "split": split, "name": name, "value": value}
-                for run, body in done.items()
-                for epoch, split, name, value in body.metrics
-            ],
-        ),
-        "sites": frame("sites", [row for run in done for row in _site_rows(folder, run, ledger.experiment.rewind)]),
-    }
+    ledger, corpus = folder.read_ledger(), about.get("corpus", {}).get("name", "")
+    runs, metrics, sites = list[TableRow](), list[TableRow](), list[TableRow]()
+    for run in ledger.runs:
+        if not folder.run(run).exists():
+            continue
+        body = read_finished(folder, run)
+        spec, edit = body.spec, body.spec.edit
+        same = ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash", "revision")
+        runs.append(
+            {
+                "run": run,
+                "edit": edit.kind if edit else "none",
+                "site": str(edit.site) if edit else None,
+                **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
+                "seed": spec.seed,
+                "epochs": spec.training.epochs,
+                "corpus": f"{corpus}:{spec.corpus}",
+                "versions": json.dumps(body.versions, sort_keys=True),
+                **{name: getattr(body, name) for name in same},
+            }
+        )
+        metrics += [{"run": run, **dict(zip(METRIC, row, strict=True))} for row in body.metrics]
+        for path in sorted(folder.evaluations(run).glob("*.json")):
+            rows = _site_rows(read_record(path, evaluation_advice(path), EvaluationData), ledger.experiment.rewind)
+            sites += [{"subject": run} | row for row in rows]
+    tables = {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", sites)}
     if scored := planted_rows(StudyRows.of(tables, about)):
         tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
-    tables["claims"] = claims.judge(tables, about)
-    tables["controls"] = judge_controls(tables, about)
-    return tables
+    return tables | judged(tables, about)
 
 
 def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
@@ -307,59 +295,35 @@ def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
     return {name: read_table(folder.tables, name) for name in STUDY_TABLES}
 
 
-def _run_row(run: str, body: FinishedRun, corpus: str) -> dict[str, Any]:
-    spec, edit = body.spec, body.spec.edit
-    same = ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash", "revision")
-    return {
-        "run": run,
-        "edit": edit.kind if edit else "none",
-        "site": str(edit.site) if edit else None,
-        **{name: edit.setting(name) if edit else None for name in ("label", "strength", "variant")},
-        "seed": spec.seed,
-        "epochs": spec.training.epochs,
-        "corpus": f"{corpus}:{spec.corpus}",
-        "versions": json.dumps(body.versions, sort_keys=True),
-        **{name: getattr(body, name) for name in same},
-    }
-
-
-def _site_rows(folder: Folder, run: str, how: Rewind | None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.evaluations(run).glob("*.json")):
-        body = read_record(path, evaluation_advice(path), EvaluationData)
-        kind, site = body.get("kind", ""), body.get("site", "")
-        if body.get("diverged"):
+def _site_rows(body: EvaluationData, how: Rewind | None) -> list[dict[str, Any]]:
+    """An evaluation as rows of the table `sites`, but for whose they are; what is no finite number is missing."""
+    kind, site = body.get("kind", ""), body.get("site", "")
+    rows: list[dict[str, Any]] = [*body.get("rows", ())]
+    for split, curve in (("train", body.get("train")), ("valid", body.get("valid"))):
+        if curve is None:
             continue
-        rows += [{"subject": run} | row for row in body.get("rows", ())]
-        for split, curve in (("train", body.get("train")), ("valid", body.get("valid"))):
-            if curve is None:
-                continue
-            shared = {"subject": run, "split": split, "n": curve["n"]}
-            if kind == "cut":
-                rows.append(shared | {"site": site, "measure": "self_only_loss_nats", "value": curve["loss_nats"][0]})
-                rows.append(
-                    shared | {"site": None, "measure": "unigram_loss_nats", "value": body.get("unigram", {}).get(split)}
-                )
-                continue
-            shared |= {"site": site}
-            for name in [n for n in CURVES if n in curve]:
-                rows += [
-                    shared | {"measure": f"{kind}_{name}", "at": a, "value": v}
-                    for a, v in zip(curve["at"], curve[name], strict=True)
-                ]
-            losses, named = np.array(curve["loss_nats"], dtype=float), dict[str, float | None]()
-            if kind == "midstage":
-                named["midstage_area"] = mean_difference(losses, losses[-1])
-            else:
-                assert how, "a site is rewound, and no design asks for it"
-                found = criticality(np.array(curve["at"]), losses, how.epsilon)
-                named |= {"criticality": found.score, "criticality_first": found.first, "rewind_area": found.area}
-            named |= {f"{kind}_{end}": curve.get(end) for end in ("area_low", "area_high")}
-            if kind == "rewind":
-                named["rewind_check_nats"] = curve.get("check_nats")
-                named |= {f"rewind_{name}": body.get(name) for name in ("evaluations", "nodes")}
-            rows += [shared | {"measure": measure, "value": value} for measure, value in named.items()]
-    return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]  # missing stays missing
+        shared: dict[str, Any] = {"site": site, "split": split, "n": curve["n"]}
+        if kind == "cut":
+            unigram = body.get("unigram", {}).get(split)
+            rows.append(shared | {"measure": "self_only_loss_nats", "value": curve["loss_nats"][0]})
+            rows.append(shared | {"site": None, "measure": "unigram_loss_nats", "value": unigram})
+            continue
+        for name in [n for n in CURVES if n in curve]:
+            pairs = zip(curve["at"], curve[name], strict=True)
+            rows += [shared | {"measure": f"{kind}_{name}", "at": a, "value": v} for a, v in pairs]
+        losses, named = np.array(curve["loss_nats"], dtype=float), dict[str, float | None]()
+        if kind == "midstage":
+            named["midstage_area"] = mean_difference(losses, losses[-1])
+        else:
+            assert how, "a site is rewound, and no design asks for it"
+            found = criticality(np.array(curve["at"]), losses, how.epsilon)
+            named |= {"criticality": found.score, "criticality_first": found.first, "rewind_area": found.area}
+        named |= {f"{kind}_{end}": curve.get(end) for end in ("area_low", "area_high")}
+        if kind == "rewind":
+            named["rewind_check_nats"] = curve.get("check_nats")
+            named |= {f"rewind_{name}": body.get(name) for name in ("evaluations", "nodes")}
+        rows += [shared | {"measure": measure, "value": value} for measure, value in named.items()]
+    return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]
 
 
 def check_precision(experiments: Sequence[Design], precision: str) -> None:
@@ -393,27 +357,15 @@ def check_step(folder: Folder, ledger: Ledger, tasks: Sequence[Task]) -> None:
         )
 
 
-class TrainedSoFar:
-    """What trained the runs of a study so far."""
-
-    def __init__(self, folder: Folder, ledger: Ledger) -> None:
-        self.folder, self.found = folder, set[str]()
-        self.add([run for run in ledger.runs if folder.run(run).exists()])
-
-    @property
-    def expected(self) -> str | None:
-        """What must train the others; None where nothing is noted yet."""
-        return next(iter(self.found), None)
-
-    def add(self, runs: Sequence[str]) -> None:
-        """Note what trained these; raises StudyError where the study has two then."""
-        self.found |= {read_finished(self.folder, run).numerics for run in runs}
-        if len(self.found) > 1:
-            raise StudyError(
-                f"Runs of {self.folder.path} were trained in two ways.",
-                f"They are: {'; '.join(sorted(self.found))}. The runs of a study are compared with one another.",
-                "Delete the folders of those runs that are to be trained again, and use machines of one kind.",
-            )
+def add_numerics(known: set[str], folder: Folder, runs: Iterable[str]) -> None:
+    """Note what trained these runs beside what trained others; raises StudyError where the study has two then."""
+    known |= {read_finished(folder, run).numerics for run in runs if folder.run(run).exists()}
+    if len(known) > 1:
+        raise StudyError(
+            f"Runs of {folder.path} were trained in two ways.",
+            f"They are: {'; '.join(sorted(known))}. The runs of a study are compared with one another.",
+            "Delete the folders of those runs that are to be trained again, and use machines of one kind.",
+        )
 
 
 # after a baseline's epochs come a checkpoint, and what says that a run is finished
@@ -422,8 +374,8 @@ ORDER = ("fleets/*", "runs/*/run.json")
 
 @dataclass(frozen=True, eq=False)
 class StudyWork(Work):
-    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `trained` is what
-    trained the others, null where none is left to train.
+    """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `known` is what
+    trained the others.
     """
 
     task: Task
@@ -432,7 +384,7 @@ class StudyWork(Work):
     device: str
     precision: str
     untrained: set[str]
-    trained: TrainedSoFar | None
+    known: set[str]
 
     @property
     def title(self) -> str:
@@ -452,23 +404,20 @@ class StudyWork(Work):
         """Training goes on from the fleet's checkpoint; an evaluation reads what a finished run left."""
         task, folder = self.task, self.folder
         runs = tuple(self.ledger.runs[run] for run in task.runs)
-        paths = self._checkpoint() if task.kind == "train" else [folder.run(task.runs[0]).parent]
-        numerics = self.trained.expected if self.trained else None
+        path = folder.run(task.runs[0]).parent
+        if task.kind == "train":
+            path = folder.checkpoint(fleet_name(task.runs))
+            baselines = [run for run in runs if run.edit is None]
+            # one that was there before its baseline's folder was deleted
+            if any(not (folder.epochs(run.id) / "0000.safetensors").exists() for run in baselines):
+                path.unlink(missing_ok=True)
+        numerics, begins = next(iter(self.known), None), {self._name(path): path} if path.exists() else {}
         asked = (task.kind, runs, task.site, task.label, self.ledger.experiment, self.device, self.precision, numerics)
-        begins = {self._name(path): path for path in paths}
         return JobOrder(execute, StudyJob(*asked), folder.path, {"corpus": folder.corpus}, begins)
 
     def _name(self, path: Path) -> str:
         """What jobs call a file or a folder of the study."""
         return path.relative_to(self.folder.path).as_posix()
-
-    def _checkpoint(self) -> list[Path]:
-        """The fleet's checkpoint where there is one; one that was there before its baseline's folder was deleted goes."""
-        checkpoint = self.folder.checkpoint(fleet_name(self.task.runs))
-        baselines = [run for run in self.task.runs if self.ledger.runs[run].edit is None]
-        if any(not (self.folder.epochs(run) / "0000.safetensors").exists() for run in baselines):
-            checkpoint.unlink(missing_ok=True)
-        return [checkpoint] if checkpoint.exists() else []
 
     def land(self, files: Files) -> None:
         """Put files into the study's folder; evaluations of a run that is trained again belonged to its old weights.
@@ -485,8 +434,7 @@ class StudyWork(Work):
         if self.task.kind == "train":
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
             self.untrained.difference_update(self.task.runs)
-            if self.trained:
-                self.trained.add(self.task.runs)
+            add_numerics(self.known, self.folder, self.task.runs)
 
 
 @dataclass(frozen=True)
@@ -507,9 +455,14 @@ class PreparedStudy:
 
     def check(self, folder: Path) -> None:
         """Raise where the folder is not this study's, or what it goes on from is damaged."""
-        _check(Folder(folder), self.plan, self.device, self.machine)
+        there, plan, machine = Folder(folder), self.plan, self.machine
+        asked = (plan.experiments, plan.corpus.fingerprint, self.device, machine.precision, machine.fleet)
+        _, ledger = extended_ledger(there, *asked)
+        check_step(there, ledger, make_tasks(plan, there, ledger))
+        if (folder / ABOUT).exists():
+            read_study_about(there)
         if not self.force and not is_study(folder):
-            self.plan.check_machine(folder)
+            plan.check_machine(folder)
 
     def own(self, folder: Path) -> list[Path]:
         """Every folder that the study itself writes into."""
@@ -524,17 +477,35 @@ class PreparedStudy:
         )
         _note(folder, plan, device, ledger, 0.0)
         _keep_corpus(folder, plan)
-        _sweep(folder, ledger)
+        for fleet in ledger.fleets:  # left where a process ended before it could
+            if Task("train", fleet).is_done(folder):
+                folder.checkpoint(fleet_name(fleet)).unlink(missing_ok=True)
         try:
-            for tasks in _rounds(plan, folder, ledger):
-                _run(tasks, folder, ledger, device, machine)
+            for again in (
+                False,
+                True,
+            ):  # once more what has gone in the meantime: a finished file that somebody deleted
+                tasks, known = make_tasks(plan, folder, ledger), set[str]()
+                untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
+                if untrained:
+                    add_numerics(known, folder, ledger.runs)
+                works = [StudyWork(t, folder, ledger, device, machine.precision, untrained, known) for t in tasks]
+                if works or not again:
+                    run_jobs(works, machine, device, folder.path)
         except BaseException:
             with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
                 _note(folder, plan, device, ledger, time.monotonic() - began)
             raise
         _note(folder, plan, device, ledger, time.monotonic() - began)
         found = measured(folder)
-        _check_whole(plan, folder, ledger)  # tables are made of the files that are there
+        # tables are made of the files that are there
+        lost = [p for task in make_tasks(plan, folder, ledger) for p in task.files(folder) if not p.exists()]
+        if lost:
+            raise StudyError(
+                f"{lost[0]} is not there any more" + (f", nor are {len(lost) - 1} files like it." if lost[1:] else "."),
+                "It was finished, and disappeared while the study was running.",
+                "Find out what deletes it, then call 'trisect study' again: only what is missing is done.",
+            )
         return found
 
 
@@ -560,51 +531,6 @@ def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[Study
     folder = Folder(out)
     with folder.lock(lambda: read_study_about(folder)):
         return describe(study, conclude(study, measured(folder), out, "", 0.0))
-
-
-def _check(folder: Folder, plan: Plan, device: str, machine: Machine) -> None:
-    """Raise where the folder is not this study's, or what it goes on from is damaged."""
-    fingerprint = plan.corpus.fingerprint
-    _, ledger = extended_ledger(folder, plan.experiments, fingerprint, device, machine.precision, machine.fleet)
-    check_step(folder, ledger, make_tasks(plan, folder, ledger))
-    if (folder.path / ABOUT).exists():
-        read_study_about(folder)
-
-
-def _run(tasks: list[Task], folder: Folder, ledger: Ledger, device: str, machine: Machine) -> None:
-    untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
-    trained = TrainedSoFar(folder, ledger) if untrained else None
-    run_jobs(
-        [StudyWork(task, folder, ledger, device, machine.precision, untrained, trained) for task in tasks],
-        machine,
-        device,
-        folder.path,
-    )
-
-
-def _rounds(plan: Plan, folder: Folder, ledger: Ledger) -> Iterator[list[Task]]:
-    """What is not done, then once more what has gone in the meantime: a finished file that somebody deleted."""
-    yield make_tasks(plan, folder, ledger)
-    if lost := make_tasks(plan, folder, ledger):
-        yield lost
-
-
-def _check_whole(plan: Plan, folder: Folder, ledger: Ledger) -> None:
-    """Raise StudyError naming the first file that a finished task has left and that is not there any more."""
-    lost = [path for task in make_tasks(plan, folder, ledger) for path in left_by(task, folder) if not path.exists()]
-    if lost:
-        given = f"{lost[0]} is not there any more" + (f", nor are {len(lost) - 1} files like it." if lost[1:] else ".")
-        known = "It was finished, and disappeared while the study was running."
-        raise StudyError(
-            given, known, "Find out what deletes it, then call 'trisect study' again: only what is missing is done."
-        )
-
-
-def _sweep(folder: Folder, ledger: Ledger) -> None:
-    """Remove checkpoints of fleets that are finished: left where a process ended before it could."""
-    for fleet in ledger.fleets:
-        if is_done(Task("train", fleet), folder):
-            folder.checkpoint(fleet_name(fleet)).unlink(missing_ok=True)
 
 
 def _keep_corpus(folder: Folder, plan: Plan) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NotRequired
 
 import numpy as np
@@ -16,7 +14,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from trisect.claims import REVISION, claims_hash
-from trisect.core.files import Json, digest, write_json
+from trisect.core.files import Json, write_json
 from trisect.core.machine import processor, versions
 from trisect.core.methods import Rewind
 from trisect.core.schema import Many, plain, record
@@ -25,6 +23,7 @@ from trisect.core.spec import Design, Model, Run
 from trisect.core.study_data import FinishedRun
 from trisect.engine.jobs import JobContext, job
 from trisect.engine.start import check_narrow
+from trisect.experiments.study.ledger import fleet_name
 from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lm.edited import parameters_of
@@ -62,35 +61,26 @@ def ablate(
 @torch.no_grad()
 def mean_ablated(final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]) -> dict[str, Tensor]:
     """The weights under which a resolved site of q, k or v is its mean over the pieces at every token."""
-    changed, means = dict(final), _means(final, model, site, pieces)
-    for n, mean in means.items():
-        for name, part in weights_of(site, model, n):
-            whole = f"layers.{n}.{name}"
-            if changed[whole] is final[whole]:
-                changed[whole] = final[whole].clone()
-            changed[whole][part] = mean.to(final[whole])[part] if name == "in.bias" else 0.0
-    return changed
-
-
-def _means(
-    final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]
-) -> dict[int, Float[Tensor, " W"]]:
-    """The mean of q, k and v side by side, by layer."""
-    whole = {name: values[None] for name, values in final.items()}
-    sums: dict[int, Tensor] = {}
+    changed, whole = dict(final), {name: values[None] for name, values in final.items()}
+    sums: dict[int, Tensor] = {}  # of q, k and v side by side, by layer
     for piece in pieces:
         kept = forward(whole, piece.inputs, model, blocks=[("qkv", n) for n in site.layers or ()]).kept
         for (_, n), x in kept.items():
             here = x[0].flatten(0, 1).double().sum(0)
             sums[n] = sums[n] + here if n in sums else here
     count = sum(piece.inputs.numel() for piece in pieces)
-    return {n: total / count for n, total in sums.items()}
+    for n, total in sums.items():
+        for name, part in weights_of(site, model, n):
+            parameter = f"layers.{n}.{name}"
+            if changed[parameter] is final[parameter]:
+                changed[parameter] = final[parameter].clone()
+            changed[parameter][part] = (total / count).to(final[parameter])[part] if name == "in.bias" else 0.0
+    return changed
 
 
 TOGETHER = 500  # documents read at once
 
 
-@torch.no_grad()
 def interchange(
     final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
 ) -> list[SiteRow]:
@@ -100,71 +90,61 @@ def interchange(
     `final` are a baseline's weights without a member axis. The site's representation of the donor stands in the base's
     place at every token. Pairs with words that the vocabulary lacks are left out.
     """
-    whole = {name: values[None] for name, values in final.items()}
-    ids = {word: i for i, word in enumerate(vocabulary)}
-    base, donor, kept = _known(pairs, ids)
-    predictions = {
-        name: _numbers(words, ids)[kept] for name, words in {BASE: pairs.unchanged, **pairs.predicted}.items()
-    }
-    answers = np.concatenate([logits.argmax(1).numpy() for logits in _patched_logits(whole, model, site, base, donor)])
+    words = {BASE: pairs.unchanged, **pairs.predicted}
+    base, donor, predictions = _known(pairs, words, vocabulary)
+    answers = _patched_logits(final, model, site, base, donor).argmax(1).numpy()
     found = shares(answers, predictions, site.components[0])
-    others = {f"interchange_as_{name}": share for name, share in found.others.items()}
-    named = {"interchange_own": found.own, "interchange_unchanged": found.unchanged, **others}
-    rows = [SiteRow(str(site), name, None, "valid", share.value, share.n) for name, share in named.items()]
+    others = {f"as_{name}": share for name, share in found.others.items()}
+    named = {"own": found.own, "unchanged": found.unchanged, **others}
+    values = {name: (share.value, share.n) for name, share in named.items()}
     total = sum(share.hits for share in found.others.values()) / found.n if found.n else None
-    return [*rows, SiteRow(str(site), "interchange_others", None, "valid", total, found.n)]
+    values["others"] = (total, found.n)
+    return [SiteRow(str(site), f"interchange_{name}", None, "valid", *value) for name, value in values.items()]
 
 
-@torch.no_grad()
 def change_one(
     final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
 ) -> SiteRow:
     """Rise of the loss of the base's answer, in nats, where the donor differs in one attribute alone, at a resolved site."""
-    whole = {name: values[None] for name, values in final.items()}
-    ids = {word: i for i, word in enumerate(vocabulary)}
-    base, donor, kept = _known(pairs, ids)
-    gold = torch.from_numpy(_numbers(pairs.unchanged, ids)[kept])
-
-    def loss(other: np.ndarray) -> float:
-        logits = torch.cat(list(_patched_logits(whole, model, site, base, other)))
-        return float(F.cross_entropy(logits.double(), gold))
-
-    rise = loss(donor) - loss(base) if len(gold) else None
+    base, donor, predictions = _known(pairs, {BASE: pairs.unchanged}, vocabulary)
+    gold = torch.from_numpy(predictions[BASE])
+    logits = (_patched_logits(final, model, site, base, other).double() for other in (donor, base))
+    changed, unchanged = (float(F.cross_entropy(of, gold)) for of in logits)
+    rise = changed - unchanged if len(gold) else None
     return SiteRow(str(site), "interchange_rise_nats", None, "valid", rise, len(gold))
 
 
-def _known(pairs: DonorPairs, ids: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Base and donor as numbers [N T] where all words are known, and which pairs these are."""
-    base, donor = (_numbers(texts, ids) for texts in (pairs.base, pairs.donor))
+def _known(
+    pairs: DonorPairs, answers: Mapping[str, Sequence[str]], vocabulary: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Base and donor [N T] and answers [N] as numbers, of the pairs all of whose words are known."""
+    ids = {word: i for i, word in enumerate(vocabulary)}
+
+    def numbers(words: Sequence[str] | Sequence[Sequence[str]]) -> np.ndarray:
+        shape = np.array(words)
+        return np.array([ids.get(word, -1) for word in shape.ravel().tolist()], int).reshape(shape.shape)
+
+    base, donor = numbers(pairs.base), numbers(pairs.donor)
     kept = np.concatenate([base, donor], 1).min(1) >= 0
-    return base[kept], donor[kept], kept
+    return base[kept], donor[kept], {name: numbers(words)[kept] for name, words in answers.items()}
 
 
+@torch.no_grad()
 def _patched_logits(
     final: Mapping[str, Tensor], model: Model, site: Site, base: np.ndarray, donor: np.ndarray
-) -> Iterator[Tensor]:
-    """What each patched document says of the next word, some documents at a time."""
-    device = final["decoder.bias"].device
-    for start in range(0, max(1, len(base)), TOGETHER):
-        few = [torch.from_numpy(ids[start : start + TOGETHER]).to(device) for ids in (base, donor)]
-        hidden = forward(final, few[0], model, put=_patched(final, model, site, *few)).hidden[0, :, -1]
-        yield (hidden @ final["decoder.weight"][0].T + final["decoder.bias"][0]).cpu()
-
-
-def _patched(final: Mapping[str, Tensor], model: Model, site: Site, base: Tensor, donor: Tensor) -> dict[int, Tensor]:
-    """q, k and v side by side of the site's only layer: the base's, with the donor's at the site."""
-    (layer,) = site.layers or (1,)
-    own, other = (forward(final, ids, model, blocks=[("qkv", layer)]).kept["qkv", layer] for ids in (base, donor))
-    start = COMPONENT_ROW[site.components[0]] * model.width
-    mixed = own.clone()
-    mixed[..., start : start + model.width] = other[..., start : start + model.width]
-    return {layer: mixed}
-
-
-def _numbers(words: Sequence[str] | Sequence[Sequence[str]], ids: Mapping[str, int]) -> np.ndarray:
-    """Words as numbers, -1 for those that are unknown."""
-    shape = np.array(words)
-    return np.array([ids.get(word, -1) for word in shape.ravel().tolist()], int).reshape(shape.shape)
+) -> Float[Tensor, "N V"]:
+    """What each document says of the next word with the donor's representation at the site's only layer."""
+    whole, device = {name: values[None] for name, values in final.items()}, final["decoder.bias"].device
+    (layer,), start = site.layers or (1,), COMPONENT_ROW[site.components[0]] * model.width
+    found = []
+    for first in range(0, max(1, len(base)), TOGETHER):
+        few = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
+        own, other = (forward(whole, ids, model, blocks=[("qkv", layer)]).kept["qkv", layer] for ids in few)
+        mixed = own.clone()
+        mixed[..., start : start + model.width] = other[..., start : start + model.width]
+        hidden = forward(whole, few[0], model, put={layer: mixed}).hidden[0, :, -1]
+        found.append((hidden @ final["decoder.weight"].T + final["decoder.bias"]).cpu())
+    return torch.cat(found)
 
 
 class CurveData(TypedDict):
@@ -216,26 +196,18 @@ def rewind(
     if convex:
         curves, sums = _convex(run, site, final, epochs[0], drawn, how, body)
     else:
-        curves, sums = _midstage(run, site, final, epochs, drawn)
+        whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
+        found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in drawn.items()}
+        curves = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
+        sums = {s: c.row_nats for s, c in found.items()}
     if sample is not None:
         for split, part in drawn.items():
-            tokens = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs])
+            tokens, curve = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs]), curves[split]
             band = paired_band(sums[split], tokens, sum(len(p.inputs) for p in pieces[split]))
-            ends = numbers(np.array([band.area_low, band.area_high]))
-            curve = curves[split]
             curve["rise_low_nats"], curve["rise_high_nats"] = numbers(band.low), numbers(band.high)
-            curve["area_low"], curve["area_high"] = ends
+            curve["area_low"], curve["area_high"] = numbers(np.array([band.area_low, band.area_high]))
     body["train"], body["valid"] = curves["train"], curves["valid"]
     return body
-
-
-def _midstage(
-    run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], pieces: Pieces
-) -> tuple[dict[str, CurveData], CurveSums]:
-    whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
-    found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in pieces.items()}
-    body = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
-    return body, {s: c.row_nats for s, c in found.items()}
 
 
 def _convex(
@@ -272,52 +244,7 @@ def curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: i
 
 def numbers(values: np.ndarray) -> list[float | None]:
     """Finite ones as they are, the others missing."""
-    return [float(v) if np.isfinite(v) else None for v in values]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One piece of work: train a fleet, or evaluate one trained run.
-
-    A baseline is evaluated with its attention cut, one site rewound or replaced by its mean, or a label erased at a site; it
-    and attacked runs are probed for a label. `runs` are a fleet's run ids, or the one; `seconds` is the expected cost on one core.
-    """
-
-    kind: str
-    runs: tuple[str, ...]
-    site: str = ""
-    seconds: float = 1.0
-    label: str = ""
-
-    @property
-    def title(self) -> str:
-        """What a progress line calls it."""
-        seed = self.runs[0].rsplit("-", 2)[1]
-        if self.kind == "train":
-            return f"train {len(self.runs)} runs from {self.runs[0].rsplit('-', 2)[0]} ({seed})"
-        return f"{' '.join(filter(None, (self.kind, self.label, self.site)))} ({seed})"
-
-
-def evaluation_advice(path: Path) -> str:
-    """What to do about a damaged evaluation."""
-    return f"Delete {path} and call 'trisect study' again: only this is then done again."
-
-
-def fleet_name(runs: Sequence[str]) -> str:
-    """A short name that is a function of the fleet's members."""
-    return digest("\n".join(runs), 6)
-
-
-def is_done(task: Task, folder: Folder) -> bool:
-    """Whether all that the task leaves behind is there."""
-    return all(path.exists() for path in left_by(task, folder))
-
-
-def left_by(task: Task, folder: Folder) -> list[Path]:
-    """The files that say that a task is done."""
-    if task.kind == "train":
-        return [folder.run(run) for run in task.runs]
-    return [folder.evaluation(task.runs[0], task.kind, task.site, task.label)]
+    return [finite(v) for v in values.tolist()]
 
 
 @record
@@ -394,49 +321,41 @@ def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext,
 
 
 def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> EvaluationData:
+    """A curve for each split, or rows of the table `sites` about the run."""
     if read_finished(folder, run.id).status == "diverged":
         return {"diverged": True}  # its last weights mean nothing, and the study goes on
-    bare = weights(folder, run.id, "final.safetensors", task.device)
-    if task.kind in ("probe", "erase"):
-        return _labelled(task, run, bare, corpus)
-    final = {n: v[None] for n, v in bare.items()}
-    pieces = {s: evaluation_pieces(corpus, run.training, s, (), task.device) for s in ("train", "valid")}
-    if task.kind == "cut":
-        cut = {s: self_only_loss(final, run.model, p) for s, p in pieces.items()}
-        found = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
-        gold = {s: np.concatenate([piece.gold.cpu().numpy() for piece in own]) for s, own in pieces.items()}
-        unigram = {split: unigram_loss(corpus, targets) for split, targets in gold.items()}
-        return {"train": found["train"], "valid": found["valid"], "unigram": unigram}
-    site = Site.parse(task.site)
-    if task.kind == "ablate":
-        return {"rows": [row._asdict() for row in ablate(bare, run.model, site, pieces)]}
-    design = task.design
-    if task.kind == "interchange" and design.interchange:
-        return {"rows": _interchanged(run, bare, corpus, site, design.interchange.pairs)}
-    assert design.rewind, f"no design asks for {task.kind}"
-    epochs, convex = epoch_weights(folder, run.id, run.training.epochs), task.kind == "rewind"
-    stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
-    return rewind(run, site, bare, stored, convex, pieces, design.rewind)
-
-
-def _labelled(task: StudyJob, run: Run, final: dict[str, Tensor], corpus: Corpus) -> EvaluationData:
-    """Rows of the table `sites` about one run: probes of a label at every site, or a label erased at one."""
+    final = weights(folder, run.id, "final.safetensors", task.device)
     design, label, model, training = task.design, task.label, run.model, run.training
     if task.kind == "probe":
         assert design.probe, "no design probes"
         sites = design.probe.sites or [Site((c,), (n,)) for n in range(1, model.layers + 1) for c in ("q", "k", "v")]
-        kinds, maps = design.probe.kinds, design.probe.random_maps
-        found = probe(final, model, corpus, training, label, kinds, sites, run.seed, maps=maps)
-    else:
+        own = (design.probe.kinds, sites, run.seed)
+        rows = probe(final, model, corpus, training, label, *own, maps=design.probe.random_maps)
+        return {"rows": [row._asdict() | {"label": label} for row in rows]}
+    pieces = {s: evaluation_pieces(corpus, training, s, (), task.device) for s in ("train", "valid")}
+    if task.kind == "cut":
+        whole = {n: v[None] for n, v in final.items()}
+        cut = {s: self_only_loss(whole, model, p) for s, p in pieces.items()}
+        curves = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
+        gold = {s: np.concatenate([piece.gold.cpu().numpy() for piece in own]) for s, own in pieces.items()}
+        unigram = {split: unigram_loss(corpus, targets) for split, targets in gold.items()}
+        return {"train": curves["train"], "valid": curves["valid"], "unigram": unigram}
+    site = Site.parse(task.site)
+    if task.kind == "ablate":
+        return {"rows": [row._asdict() for row in ablate(final, model, site, pieces)]}
+    if task.kind == "erase":
         assert design.erase, "no design erases"
-        site, draws, shrinkage = Site.parse(task.site), design.erase.draws, design.erase.shrinkage
-        found = erase(final, model, corpus, training, site, label, draws, run.seed, shrinkage=shrinkage)
-    return {"rows": [row._asdict() | {"label": label} for row in found]}
-
-
-def _interchanged(run: Run, final: dict[str, Tensor], corpus: Corpus, site: Site, count: int) -> list[dict[str, Json]]:
-    """Rows of the table `sites`: what donors that differ in everything change, and those that differ in one attribute."""
-    world, words = world_of(corpus), corpus.vocabulary
-    whole = interchange(final, run.model, words, site, world.pairs(count, run.seed))
-    each = {c: change_one(final, run.model, words, site, world.near_pairs(count, run.seed, c)) for c in world.columns}
-    return [row._asdict() for row in whole] + [row._asdict() | {"label": c} for c, row in each.items()]
+        draws, shrinkage = design.erase.draws, design.erase.shrinkage
+        rows = erase(final, model, corpus, training, site, label, draws, run.seed, shrinkage=shrinkage)
+        return {"rows": [row._asdict() | {"label": label} for row in rows]}
+    if task.kind == "interchange":  # by donors that differ in everything, and by those that differ in one attribute
+        assert design.interchange, "no design interchanges"
+        world, words, count = world_of(corpus), corpus.vocabulary, design.interchange.pairs
+        rows = interchange(final, model, words, site, world.pairs(count, run.seed))
+        near = {c: world.near_pairs(count, run.seed, c) for c in world.columns}
+        each = [change_one(final, model, words, site, pairs)._asdict() | {"label": c} for c, pairs in near.items()]
+        return {"rows": [row._asdict() for row in rows] + each}
+    assert design.rewind, f"no design asks for {task.kind}"
+    epochs, convex = epoch_weights(folder, run.id, training.epochs), task.kind == "rewind"
+    stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
+    return rewind(run, site, final, stored, convex, pieces, design.rewind)
