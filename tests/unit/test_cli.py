@@ -76,6 +76,16 @@ BAD = [
     (("plan", "quick", "--only", "tie", "--sites", "q+ffn@1"), "tie at 'q+ffn@1' is not possible", "have one shape"),
     (("plan", "quick", "--seeds", "999999999"), "seeds is 999999999", "at most 10,000"),
     (("report", "nowhere"), "nowhere holds no study", "study.json"),
+    (("erase", "M"), "--corpus was not given", "It is needed: A labelled text"),
+    (("profile", "M"), "--corpus was not given", "It is needed: A treebank"),
+    (("align", "M"), "--source was not given", "It is needed: A file of source sentences"),
+    (("align", "M", "--source", "s"), "--target was not given", "It is needed: The file of their translations"),
+    (("rewind", "M"), "--initial was not given", "It is needed: "),
+    (("norms", "M", "embedded", "--text", "a"), "embedded was given as a model", "It is a text"),
+    (("norms", "embedded", "--text", "a"), "embedded was given as a model", "It is a text"),
+    (("norms", "M", "--corpus", "embeded"), "folder embeded; did you mean 'embedded'?", "sample"),
+    (("erase", "M", "--corpus", "smaple", "--labels", "pos"), "folder smaple; did you mean 'sample'?", "embedded"),
+    (("study", "quick", "--corpus", "embeded"), "did you mean 'embedded'?", "hf:NAME"),
 ]
 
 

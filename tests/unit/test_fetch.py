@@ -204,3 +204,13 @@ def test_offline_no_hub_is_asked_and_none_is_said_to_be(monkeypatch):
         assert not files_fetch._reachable("nobody/nothing", None)
     assert said == []
     assert files_fetch._NO_ANSWER == {}
+
+
+def test_an_adapter_of_peft_is_named_with_its_base(tmp_path):
+    body = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(body))
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    error = refused(tmp_path)
+    assert error.given == f"{tmp_path} holds an adapter of PEFT, and no model."
+    assert "'org/base'" in error.known
+    assert "merge_and_unload" in error.todo

@@ -186,6 +186,12 @@ def _value(one: Setting, given: Any) -> Any:
         return not given if one.words.startswith("no-") else given
     if option.many == "pairs":
         return read_pairs(one.words, given) or None
+    if given is None and one.required:
+        raise SpecError(
+            f"--{one.words} was not given.",
+            f"It is needed: {one.help}",
+            f"Give --{one.words} {option.metavar or one.name.upper()}.",
+        )
     if given is None or (one.several and given == () and not one.required):
         return None if one.optional else one.default
     if one.several and option.many == "commas":

@@ -13,7 +13,9 @@ from trisect.core.spec import Run
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.run_folder import is_study
 from trisect.lm.reading import OwnModel
-from trisect.text.corpus import Corpus
+from trisect.text.corpus import Corpus, is_corpus
+from trisect.text.readers import READERS
+from trisect.text.worlds import is_built_in
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
@@ -208,9 +210,14 @@ def _trained(
 
 
 def check_folder(model: Any) -> None:
-    """Raise ModelError for a folder that is no model's but has models in it, such as a dissection's: it names them."""
+    """Raise ModelError for a text, and for a folder that is no model's but has models in it, such as a dissection's: it names them."""
     place = Path(model) if isinstance(model, (str, Path)) else None
-    if place is None or not place.is_dir() or any((place / name).exists() for name in CONFIGS):
+    if place is None or any((place / name).exists() for name in CONFIGS):
+        return
+    if is_built_in(place) if not place.exists() else is_corpus(place) or any(one.suits(place) for one in READERS):
+        given, todo = f"{place} was given as a model.", f"Name a model first, and the text with --corpus {place}."
+        raise ModelError(given, "It is a text.", todo)
+    if not place.is_dir():
         return
     if not (held := _held(place)):
         return

@@ -22,6 +22,7 @@ from trisect.core.files import Json
 from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, room, said_of, saying
 from trisect.hf.hooks.calls import alone
 
+ADAPTER = "adapter_config.json"  # of PEFT, beside weights that stand on a base
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 HEADER = 100_000_000  # bytes of a header, as safetensors itself allows
 FLOATS = re.compile(r"F[0-9]+.*|BF16")
@@ -348,6 +349,11 @@ def _check_folder(folder: Path, options: Options) -> None:
     """Raise ModelError where a folder holds no model, or none that the options allow."""
     there = sorted(path.name for path in folder.iterdir())
     listed = ", ".join(there[:12]) or "nothing"
+    if ADAPTER in there and "config.json" not in there:
+        base = shortened(read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path"))
+        merged = "PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload()"
+        todo = f"Give the base, or in Python what peft makes of both to trisect.load: {merged}."
+        raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", f"Its base is {base}.", todo)
     if "config.json" not in there:
         known = f"A model's folder has a config.json; this one holds {listed}."
         raise ModelError(f"{folder} is no model's folder.", known, "Give the folder that save_pretrained wrote.")

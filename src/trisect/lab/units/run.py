@@ -29,7 +29,15 @@ from trisect.lab.inputs import ModelSource, ModelWorkers
 from trisect.lab.jobs import run_jobs
 from trisect.lab.passes import plan_edits
 from trisect.lab.run_folder import RunFolder
-from trisect.lab.subject import at_revision, check_there, checkpoints_mark, files_mark, name_before, weight_files
+from trisect.lab.subject import (
+    at_revision,
+    check_folder,
+    check_there,
+    checkpoints_mark,
+    files_mark,
+    name_before,
+    weight_files,
+)
 from trisect.lab.units import page
 from trisect.lab.units.jobs import (
     TEXTS,
@@ -155,6 +163,8 @@ def check_models(several: SeveralModels, settings: Any) -> None:
         given = f"{_workers(settings).given} was given with {name_before(here[0])}, which is in memory."
         known = "Another process opens a model from its files."
         raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
+    for model in several.models:  # before a hub is asked for the first
+        check_folder(model)
     for model, word in zip(several.models, several.words, strict=True):
         check_there(model, **options)
         own = model.fingerprint if isinstance(model, Subject) else None
