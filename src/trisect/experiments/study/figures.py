@@ -344,7 +344,7 @@ def _criticality(rows: StudyRows) -> Iterable[Figure]:
     if differ:
         panels.append(SitePanel("The other reading", first, Measure("The other reading", "α"), ALPHA, ()))
     other = "gives the same numbers everywhere" if first else "was not measured"
-    epsilon = (rows.experiment.get("rewind") or {}).get("epsilon", 0.01)
+    epsilon = ((rows.about.get("experiment") or {}).get("rewind") or {}).get("epsilon", 0.01)
     caption = (
         f"The smallest α from which on the train loss stays within {100 * epsilon:g} % of the final loss: "
         f"{extremes(last, '', False)} {seeds(rows)}. The other reading, the smallest α that is within the tolerance at all, "

@@ -109,7 +109,7 @@ def costs_of(rows: StudyRows) -> list[Cost]:
         "rewinding": rows.rewound("rewind_loss_nats"),
         "freezing": rows.effects("freeze", "valid"),
     }
-    costs, layers = list[Cost](), (rows.experiment.get("model") or {}).get("layers")
+    costs, layers = list[Cost](), ((rows.about.get("experiment") or {}).get("model") or {}).get("layers")
     for how, points in found.items():
         sites = [(p, Site.parse(p.site)) for p in points]
         sites = [(p, s) for p, s in sites if len(s.components) == 1 and s.components[0] in NAMES and not s.heads]

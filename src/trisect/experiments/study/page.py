@@ -54,7 +54,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
 
 def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> Sheet:
     """The page as plain data, with these figures."""
-    said, name, found = study_words.study(rows), rows.experiment.get("name", "study"), study_findings.found(rows)
+    said, name, found = (
+        study_words.study(rows),
+        (rows.about.get("experiment") or {}).get("name", "study"),
+        study_findings.found(rows),
+    )
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     groups: dict[str, list[Figure]] = {"answer": [], "figures": [], **{group: [] for group in GROUPS}}
     for one in drawn:
@@ -79,7 +83,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         f"trisect · {name}",
         f"{said['model']} · {said['corpus']}",
         sections,
-        references=(*dict.fromkeys(part["citation"] for part in listing("seed")), *REFERENCES),
+        references=(*dict.fromkeys(str(part["citation"]) for part in listing("seed")), *REFERENCES),
         under=said["budget"],
         window=f"{TITLE} {name}",
         skip=("short-answer", "answer"),

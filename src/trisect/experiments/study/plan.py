@@ -13,6 +13,7 @@ import numpy as np
 
 from trisect.core import machine
 from trisect.core.errors import CorpusError, SpecError, need_extra, there
+from trisect.core.files import Json
 from trisect.core.machine import Machine
 from trisect.core.methods import mapped_layers
 from trisect.core.schema import RUNS, plain
@@ -123,22 +124,22 @@ class Spread(NamedTuple):
 
     def words(self) -> tuple[str, ...]:
         """Jobs and times as lines of a plan."""
-        jobs, cores = self.data(), f"{self.cores} core{'s' * (self.cores != 1)}"
+        whole, cores = (*self.training, *self.evaluation), f"{self.cores} core{'s' * (self.cores != 1)}"
         lines = (
-            f"jobs      {jobs['training']} of training (up to {self.fleet} runs in one), {jobs['evaluation']} of evaluation; "
-            f"the longest roughly {clock(jobs['longest_core_seconds'])} of one core",
-            f"spread    roughly {clock(jobs['seconds_on_cores'])} on {cores}",
+            f"jobs      {len(self.training)} of training (up to {self.fleet} runs in one), {len(self.evaluation)} of evaluation; "
+            f"the longest roughly {clock(max(whole, default=0.0))} of one core",
+            f"spread    roughly {clock(makespan(whole, self.cores))} on {cores}",
         )
         if self.gpus is None:
             return lines
-        took, longest = clock(jobs["training_seconds_on_gpus"]), clock(max(self.on_gpu, default=0.0))
+        took, longest = clock(makespan(self.on_gpu, self.gpus)), clock(max(self.on_gpu, default=0.0))
         said = f"training roughly {took} on {self.gpus} (the longest job {longest}): expected, not measured"
         return (*lines, f"GPUs      {said}")
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Json]:
         """The same as JSON-ready data."""
         whole = (*self.training, *self.evaluation)
-        found: dict[str, Any] = {
+        found: dict[str, Json] = {
             "fleet": self.fleet,
             "training": len(self.training),
             "evaluation": len(self.evaluation),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trisect.core.finding import About
     from trisect.experiments.study.settings import StudyFacts
 
+K = TypeVar("K")
 REWINDS = ("rewind_", "midstage_", "criticality")  # how measures of rewinding begin
 HEADED = r"\.h\d"
 ATTACKED, PLAIN = pl.col("edit") == "attack", pl.col("variant") == "plain"
@@ -36,9 +37,9 @@ def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: flo
     return [p._replace(value=times * (p.value - other)) for p, other in pairs if other is not None]
 
 
-def averaged(points: Iterable[Point], key: Callable[[Point], Any]) -> dict[Any, Point]:
+def averaged(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[K, Point]:
     """The first point of each key with the mean of all of them; points whose key is None are left out."""
-    groups: dict[Any, list[Point]] = {}
+    groups: dict[K, list[Point]] = {}
     for point in points:
         if (of := key(point)) is not None:
             groups.setdefault(of, []).append(point)
@@ -95,11 +96,6 @@ class StudyRows:
         whole = {n: getattr(self, n).filter(~headed) for n in ("runs", "metrics")}
         apart = replace(self, **heads, sites=self.sites.filter(few | probed))
         return replace(self, **whole, sites=self.sites.filter(~headed | probed), heads=apart)
-
-    @property
-    def experiment(self) -> Mapping[str, Any]:
-        """The study's statement as JSON-ready data; empty where nobody noted it."""
-        return self.about.get("experiment") or {}
 
     @property
     def seeds(self) -> tuple[int, ...]:

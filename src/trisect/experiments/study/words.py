@@ -59,7 +59,7 @@ def fitted(rows: StudyRows, kind: str, label: str) -> str:
     said += f"{'by whole articles' if min(articles) > 0 else dealt})"
     if kind == "probe":
         return said
-    stated = rows.experiment.get("erase") or {}
+    stated = (rows.about.get("experiment") or {}).get("erase") or {}
     return f"{said}, with the covariance {'' if stated.get('shrinkage', True) else 'not '}shrunk"
 
 
@@ -235,7 +235,7 @@ def lead(rows: StudyRows) -> str:
 
 def budget(rows: StudyRows) -> str:
     """What was spent: epochs, optimizer and rate, the attacks' own epochs and strengths, seeds."""
-    training = rows.experiment.get("training") or {}
+    training = (rows.about.get("experiment") or {}).get("training") or {}
     epochs, optimizer = training.get("epochs", 0), OPTIMIZERS.get(training.get("optimizer", ""), "–")
     said = [f"{several(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
     if rows.strengths:
@@ -335,7 +335,7 @@ def study(rows: StudyRows) -> dict[str, Any]:
     """What the head, the cards and the last section say about the study; `today` is the hash of today's claims, `changed` that runs
     carry another.
     """
-    experiment, corpus = rows.experiment, rows.about.get("corpus") or {}
+    experiment, corpus = rows.about.get("experiment") or {}, rows.about.get("corpus") or {}
     model, splits = experiment.get("model") or {}, corpus.get("splits") or {}
     states = rows.runs["status"].value_counts().sort("status").rows()
     seconds, precision = rows.about.get("wall_seconds"), rows.about.get("precision", "float32")
@@ -407,7 +407,7 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
         "Area": _band(rows, "rewind_area_low", "rewind_area_high"),
     }
     bands = {title: band for title, band in bands.items() if band}
-    how = rows.experiment.get("rewind")
+    how = (rows.about.get("experiment") or {}).get("rewind")
     points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
     columns = [
         ("Evaluations", f"for {several(points, 'value')} of α, by seed"),
