@@ -102,11 +102,26 @@ class Parts(NamedTuple):
 
 
 Writer: TypeAlias = Callable[[Parts], Parts]
-TextOrPair: TypeAlias = str | tuple[str, str]
-
-ImagesGiven: TypeAlias = object  # a file's path, an image as its library has it, or several of these
-
 ModelInputs: TypeAlias = Mapping[str, Any]  # what a model's own forward takes by name: tensors, as a rule
+MediaGiven: TypeAlias = object  # a file's path, samples or an image as its library has it, or several of these
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What is read where it is no text alone: sound or images, beside a text or without one, or a model's own inputs.
+
+    `audio` and `images` are files, or samples at the rate that the model's processor takes and images as Pillow has them.
+    `text` stands beside them; of an encoder-decoder it is what its decoder says.
+    """
+
+    text: str | None = None
+    audio: tuple[object, ...] = ()
+    images: tuple[object, ...] = ()
+    inputs: ModelInputs | None = None
+
+
+PlainText: TypeAlias = str | tuple[str, str]  # a text, or source and target
+TextOrPair: TypeAlias = PlainText | Sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,10 +256,10 @@ class AnsweringSubject(Subject, Protocol):
 
 @runtime_checkable
 class SeeingSubject(Subject, Protocol):
-    """A Subject that may be given images."""
+    """A Subject that may be given images or sound."""
 
-    def read(self, texts: Any = None, images: ImagesGiven = ()) -> Reading:
-        """Read a text, images, or both."""
+    def read(self, texts: Any = None, images: MediaGiven = (), audio: MediaGiven = ()) -> Reading:
+        """Read a text, images or sound, or one beside the other."""
         ...
 
 
@@ -313,6 +328,13 @@ class Texts:
     fingerprint: str = ""
     options: tuple[str, ...] = ()
     articles: Callable[[], Iterator[int | None]] | None = None
+
+
+def as_sample(given: Any) -> TextOrPair:
+    """A text or pair as it is; a model's own inputs, or a Batch of them, as a Sample."""
+    if isinstance(given, Batch):
+        return Sample(inputs=given.inputs)
+    return Sample(inputs=given) if isinstance(given, Mapping) else given
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:

@@ -1,14 +1,11 @@
-"""Inputs of a model as batches, texts or images, and what a pass over them gives: traces and losses."""
+"""Texts and a model's own inputs as batches, and what a pass over them gives: traces and losses."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, need_extra
-from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, TextOrPair, check_text
+from trisect.core.errors import ModelError
+from trisect.core.subject import Batch, ModelInputs, RowScores, TextOrPair, check_text
 from trisect.core.trace import (
     Address,
     Projections,
@@ -29,7 +26,8 @@ from trisect.core.trace import (
     keys_of,
     side_of,
 )
-from trisect.hf.files.model_errors import not_tokenized, said_of, saying
+from trisect.hf.files.fetch import TAKES, takes_no_text
+from trisect.hf.files.model_errors import not_tokenized, saying
 from trisect.hf.hooks.calls import Call, tensors_in
 from trisect.measure.intervention import relative_change
 
@@ -68,6 +66,7 @@ class Desk:
     start: int
     device: torch.device
     limit: int | None = None
+    main: str = "input_ids"
 
     @classmethod
     def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> Desk:
@@ -83,14 +82,18 @@ class Desk:
             start = getattr(config, "bos_token_id", None) or getattr(config, "pad_token_id", None) or 0
         device, limit = next(model.parameters()).device, longest_window(config, tokenizer)
         chosen = choose_window(name, window, limit)
-        return cls(name, tokenizer, objective, chosen, accepts, int(start), device, limit)
+        main = getattr(model, "main_input_name", "input_ids")
+        main = main if main in accepts and "input_ids" not in accepts else "input_ids"
+        return cls(name, tokenizer, objective, chosen, accepts, int(start), device, limit, main)
 
-    def batches(self, texts: Iterable[TextOrPair], size: int, scored: bool) -> Iterator[Batch]:
-        """Batches of at most `size` windows, in the order of the texts."""
+    def batches(self, texts: Iterable[tuple[int, TextOrPair]], size: int, scored: bool) -> Iterator[Batch]:
+        """Batches of at most `size` windows, in the order of the texts, which have a number each."""
+        if self.main in TAKES:
+            raise takes_no_text(self.name, self.main)
         if self.tokenizer is None:
             known = "It came without a tokenizer, or takes no text at all."
             raise ModelError(f"A text was given to {self.name}.", known, "Give its own inputs as a dict of tensors.")
-        windows = (window for number, text in enumerate(texts) for window in self._windows(number, text))
+        windows = (window for number, text in texts for window in self._windows(number, text))
         while rows := list(itertools.islice(windows, size)):
             yield self._batch(rows, scored)
 
@@ -399,96 +402,6 @@ def _fit(real: Tensor, part: Tensor) -> Tensor:
     shape = part.shape[0], part.shape[2]
     fits = real.shape == shape
     return real.to(part.device) if fits else torch.ones(shape, dtype=torch.bool, device=part.device)
-
-
-FILES = ("processor_config.json", "preprocessor_config.json")
-
-
-@dataclass(frozen=True, eq=False)
-class ImageDesk:
-    """What makes images ready for one model; `opened` gives its processor when it is first needed."""
-
-    name: str
-    opened: Callable[[], Any]
-
-    @classmethod
-    def of(cls, name: str, place: str, known: Mapping[str, str | bool | None]) -> ImageDesk:
-        """That of a model's folder, or of a name on a hub; `known` is how transformers is to fetch it."""
-        return cls(name, functools.cache(lambda: _processor(name, place, known)))
-
-    @classmethod
-    def given(cls, name: str, processor: Any) -> ImageDesk:
-        """That of a processor in memory."""
-        return cls(name, lambda: processor)
-
-    def inputs(self, text: str | None, images: Sequence[object], like: Tensor) -> tuple[ModelInputs, tuple[str, ...]]:
-        """The inputs of a text with images, as `like` in device and precision, and what was decided about the images.
-
-        Images stand before a text that names no place for them.
-        """
-        processor, pictures, notes = self.opened(), [open_image(one) for one in images], ()
-        mark, takes = getattr(processor, "image_token", None), getattr(processor, "tokenizer", None) is not None
-        if text is not None:
-            check_text(self.name, 0, text, False)
-            if not takes:
-                known = "Its processor takes images alone."
-                raise ModelError(f"The text {text[:40]!r} was given to {self.name}.", known, "Leave the text out.")
-        if takes and isinstance(mark, str) and mark not in (text or ""):
-            if text is not None:
-                notes = (f"The text names no place for images, with {mark}: they stand before it.",)
-            text = mark * len(pictures) + (text or "")
-        named = {"images": pictures} | ({} if text is None else {"text": text})
-        words = f"The processor of {self.name} cannot make inputs of that."
-        todo = "Name a place in the text for each image as the model's card says, or give the model's own inputs."
-        with saying(lambda error: ModelError(words, said_of(error, 200), todo)):
-            made = processor(**named, return_tensors="pt")
-        own = {
-            n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) if isinstance(t, Tensor) else t
-            for n, t in made.items()
-        }
-        return own, notes
-
-
-def listed(images: ImagesGiven) -> tuple[object, ...]:
-    """Images as several of them."""
-    return tuple(images) if isinstance(images, (list, tuple)) else (images,) if images is not None else ()
-
-
-def open_image(image: object) -> object:
-    """A file as a picture in red, green and blue; what is no path is given on as it is. Raises ModelError."""
-    if not isinstance(image, (str, Path)):
-        return image
-    need_extra("PIL", "images", "Opening an image")
-    from PIL import Image
-
-    place, todo = Path(image), "Give an image file, such as PNG or JPEG."
-    if not place.is_file():
-        raise ModelError(f"The image {str(image)!r} was given.", "There is no such file.", todo)
-    words = f"The image {str(image)!r} cannot be opened."
-    with warnings.catch_warnings(), saying(lambda error: ModelError(words, said_of(error, 200), todo)):
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(place) as opened:
-            return opened.convert("RGB")
-
-
-def _processor(name: str, place: str, known: Mapping[str, str | bool | None]) -> Any:
-    """The processor beside a model; raises ModelError where there is none that takes images."""
-    from transformers import AutoProcessor
-
-    from trisect.hf.files.fetch import quiet
-
-    todo = "Save it beside the model, as AutoProcessor.from_pretrained(NAME).save_pretrained(FOLDER), or give its outputs to read."
-    if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
-        given = f"{name} has no processor, which images need."
-        raise ModelError(given, f"Its folder has none of {', '.join(FILES)}.", todo)
-    words = f"The processor of {name} cannot be read."
-    with quiet(), saying(lambda error: ModelError(words, said_of(error, 200), todo)):
-        found = AutoProcessor.from_pretrained(place, **dict[str, Any](known))
-    if getattr(found, "image_processor", None) is None and not hasattr(found, "image_mean"):
-        kind = type(found).__name__
-        todo = "Give a text, or the model's own inputs."
-        raise ModelError(f"{name} takes no images.", f"Its processor is {kind}.", todo)
-    return found
 
 
 LOGIT_ROWS = 1 << 21  # logits whose losses are computed at once

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -13,17 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, ImagesGiven, ModelInputs, RowScores, Shape, TextOrPair
+from trisect.core.subject import Batch, MediaGiven, ModelInputs, RowScores, Sample, Shape, TextOrPair, as_sample
 from trisect.core.trace import Address, Projections, Reading, Trace
 from trisect.hf.batches import (
     CPU,
     Desk,
-    ImageDesk,
     Seen,
     computed_at,
     find_sides,
     labelled,
-    listed,
     longest_window,
     output_at,
     row_scores,
@@ -57,6 +56,7 @@ from trisect.hf.hooks.calls import (
     unwrapped,
 )
 from trisect.hf.locate.blocks import watch
+from trisect.hf.processor import Processor, is_processor
 from trisect.hf.verify.agreement import check_weights, said_of_rounding
 from trisect.hf.verify.laws import check_maps, checking
 from trisect.hf.verify.proof import Proof, prove
@@ -110,7 +110,7 @@ class Pretrained:
     options: tuple[str, ...] = (ANY,)
     remarks: tuple[str, ...] = ()
     restarts: Restarts = field(default_factory=Restarts, repr=False)
-    images: ImageDesk | None = field(default=None, repr=False)
+    processor: Processor | None = field(default=None, repr=False)
     others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
     @property
@@ -154,30 +154,65 @@ class Pretrained:
         return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.unread), *several, *self.remarks)
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
-        """Texts as batches of at most `size` windows; `scored` hides tokens from a masked LM, to be predicted."""
-        for batch in self.desk.batches(texts, size, scored):
-            yield replace(batch, notes=(*batch.notes, *self.notes))
+        """Texts as batches of at most `size` windows, and a batch for each Sample; `scored` hides tokens from a masked LM."""
+        numbered = ((number, as_sample(text)) for number, text in enumerate(texts))
+        for is_sample, group in groupby(numbered, lambda one: isinstance(one[1], Sample)):
+            for batch in self._sample_batches(group, scored) if is_sample else self.desk.batches(group, size, scored):
+                yield replace(batch, notes=(*batch.notes, *self.notes))
+
+    def _sample_batches(self, samples: Iterable[tuple[int, TextOrPair]], scored: bool) -> Iterator[Batch]:
+        """Each sample as one batch; raises ModelError where a loss is asked for that it has no labels for."""
+        for number, sample in samples:
+            inputs, notes = self._sample_inputs(cast(Sample, sample))
+            batch = self.batch_of(inputs)
+            if scored and self.objective == "seq2seq" and "labels" not in batch.inputs:
+                known = f"The loss of {self.name} is of what its decoder says, and nothing says what that is."
+                raise ModelError(f"Sample {number + 1} came without a text.", known, "Give the text, or labels.")
+            yield replace(batch, rows=((number, 0),) * len(batch.source.tokens), notes=(*batch.notes, *notes))
+
+    def _sample_inputs(self, sample: Sample) -> tuple[Inputs, tuple[str, ...]]:
+        """The model's inputs of a sample, and what was decided about them; raises ModelError where no processor is there."""
+        if sample.inputs is not None:
+            return sample.inputs, ()
+        if self.processor is None:
+            known = "It is a module, without the processor that makes inputs of them."
+            todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
+            what = "Sound was" if sample.audio else "Images were"
+            raise ModelError(f"{what} given to {self.name}.", known, todo)
+        like = next(p for p in self.model.parameters() if p.is_floating_point())
+        start = self.desk.start if "decoder_input_ids" in self.desk.accepts else None
+        return self.processor.inputs(sample, like, self.tokenizer, start)
 
     def batch_of(self, inputs: Inputs) -> Batch:
-        """The model's own inputs as a batch, for models without a tokenizer: pixels, samples, ids."""
+        """The model's own inputs as a batch: pixels, samples, ids."""
         return _batch_of(self, inputs, lambda _: None)
 
     def read(
-        self, texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None, images: ImagesGiven = ()
+        self,
+        texts: TextOrPair | Iterable[TextOrPair] | Inputs | Tensor | None = None,
+        images: MediaGiven = (),
+        audio: MediaGiven = (),
     ) -> Reading:
         """Read a text, several texts (a pair is source and target), or the model's own inputs: a dict, or its main one.
 
-        `images` (a file, an image, or several) stand beside one text or alone, as the model's processor has them; with
+        `images` or `audio` (a file, one in memory, or several) stand beside one text or alone, as the model's processor has them; with
         inputs of another kind than it was verified with, the model is verified with them first. All traces are held in
         memory: for many texts go through `batches` and `trace`. Raises ModelError for an empty text, for a text without
         a tokenizer, and for more than 1,000 windows.
         """
-        if (several := listed(images)) or texts is None:
-            return self._read_images(texts, several)
+        pictures, sounds = (
+            tuple(given) if isinstance(given, (list, tuple)) else () if given is None else (given,)
+            for given in (images, audio)
+        )
+        if pictures or sounds or texts is None:
+            return self._read_media(texts, pictures, sounds)
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
-        if isinstance(texts, Mapping):
-            return _read_inputs(self, cast(Inputs, texts))
+        texts = as_sample(texts)
+        if isinstance(texts, Sample):
+            inputs, notes = self._sample_inputs(texts)
+            reading = _read_inputs(self, inputs)
+            return replace(reading, notes=(*reading.notes, *notes))
         check_readable(texts)
         several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
         if not several:
@@ -189,21 +224,18 @@ class Pretrained:
             raise ModelError(given, known, "Use batches and trace, one batch at a time.")
         return self.trace(made[0])
 
-    def _read_images(self, text: object, images: Sequence[object]) -> Reading:
-        """Read images beside a text, or alone; raises ModelError where there is nothing to read, or no processor."""
-        if not images:
-            raise ModelError("No text was given.", "A Reading is of at least one, or of an image.", "Give a text.")
+    def _read_media(self, text: object, images: tuple[object, ...], audio: tuple[object, ...]) -> Reading:
+        """Read images or sound beside a text, or alone; raises ModelError where there is nothing to read, or no processor."""
+        if not images and not audio:
+            known = "A Reading is of at least one, or of an image or a sound."
+            raise ModelError("No text was given.", known, "Give a text.")
+        what = "images" if images else "sound"
         if text is not None and not isinstance(text, str):
-            given, todo = f"{type(text).__name__} was given beside images.", "Give one text, or the model's own inputs."
-            raise ModelError(given, "Images stand beside one text.", todo)
-        if self.images is None:
-            known = "It is a module, without the processor that makes inputs of them."
-            todo = "Load it with its processor, load(model, processor), or give the processor's outputs to read."
-            raise ModelError(f"Images were given to {self.name}.", known, todo)
-        like = next(p for p in self.model.parameters() if p.is_floating_point())
-        inputs, notes = self.images.inputs(text, images, like)
-        reading = self.read(inputs)
-        return replace(reading, notes=(*reading.notes, *notes))
+            given, todo = f"{type(text).__name__} was given beside {what}.", "Give one text, or the model's own inputs."
+            raise ModelError(given, "They stand beside one text.", todo)
+        if images and audio:
+            raise ModelError("Images and sound were given.", "A Reading is of one of them.", "Leave one of them out.")
+        return self.read(Sample(text, audio, images))
 
     @torch.no_grad()
     def trace(self, batch: Batch, write: Written = None) -> Reading:
@@ -372,9 +404,9 @@ def load(
         tokenizer = tokenizer or found
         name = folder_name(Path(model)) if Path(model).is_dir() else str(model)
     known = {"revision": revision, "trust_remote_code": remote_code}
-    images = None if isinstance(model, nn.Module) else ImageDesk.of(name, str(model), known)
-    if (inner := getattr(tokenizer, "tokenizer", None)) is not None:  # a processor
-        tokenizer, images = inner, ImageDesk.given(name, tokenizer)
+    processor = None if isinstance(model, nn.Module) else Processor.of(name, str(model), known)
+    if (inner := getattr(tokenizer, "tokenizer", None)) is not None or is_processor(tokenizer):
+        tokenizer, processor = inner, Processor.given(name, tokenizer)
     state, proved = State.of(module), prove(name, module, inputs)
     if proof and proved.refusal is not None:
         raise proved.refusal
@@ -385,7 +417,7 @@ def load(
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
     said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
     about = (proved, desk, state.settled(module), said, remarks)
-    return Pretrained(name, module, tokenizer, objective, *about, images=images)
+    return Pretrained(name, module, tokenizer, objective, *about, processor=processor)
 
 
 def _settle(objective: str, model: nn.Module, tokenizer: Any, proved: Proof) -> tuple[str, tuple[str, ...]]:

@@ -26,7 +26,7 @@ from trisect.lab.experiment import Experiment, Measured, Result, RunContext, Tra
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
-from trisect.lab.subject import is_trained_here
+from trisect.lab.subject import check_there, is_trained_here
 from trisect.lab.units.run import OverModels, check_workers
 from trisect.lab.units.settings import several_models
 from trisect.report.readme import readme, remove_readme, write_readme
@@ -140,6 +140,8 @@ def _run(
     experiment.check(settings)
     own = _are_own(settings)
     texts = next((group.open(own) for group in groups_of(settings) if isinstance(group, TextSource)), None)
+    if experiment.reads_text(settings, texts):
+        _check_text_models(experiment, settings)
     subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
     work = experiment.prepare(settings, machine) if isinstance(experiment, TrainingExperiment) else None
     place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
@@ -298,6 +300,20 @@ def _subjects(experiment: Experiment[Any, Any], settings: Any) -> tuple[Subject,
     groups = list(groups_of(settings))
     subjects = [group.open() for group in groups if isinstance(group, ModelSource)]
     return (*subjects, *(one for group in groups if isinstance(group, ModelsSource) for one in group.open()))
+
+
+def _check_text_models(experiment: Experiment[Any, Any], settings: Any) -> None:
+    """Raise ModelError for a model that takes sound or images, before any weights are read."""
+    for group in groups_of(settings):
+        if isinstance(group, ModelSource | ModelsSource):
+            several = experiment.models if isinstance(experiment, OverModels) else None
+            models = (
+                several.models
+                if several is not None
+                else ((group.model,) if isinstance(group, ModelSource) else group.models)
+            )
+            for model in models:
+                check_there(model, **group.fetched(), text=True)
 
 
 def _place(

@@ -247,6 +247,10 @@ class Experiment(Generic[S, F]):
     def check(self, settings: S) -> None:
         """Raise TrisectError for settings that are wrong whatever their models are; opens no model."""
 
+    def reads_text(self, settings: S, texts: Texts | None) -> bool:
+        """Whether the models are given text, and neither sound nor images beside it."""
+        return texts is not None and isinstance(next(texts.texts(), None), str | tuple)
+
     def check_model(self, settings: S, subject: Subject) -> None:
         """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""
 

@@ -139,8 +139,18 @@ class ModelsSource:
         """The models, loaded unless they are; those of one name get numbers. Raises ModelError, also where there is none."""
         if not self.models:
             raise ModelError("No model was given.", "At least one is read.", "Give a model.")
-        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "models"}
-        return _named_apart([_opened(self, model, **options) for model in self.models])
+        return _named_apart([_opened(self, model, **self.fetched()) for model in self.models])
+
+    def fetched(self) -> FetchOptions:
+        """The options of `load` besides the model and its window."""
+        return {
+            "revision": self.revision,
+            "dtype": self.dtype,
+            "device": self.device,
+            "device_map": None,
+            "pickle": self.pickle,
+            "remote_code": self.remote_code,
+        }
 
 
 def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
@@ -182,6 +192,20 @@ class TextSource:
         | None
     ) = None
     text: Annotated[tuple[str, ...], Field(description="A text (repeatable).")] = ()
+    audio: Annotated[
+        tuple[Any, ...],
+        Field(
+            description="A sound file, for a model of speech; --text is what is said in it, for each or for none (repeatable)."
+        ),
+        Option(metavar="FILE"),
+    ] = ()
+    image: Annotated[
+        tuple[Any, ...],
+        Field(
+            description="An image file, for a model of images; --text stands beside it, for each or for none (repeatable)."
+        ),
+        Option(metavar="FILE"),
+    ] = ()
     split: Annotated[str, Field(description="train, valid or test."), Option(metavar="SPLIT")] = "test"
     reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
     limit: Annotated[int, Field(description="Read at most this many texts.", ge=1, le=WHOLE)] | None = None
@@ -190,11 +214,15 @@ class TextSource:
         """The texts, WikiText as it was `published` or joined; raises SpecError where none are named, CorpusError where they
         cannot be read.
         """
+        if self.audio or self.image:
+            return self._samples()
         if self.texts is not None and self.text:
             known = "Texts come from one place."
             raise SpecError("--corpus and --text were both given.", known, "Leave one of them out.")
         if self.texts is None and not self.text:
-            raise SpecError("No text was given.", "Texts come from --corpus or --text.", "Give one of them.")
+            raise SpecError(
+                "No text was given.", "Texts come from --corpus, --text, --audio or --image.", "Give one of them."
+            )
         if self.split not in SPLITS:
             raise CorpusError(
                 unknown("split", self.split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them."
@@ -211,6 +239,25 @@ class TextSource:
             self.limit,
             published,
         )
+
+    def _samples(self) -> Texts:
+        """Sound or images, each with its own text or all without; raises SpecError where they do not go together."""
+        from trisect.core.subject import Sample
+        from trisect.text.sources import first_texts, given_texts
+
+        name, several = ("audio", self.audio) if self.audio else ("image", self.image)
+        beside = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
+        if clash := [option for option, value in beside.items() if value]:
+            known = "What is read is sound, images, or texts of a corpus."
+            raise SpecError(f"--{name} and {clash[0]} were both given.", known, "Leave one of them out.")
+        if self.text and len(self.text) != len(several):
+            given = f"--{name} was given {len(several)} times, --text {len(self.text)} times."
+            raise SpecError(given, "Each has a text of its own, or none has one.", "Give as many, in the same order.")
+        texts = self.text or (None,) * len(several)
+        made = zip(several, texts, strict=True)
+        samples = [Sample(text, (one,)) if self.audio else Sample(text, images=(one,)) for one, text in made]
+        found = given_texts(samples)
+        return found if self.limit is None else first_texts(found, self.limit)
 
 
 def open_any(

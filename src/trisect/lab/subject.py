@@ -89,8 +89,12 @@ def check_there(
     device_map: str | None = None,
     pickle: bool = False,
     remote_code: bool = False,
+    text: bool = False,
 ) -> None:
-    """Raise ModelError where `load` would before it reads weights; what is in memory is there."""
+    """Raise ModelError where `load` would before it reads weights; what is in memory is there.
+
+    With `text`, also for a model that is to read text alone and takes sound or images.
+    """
     if not isinstance(model, (str, Path)):
         return
     if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
@@ -103,7 +107,7 @@ def check_there(
 
     found = _revision_of(model, revision)
     place, name = (model, revision) if found is None else locate(found.base, found.revision)
-    check_files_there(place, Options(name, dtype, device, device_map, pickle, remote_code))
+    check_files_there(place, Options(name, dtype, device, device_map, pickle, remote_code), text)
 
 
 def is_trained_here(model: Any) -> bool:

@@ -15,7 +15,19 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.spec import Model
-from trisect.core.subject import Batch, Heads, Parts, RowScores, Shape, TextOrPair, Writer, check_text
+from trisect.core.subject import (
+    Batch,
+    Heads,
+    Parts,
+    PlainText,
+    RowScores,
+    Sample,
+    Shape,
+    TextOrPair,
+    Writer,
+    as_sample,
+    check_text,
+)
 from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.corpus import UNKNOWN
@@ -84,7 +96,10 @@ class OwnModel:
         held: list[tuple[int, int, list[int]]] = []
         lacking: list[str] = []
         named: set[str] = set()
-        for number, text in enumerate(texts):
+        for number, text in enumerate(map(as_sample, texts)):
+            if isinstance(text, Sample):
+                given = f"Sound, images or inputs were given to {self.name}."
+                raise ModelError(given, "It is a model of a study, and reads words.", "Give texts.")
             words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
             unknown = [word for word in words if word not in self._ids]
             ids = self._known(number, text, words, unknown)
@@ -97,7 +112,7 @@ class OwnModel:
         if held:
             yield self._batch(held, self._unknown(lacking, named))
 
-    def _known(self, number: int, text: TextOrPair, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
+    def _known(self, number: int, text: PlainText, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
         """The ids of a text's words; raises ModelError where too few of them are in the vocabulary."""
         if words and (UNKNOWN in self._ids or len(lacking) <= LEFT_OUT * len(words)):
             unknown = self._ids.get(UNKNOWN)
@@ -136,7 +151,7 @@ class OwnModel:
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
         """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
-        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple)) else list(texts)
+        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple, Sample)) else list(texts)
         made = list(self.batches(several, size))
         if not made:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")

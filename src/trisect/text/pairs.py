@@ -13,7 +13,7 @@ import numpy as np
 
 from trisect.core import files
 from trisect.core.errors import CorpusError
-from trisect.core.subject import TextOrPair
+from trisect.core.subject import PlainText
 from trisect.text.corpus import read_lines
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.sources import Labelled, LabelledTexts
@@ -33,8 +33,8 @@ class TextPair:
     `place` says where it is from, for errors, `kind` of what kind it is, such as a template's name.
     """
 
-    base: TextOrPair
-    donor: TextOrPair
+    base: PlainText
+    donor: PlainText
     answers: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
     kind: str = ""
@@ -85,7 +85,7 @@ def _pair(body: object, place: str) -> TextPair:
         raise bad_pair(place, f"it is {type(body).__name__}, no object")
     if unknown := set(body) - {"base", "donor", "answers", "kind"}:
         raise bad_pair(place, f"it has {sorted(map(str, unknown))[0]!r}, which is no field")
-    texts: list[TextOrPair] = []
+    texts: list[PlainText] = []
     for name in ("base", "donor"):
         match body.get(name):
             case str(text) if text.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 import unicodedata
@@ -18,7 +19,7 @@ from typing_extensions import TypedDict
 from trisect.core.errors import CorpusError, check_named, or_closest, shortened, unknown
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
-from trisect.core.subject import TextOrPair, Texts
+from trisect.core.subject import Sample, TextOrPair, Texts, as_sample
 from trisect.text.corpus import SPLITS, Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
 from trisect.text.readers import detect_reader, find_reader
@@ -162,12 +163,14 @@ LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
 def given_texts(texts: Iterable[TextOrPair]) -> Texts:
-    """Texts that were handed over one by one; raises CorpusError for none or for an empty one."""
-    kept = tuple(texts)
+    """Texts, pairs and samples (also a model's own inputs, or batches); raises CorpusError for none or for an empty one."""
+    kept = tuple(map(as_sample, texts))
     if not kept:
         raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
+    if any(isinstance(one, Sample) for one in kept):
+        return _given_samples(kept)
     for number, text in enumerate(kept, 1):
-        if not (" ".join(text) if isinstance(text, tuple) else text).strip():
+        if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
             known = "A text has at least one character that is not white space."
             raise CorpusError(f"Text {number} is {shortened(text)}.", known, "Leave it out, or give its words.")
     short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
@@ -175,6 +178,29 @@ def given_texts(texts: Iterable[TextOrPair]) -> Texts:
     again = len(kept) - len(set(kept))
     notes = (f"{again:,} of {len(kept):,} texts repeat an earlier one; each counts as often as it was given.",)
     return Texts("texts given by hand", lambda: iter(kept), notes if again else (), digest(repr(kept), 8), options)
+
+
+def _given_samples(samples: Sequence[TextOrPair]) -> Texts:
+    """Samples as they are, with a mark of the files' bytes and of the numbers in memory."""
+    marks, options, kinds = hashlib.sha256(), list[str](), dict[str, None]()
+    for one in samples:
+        if not isinstance(one, Sample):
+            known = "Texts are read by models of text, sound and images by others."
+            raise CorpusError(f"{one!r} was given beside samples.", known, "Give texts, or samples.")
+        for kind, files in (("audio", one.audio), ("image", one.images)):
+            kinds |= dict.fromkeys((kind,) * bool(files))
+            for file in files:
+                is_file = isinstance(file, (str, Path)) and Path(file).is_file()
+                marks.update(digest_file(Path(str(file))).encode() if is_file else np.asarray(file).tobytes())
+                options += [f"--{kind}", Path(str(file)).name] if is_file else []
+        marks.update(repr(one.text).encode())
+        options += [] if one.text is None else ["--text", one.text]
+        for name, value in (one.inputs or {}).items():
+            numbers = value.detach().float().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+            marks.update(name.encode() + np.ascontiguousarray(numbers).tobytes())
+    shown = tuple(options) if 0 < len(samples) <= FEW and options else ("--text", "…")
+    name = f"{' and '.join(kinds) or 'inputs'} given by hand"
+    return Texts(name, lambda: iter(samples), (), marks.hexdigest()[:8], shown)
 
 
 def first_texts(texts: Texts, limit: int) -> Texts:

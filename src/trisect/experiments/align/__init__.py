@@ -34,6 +34,10 @@ class Align(Experiment[AlignSettings, AlignFacts]):
 
         check(settings)
 
+    def reads_text(self, settings: object, texts: object) -> bool:
+        """Always: words with labels or links."""
+        return True
+
     def measure(self, settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.align.run import measure

@@ -36,6 +36,10 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
 
         check(settings)
 
+    def reads_text(self, settings: object, texts: object) -> bool:
+        """Always: words with labels or links."""
+        return True
+
     def measure(self, settings: EraseSettings, context: RunContext) -> Measured[EraseFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.erase.run import measure

@@ -21,6 +21,7 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
     \b
     trisect explore MODEL "The cat sat on the mat." --out page.html
     trisect explore MODEL "What is this?" --image cat.png
+    trisect explore MODEL --audio speech.wav
     """
 
     name = "explore"
@@ -29,6 +30,10 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
     out = "explore-{model}.html"
     function = "explore_page"
     single = "explorer.html"
+
+    def reads_text(self, settings: ExploreSettings, texts: object) -> bool:
+        """Where neither an image nor a sound is given."""
+        return not settings.image and not settings.audio
 
     def measure(self, settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:
         """Do the work; raises TrisectError."""

@@ -33,17 +33,19 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
     without tokens or too long for a page.
     """
     subject = context.subject
-    if settings.image and not isinstance(subject, SeeingSubject):
-        known = "It is one of a study, and reads words."
-        raise ModelError(f"An image was given to {subject.name}.", known, "Leave the image out.")
-    if settings.image and isinstance(subject, SeeingSubject):
-        picture = take_picture(subject.read(settings.text[0] if settings.text else None, settings.image))
+    if settings.image or settings.audio:
+        what = "An image" if settings.image else "A sound"
+        if not isinstance(subject, SeeingSubject):
+            known = "It is one of a study, and reads words."
+            raise ModelError(f"{what} was given to {subject.name}.", known, "Leave it out.")
+        text = settings.text[0] if settings.text else None
+        picture = take_picture(subject.read(text, settings.image, settings.audio))
     else:
-        text: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
-        batch = next(iter(subject.batches([text], size=1)), None)
+        given: TextOrPair = settings.text[0] if len(settings.text) == 1 else (settings.text[0], settings.text[1])
+        batch = next(iter(subject.batches([given], size=1)), None)
         if batch is None:
             raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
-        windows = sum(len(one.rows) for one in subject.batches([text], size=8))
+        windows = sum(len(one.rows) for one in subject.batches([given], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
         picture = take_picture(subject.trace(batch))
         picture = replace(picture, notes=(*picture.notes, *note))

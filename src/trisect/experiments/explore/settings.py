@@ -19,7 +19,7 @@ MOST = 2  # texts: a source and a target
 
 @record
 class ExploreSettings:
-    """One text inside one model, with images or without; of an encoder–decoder two, source and target."""
+    """One text inside one model, with sound or images or without; of an encoder–decoder two, source and target."""
 
     read: ModelSource
     text: Annotated[
@@ -33,11 +33,20 @@ class ExploreSettings:
         Option(metavar="FILE"),
     ] = ()
 
+    audio: Annotated[
+        tuple[Any, ...],
+        Field(description="A sound file, for a model of speech; a text beside it is what is said in it (repeatable)."),
+        Option(metavar="FILE"),
+    ] = ()
+
     def __post_init__(self) -> None:
         given = f"{len(self.text)} texts were given"
-        if self.image and len(self.text) > 1:
-            raise SpecError(f"{given} beside an image.", "Images stand beside one text, or alone.", "Put it in quotes.")
-        if not self.image and not 1 <= len(self.text) <= MOST:
+        for what, several in (("an image", self.image), ("a sound", self.audio)):
+            if several and len(self.text) > 1:
+                raise SpecError(f"{given} beside {what}.", "It stands beside one text, or alone.", "Put it in quotes.")
+        if self.image and self.audio:
+            raise SpecError("--image and --audio were given.", "A page shows one of them.", "Leave one of them out.")
+        if not (self.image or self.audio) and not 1 <= len(self.text) <= MOST:
             raise SpecError(f"{given}.", "A page shows one text, or a source and a target.", "Put it in quotes.")
 
 

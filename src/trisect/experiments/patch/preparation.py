@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import digest, read_record
-from trisect.core.subject import AnsweringSubject, Batch, SiteTarget, Subject, TextOrPair
+from trisect.core.subject import AnsweringSubject, Batch, PlainText, SiteTarget, Subject
 from trisect.core.trace import Side
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.measure.patching import UNKNOWN
@@ -215,7 +215,7 @@ def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: S
 
 def tokenize(
     subject: Subject,
-    texts: Sequence[TextOrPair],
+    texts: Sequence[PlainText],
     places: Sequence[str] | None = None,
     noted: dict[str, None] | None = None,
 ) -> list[_TokenizedText]:
@@ -292,7 +292,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
 
 
-def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
+def _tried(subject: Subject, texts: Sequence[PlainText]) -> list[_TokenizedText]:
     """The tokens of every text; none for a text of whose words the model knows too few."""
     try:
         return tokenize(subject, texts)
@@ -328,7 +328,7 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
 
 
 def _answer_ids(
-    subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[TextOrPair, _TokenizedText]
+    subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[PlainText, _TokenizedText]
 ) -> dict[str, Int[np.ndarray, " N"]]:
     """Every stated answer as the one token that it is behind the base (the donor's behind the donor)."""
     mask, asked = subject.mask, []
@@ -361,6 +361,6 @@ def _answer_ids(
     return {name: found[name] for name in ANSWERS if name in found}
 
 
-def _words(text: TextOrPair) -> str:
+def _words(text: PlainText) -> str:
     shown = " → ".join(text) if isinstance(text, tuple) else text
     return shown if len(shown) <= 80 else f"{shown[:77]}…"

@@ -54,6 +54,10 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
 
         check_model(settings, subject)
 
+    def reads_text(self, settings: object, texts: object) -> bool:
+        """Always: words with labels or links."""
+        return True
+
     def measure(self, settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
         """Do the work; raises TrisectError."""
         from trisect.experiments.profile.run import measure

@@ -23,6 +23,9 @@ from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, roo
 from trisect.hf.hooks.calls import alone
 
 ADAPTER = "adapter_config.json"  # of PEFT, beside weights that stand on a base
+# what a model takes whose main input, as transformers names it, is no text, and how it is given
+TAKES = {"input_features": "sound", "input_values": "sound", "pixel_values": "images", "pixel_values_videos": "videos"}
+GIVE = {"sound": "Give sound with --audio FILE.", "images": "Give images with --image FILE."}
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 HEADER = 100_000_000  # bytes of a header, as safetensors itself allows
 FLOATS = re.compile(r"F[0-9]+.*|BF16")
@@ -220,6 +223,12 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     return model.eval(), _tokenizer(name, known), objective
 
 
+def takes_no_text(name: str, main: str) -> ModelError:
+    """The refusal of text alone by a model with that main input."""
+    todo = GIVE.get(TAKES[main], "Give its own inputs as a dict of tensors, in Python.")
+    return ModelError(f"Text alone was given to {name}.", f"It takes {TAKES[main]}.", todo)
+
+
 def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     """The commit of a hub's model that `fetch` loads; empty where it is not known. Raises ModelError."""
     import transformers
@@ -230,9 +239,17 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     return str(getattr(config, "_commit_hash", None) or "")
 
 
-def check_there(where: str | Path, options: Options) -> None:
-    """Raise ModelError where `fetch` would before it reads weights: no such model, files that are wrong, unknown options."""
-    _head(_look_for(where, options)[0])
+def check_there(where: str | Path, options: Options, text: bool = False) -> None:
+    """Raise ModelError where `fetch` would before it reads weights: no such model, files that are wrong, unknown options.
+
+    With `text`, also for a model that is to read text alone and takes sound or images.
+    """
+    config = _look_for(where, options)[0]
+    kind, _ = _head(config)
+    found = getattr(kind, "_model_mapping", {type(config): kind}).get(type(config), None) if text else None
+    main = getattr(found[0] if isinstance(found, tuple) else found, "main_input_name", None)
+    if main in TAKES:
+        raise takes_no_text(str(where), str(main))
 
 
 def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, dict[str, Any]]:

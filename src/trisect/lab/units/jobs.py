@@ -24,7 +24,7 @@ from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine, processor, versions
 from trisect.core.schema import Group, Setting, record, settings_of
 from trisect.core.site import Site
-from trisect.core.subject import Subject, TextOrPair, Texts
+from trisect.core.subject import Sample, Subject, TextOrPair, Texts
 from trisect.core.tables import write_table
 from trisect.engine.drive import Work
 from trisect.engine.jobs import Files, JobContext, JobOrder, job, land
@@ -284,7 +284,15 @@ def write_texts(texts: Texts, path: Path) -> None:
             file.write(json.dumps(head) + "\n")
             numbers = iter(()) if texts.articles is None else texts.articles()
             for text in texts.texts():
-                file.write(json.dumps([text, next(numbers, None)]) + "\n")
+                if isinstance(text, Sample) and not all(isinstance(f, str) for f in (*text.audio, *text.images)):
+                    known = "Another process reads sound and images from their files."
+                    raise SpecError("Samples in memory were given with workers.", known, "Leave --workers out.")
+                body = (
+                    {"text": text.text, "audio": text.audio, "images": text.images}
+                    if isinstance(text, Sample)
+                    else text
+                )
+                file.write(json.dumps([body, next(numbers, None)]) + "\n")
 
     replace_file(path, write, durable=False)
 
@@ -302,7 +310,10 @@ def read_texts(path: Path) -> Texts:
 
     def texts() -> Iterator[TextOrPair]:
         for text, _ in lines():
-            yield tuple(text) if isinstance(text, list) else text
+            if isinstance(text, dict):
+                yield Sample(text["text"], tuple(text["audio"]), tuple(text["images"]))
+            else:
+                yield tuple(text) if isinstance(text, list) else text
 
     def articles() -> Iterator[int | None]:
         return (article for _, article in lines())

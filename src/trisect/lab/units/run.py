@@ -126,6 +126,10 @@ class OverModels(Experiment[Any, UnitsFacts]):
         """What a run returns."""
         return UnitsResult
 
+    def reads_text(self, settings: Any, texts: Texts | None) -> bool:
+        """As the single model's own."""
+        return self.one.reads_text(settings, texts)
+
     def check(self, settings: Any) -> None:
         """As the single model's own, then that every model can be opened, as far as no weights are read."""
         self.one.check(settings)

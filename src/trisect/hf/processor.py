@@ -1,0 +1,203 @@
+"""Inputs that a model's own processor makes of sound and images, beside a text or alone."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from trisect.core.errors import ModelError, need_extra
+from trisect.core.subject import ModelInputs, Sample, check_text
+from trisect.hf.files.model_errors import said_of, saying
+
+FILES = ("processor_config.json", "preprocessor_config.json")
+LONGEST = 3_600  # seconds of one sound
+SAVE = "Save it beside the model, as AutoProcessor.from_pretrained(NAME).save_pretrained(FOLDER), or give its outputs to read."
+SOUND = "Give a sound file, such as WAV or FLAC."
+PICTURE = "Give an image file, such as PNG or JPEG."
+
+
+@dataclass(frozen=True, eq=False)
+class Processor:
+    """What makes a model's inputs of sound and images; `opened` returns the processor when it is first needed."""
+
+    name: str
+    opened: Callable[[], Any]
+
+    @classmethod
+    def of(cls, name: str, place: str, options: Mapping[str, str | bool | None]) -> Processor:
+        """That of a model's folder, or of a name on a hub; `options` are how transformers is to fetch it."""
+        return cls(name, functools.cache(lambda: _load_processor(name, place, options)))
+
+    @classmethod
+    def given(cls, name: str, processor: Any) -> Processor:
+        """That of a processor in memory."""
+        return cls(name, lambda: processor)
+
+    def inputs(
+        self, sample: Sample, like: Tensor, tokenizer: Any, start: int | None
+    ) -> tuple[ModelInputs, tuple[str, ...]]:
+        """The model's inputs of a sample, as `like` in device and precision, and what was decided about them.
+
+        `start` is the token that an encoder-decoder's decoder begins with: a text beside sound or images is then what it
+        says, with labels. Else sound and images stand before a text that names no place for them. Raises ModelError.
+        """
+        processor = self.opened()
+        kind = "audio" if sample.audio else "images"
+        data, notes = self._sounds(sample, processor) if sample.audio else self._images(sample, processor)
+        text, takes = sample.text, getattr(processor, "tokenizer", None) is not None and start is None
+        if text is not None:
+            check_text(self.name, 0, text, False)
+            if not takes and start is None:
+                known = f"Its processor takes {kind} alone."
+                raise ModelError(f"The text {text[:40]!r} was given to {self.name}.", known, "Leave the text out.")
+        mark = getattr(processor, "audio_token" if sample.audio else "image_token", None)
+        if takes and isinstance(mark, str) and mark not in (text or ""):
+            if text is not None:
+                notes = (*notes, f"The text names no place for {kind}, with {mark}: they stand before it.")
+            text = mark * len(data) + (text or "")
+        named: dict[str, object] = {"text": text} if takes and text is not None else {}
+        if sample.audio:
+            named |= {"audio" if takes else "raw_speech": data, "sampling_rate": _extractor(processor).sampling_rate}
+        else:
+            named |= {"images": data}
+        maker = processor if takes or not sample.audio else _extractor(processor)
+        words = f"The processor of {self.name} cannot make inputs of that."
+        todo = (
+            f"Name a place in the text for each of the {kind} as the model's card says, or give the model's own inputs."
+        )
+        with saying(lambda error: ModelError(words, said_of(error, 200), todo)):
+            made = dict(maker(**named, return_tensors="pt"))
+        if start is not None:
+            made |= _target(tokenizer, text, start, len(data))
+            if text is None:
+                notes = (*notes, "No text was given: the decoder reads the tokens that it begins with alone.")
+        return {n: _like(t, like) if isinstance(t, Tensor) else t for n, t in made.items()}, notes
+
+    def _sounds(self, sample: Sample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
+        """Waves at the rate that the processor takes; raises ModelError for one that is longer than the model reads."""
+        extractor = _extractor(processor)
+        if extractor is None:
+            known = f"Its processor is {type(processor).__name__}."
+            raise ModelError(f"{self.name} takes no sound.", known, "Give a text, or the model's own inputs.")
+        rate, most = int(extractor.sampling_rate), getattr(extractor, "n_samples", None)
+        waves, notes = [], dict[str, None]()
+        for sound in sample.audio:
+            wave, changes = open_sound(sound, rate)
+            if most is not None and len(wave) > most:
+                known = f"{self.name} reads {most / rate:g} s at a time."
+                raise ModelError(f"A sound of {len(wave) / rate:.1f} s was given.", known, "Cut it into parts.")
+            waves.append(wave)
+            notes |= dict.fromkeys(changes)
+        if most is not None:
+            notes[f"Sounds are padded with silence to {most / rate:g} s, as the model reads them."] = None
+        return waves, tuple(notes)
+
+    def _images(self, sample: Sample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
+        if getattr(processor, "image_processor", None) is None and not hasattr(processor, "image_mean"):
+            known = f"Its processor is {type(processor).__name__}."
+            raise ModelError(f"{self.name} takes no images.", known, "Give a text, or the model's own inputs.")
+        return [open_image(one) for one in sample.images], ()
+
+
+def _extractor(processor: Any) -> Any:
+    """The part of a processor that makes features of sound; None where it has none."""
+    inner = getattr(processor, "feature_extractor", None) or processor
+    return inner if hasattr(inner, "sampling_rate") else None
+
+
+def is_processor(given: object) -> bool:
+    """Whether what was given in a tokenizer's place makes inputs of sound or images, without a tokenizer of its own."""
+    return hasattr(given, "sampling_rate") or hasattr(given, "image_mean")
+
+
+def _like(value: Tensor, like: Tensor) -> Tensor:
+    return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
+
+
+def _target(tokenizer: Any, text: str | None, start: int, rows: int) -> dict[str, Tensor]:
+    """What a decoder reads of a text, begun with `start`, and the labels of each of its tokens; of no text how it begins."""
+    ids = [] if tokenizer is None else list(tokenizer(text or "", verbose=False)["input_ids"])
+    if ids[:1] == [start]:
+        ids = ids[1:]
+    if text is None or tokenizer is None:
+        begun = ids[:-1] if ids[-1:] == [getattr(tokenizer, "eos_token_id", None)] else ids
+        return {"decoder_input_ids": torch.tensor([[start, *begun]] * rows)}
+    return {"decoder_input_ids": torch.tensor([[start, *ids[:-1]]] * rows), "labels": torch.tensor([ids] * rows)}
+
+
+def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple[str, ...]]:
+    """A sound file, or samples at the processor's rate, as one channel at `rate` per second, and what was changed for that.
+
+    Raises ModelError.
+    """
+    if not isinstance(sound, (str, Path)):
+        wave = np.asarray(sound, np.float32)
+        if wave.ndim != 1 or not len(wave):
+            known = "Samples are one row of numbers, at the rate that the model's processor takes."
+            raise ModelError(f"Samples of shape {wave.shape} were given.", known, SOUND)
+        return wave, ()
+    need_extra("soundfile", "audio", "Opening a sound")
+    import soundfile
+    from scipy.signal import resample_poly
+
+    place = Path(sound)
+    if not place.is_file():
+        raise ModelError(f"The sound {str(sound)!r} was given.", "There is no such file.", SOUND)
+    words = f"The sound {str(sound)!r} cannot be opened."
+    with saying(lambda error: ModelError(words, said_of(error, 200), SOUND)):
+        about = soundfile.info(place)
+        length = about.frames / about.samplerate
+        wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
+    if wave is None or not len(wave):
+        known = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
+        raise ModelError(words, known, "Cut it into parts, or give another.")
+    notes = []
+    if about.channels > 1:
+        notes.append(f"The {about.channels} channels of {place.name} are averaged.")
+    one = wave.mean(axis=1)
+    if about.samplerate != rate:
+        notes.append(f"{place.name} is resampled from {about.samplerate:,} to {rate:,} samples a second.")
+        common = gcd(about.samplerate, rate)
+        one = resample_poly(one, rate // common, about.samplerate // common).astype(np.float32)
+    return one, tuple(notes)
+
+
+def open_image(image: object) -> object:
+    """A file as a picture in red, green and blue; what is no path is returned as it is. Raises ModelError."""
+    if not isinstance(image, (str, Path)):
+        return image
+    need_extra("PIL", "images", "Opening an image")
+    from PIL import Image
+
+    place = Path(image)
+    if not place.is_file():
+        raise ModelError(f"The image {str(image)!r} was given.", "There is no such file.", PICTURE)
+    words = f"The image {str(image)!r} cannot be opened."
+    with warnings.catch_warnings(), saying(lambda error: ModelError(words, said_of(error, 200), PICTURE)):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(place) as opened:
+            return opened.convert("RGB")
+
+
+def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:
+    """The processor beside a model; raises ModelError where there is none."""
+    from transformers import AutoProcessor
+
+    from trisect.hf.files.fetch import quiet
+
+    if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
+        given = f"{name} has no processor, which sound and images need."
+        raise ModelError(given, f"Its folder has none of {', '.join(FILES)}.", SAVE)
+    words = f"The processor of {name} cannot be read."
+    with quiet(), saying(lambda error: ModelError(words, said_of(error, 200), SAVE)):
+        return AutoProcessor.from_pretrained(place, **dict[str, Any](options))

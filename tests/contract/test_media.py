@@ -1,0 +1,202 @@
+"""Sound and images by the command line and as a processor's outputs: read by every measure, and text alone refused early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import transformers
+from click.testing import CliRunner
+from PIL import Image
+from tests import tinyhf, zoo
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import trisect
+from trisect.cli import main
+from trisect.core.errors import ModelError, SpecError, TrisectError
+from trisect.core.subject import Sample
+from trisect.hf.files import fetch
+from trisect.hf.load import load
+
+tf = cast(Any, transformers)
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory) -> Path:
+    """A small Whisper with sharp weights that reads one second, and its processor."""
+    place = tmp_path_factory.mktemp("models") / "speech"
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    widths = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "num_mel_bins": 8, "vocab_size": 40}
+    lengths = {"max_source_positions": 50, "max_target_positions": 20}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = tf.WhisperConfig(**sizes, **widths, **lengths, **ids, suppress_tokens=[], begin_suppress_tokens=[])
+    torch.manual_seed(3)
+    cast(Any, zoo.sharpen(tf.WhisperForConditionalGeneration(config))).save_pretrained(place)
+    tf.WhisperFeatureExtractor(feature_size=8, chunk_length=1, hop_length=160).save_pretrained(place)
+    words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{n}" for n in range(30))]
+    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    specials = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tf.PreTrainedTokenizerFast(tokenizer_object=inner, **specials).save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """A small ViT with sharp weights, and its processor."""
+    place = tmp_path_factory.mktemp("models") / "pictures"
+    config = tf.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+    )
+    torch.manual_seed(3)
+    cast(Any, zoo.sharpen(tf.ViTModel(config))).save_pretrained(place)
+    tf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory) -> list[Path]:
+    """Two sounds at the model's rate, then one of two channels at another rate."""
+    place = tmp_path_factory.mktemp("sounds")
+    draw = np.random.default_rng(0)
+    waves = [draw.standard_normal(8_000).astype(np.float32) / 4 for _ in range(2)]
+    for number, wave in enumerate(waves):
+        soundfile.write(place / f"{number}.wav", wave, RATE, subtype="FLOAT")
+    soundfile.write(place / "stereo.flac", draw.standard_normal((4_000, 2)) / 8, 8_000)
+    return [place / "0.wav", place / "1.wav", place / "stereo.flac"]
+
+
+@pytest.fixture(scope="module")
+def subject(speech):
+    return load(speech)
+
+
+def test_a_sound_is_what_the_models_processor_makes_of_it(subject, speech, sounds):
+    wave = soundfile.read(sounds[0], dtype="float32")[0]
+    features = tf.WhisperFeatureExtractor.from_pretrained(speech)(wave, sampling_rate=RATE, return_tensors="pt")
+    ids = torch.tensor([[1, 5, 6]])
+    own = subject.read({"input_features": features["input_features"], "decoder_input_ids": ids})
+    named = subject.read("w1 w2 w3", audio=sounds[0])
+    assert named.target.tokens[0] == ("<s>", "w1", "w2")
+    for mine, theirs in zip(named.traces, own.traces, strict=True):
+        assert torch.equal(mine.weights, theirs.weights)
+    assert "padded with silence to 1 s" in " ".join(named.notes)
+
+
+def test_another_rate_and_two_channels_are_brought_to_the_models_own_with_a_note(subject, sounds):
+    stereo = subject.read(audio=str(sounds[2]))
+    both = soundfile.read(sounds[2], dtype="float32")[0]
+    from scipy.signal import resample_poly
+
+    one = resample_poly(both.mean(axis=1), 2, 1).astype(np.float32)
+    assert torch.equal(stereo.traces[0].weights, subject.read(audio=one).traces[0].weights)
+    said = " ".join(stereo.notes)
+    assert "2 channels" in said
+    assert "8,000 to 16,000" in said
+    assert "No text was given" in said
+
+
+def test_the_loss_of_speech_is_of_what_is_said(subject, sounds):
+    (batch,) = subject.batches([Sample("w1 w2", (str(sounds[0]),))], scored=True)
+    with torch.no_grad():
+        made = subject.model(**batch.inputs)
+    expected = torch.nn.functional.cross_entropy(made.logits[0], torch.tensor([4 + 1, 4 + 2]), reduction="sum")
+    assert float(subject.score(batch).total) == pytest.approx(float(expected), rel=1e-5)
+    with pytest.raises(ModelError, match="came without a text"):
+        list(subject.batches([Sample(audio=(str(sounds[0]),))], scored=True))
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [("norms", []), ("ablate", ["--sites", "cross.v@1"]), ("explore", [])],
+)
+def test_commands_read_sound(command, more, speech, sounds, tmp_path):
+    files = sounds[:1] if command == "explore" else sounds[:2]
+    words = [command, str(speech), *(w for f in files for w in ("--audio", str(f)))]
+    words += [] if command == "explore" else ["--text", "w1 w2 w3", "--text", "w4 w5 w6"]
+    result = CliRunner().invoke(main, [*words, *more, "--out", str(tmp_path / "out"), "--quiet"])
+    assert result.exit_code == 0, result.output
+    assert str(sounds[0].parent) not in result.output
+
+
+def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pictures, tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    files = []
+    for number in range(3):
+        noise = torch.randint(0, 255, (10, 9, 3), generator=draw, dtype=torch.uint8)
+        files.append(tmp_path / f"{number}.png")
+        Image.fromarray(noise.numpy()).save(files[-1])
+    words = ["ablate", str(pictures), *(w for f in files for w in ("--image", str(f))), "--how", "zero"]
+    result = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "named"), "--quiet"])
+    assert result.exit_code == 0, result.output
+    subject = load(pictures)
+    processor = tf.ViTImageProcessor.from_pretrained(pictures)
+    made = [dict(processor(images=Image.open(f).convert("RGB"), return_tensors="pt")) for f in files]
+    batches = [subject.batch_of(one) for one in made]
+    tables = [
+        trisect.ablate(subject, texts=given, how="zero", out=tmp_path / name, quiet=True).tables["measures"]
+        for name, given in (("inputs", made), ("batches", batches))
+    ]
+    import polars as pl
+
+    named = pl.read_parquet(tmp_path / "named" / "tables" / "measures.parquet")
+    assert named["value"].to_list() == tables[0]["value"].to_list() == tables[1]["value"].to_list()
+    assert max(tables[0]["value"].to_list()) > 0
+    zero = trisect.intervene(subject, made[0], {"v@all": "zero"})
+    assert float(zero.moved.max()) > 0
+    trisect.norms(subject, texts=made, out=tmp_path / "norms", quiet=True)
+
+
+@pytest.mark.parametrize("command", ["norms", "ablate", "explore", "profile", "align", "erase"])
+@pytest.mark.parametrize("kind", ["sound", "images"])
+def test_text_alone_is_refused_before_weights_are_read(command, kind, speech, pictures, tmp_path, monkeypatch):
+    def unread(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(fetch, "fetch", unread)
+    monkeypatch.setattr("trisect.hf.load.fetch", unread)
+    (tmp_path / "a.txt").write_text("w1 w2\n")
+    own = {
+        "norms": ["--text", "w1 w2"],
+        "ablate": ["--text", "w1 w2"],
+        "explore": ["w1 w2"],
+        "profile": ["--corpus", "embedded"],
+        "erase": ["--corpus", "embedded"],
+        "align": ["--source", str(tmp_path / "a.txt"), "--target", str(tmp_path / "a.txt")],
+    }[command]
+    model = speech if kind == "sound" else pictures
+    result = CliRunner().invoke(main, [command, str(model), *own, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert f"It takes {kind}." in result.output
+    assert ("--audio" if kind == "sound" else "--image") in result.output
+
+
+def test_what_is_no_sound_or_does_not_go_together_says_why(subject, speech, sounds, tmp_path):
+    (tmp_path / "text.wav").write_text("no sound")
+    soundfile.write(tmp_path / "long.wav", np.zeros(RATE + 1), RATE)
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0), RATE)
+    for file, known in (
+        (tmp_path / "none.wav", "There is no such file."),
+        (tmp_path / "text.wav", "LibsndfileError"),
+        (tmp_path / "long.wav", "reads 1 s at a time"),
+        (tmp_path / "empty.wav", "at least one sample"),
+        (np.zeros((2, 3)), "Samples are one row of numbers"),
+    ):
+        with pytest.raises(ModelError, match=known):
+            subject.read(audio=file)
+    with pytest.raises(SpecError, match="--text 1 times"):
+        trisect.norms(speech, audio=tuple(map(str, sounds[:2])), text=("w1",), out=tmp_path / "out")
+    with pytest.raises(SpecError, match="both given"):
+        trisect.norms(speech, audio=(str(sounds[0]),), texts="embedded", out=tmp_path / "out")
+    with pytest.raises(TrisectError, match="beside samples"):
+        trisect.norms(speech, texts=["w1", {"input_features": torch.zeros(1)}], out=tmp_path / "out")
+    bert = tinyhf.save(tinyhf.bert(), tmp_path / "bert")
+    with pytest.raises(ModelError, match="no processor"):
+        load(bert).read(audio=sounds[0])
+    with pytest.raises(ModelError, match="without the processor"):
+        load(subject.model).read(audio=sounds[0])
