@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named, door
 from trisect.core.schema import build
-from trisect.core.subject import ModelInputs, TextOrPair, Texts
+from trisect.core.subject import ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import Workers, open_any
@@ -63,7 +63,7 @@ def load(
 
 @door()
 def texts(
-    where: str | Path | Sequence[TextOrPair] | Texts,
+    where: str | Path | Sequence[ReadGiven] | Texts,
     split: str = "test",
     reader: str | None = None,
     limit: int | None = None,
@@ -124,9 +124,9 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
 @door()
 def intervene(
     model: Any,
-    text: TextOrPair,
+    text: ReadGiven,
     switches: Mapping[str, str],
-    second: TextOrPair | None = None,
+    second: ReadGiven | None = None,
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:

@@ -134,7 +134,7 @@ def test_the_models_own_inputs_can_be_read():
     assert reading.traces[0].weights.shape == (3, 2, 17, 17)
     assert reading.source.tokens[0][0] == "position 1"
     assert seeing.objective == "output"
-    with pytest.raises(ModelError, match=r"A text was given to ViTModel\."):
+    with pytest.raises(ModelError, match=r"Text alone was given to ViTModel\."):
         seeing.read("a text")
     with pytest.raises(ModelError, match=r"The inputs hold no tensor\."):
         seeing.read({"pixel_values": None})

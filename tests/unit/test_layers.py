@@ -41,7 +41,18 @@ SLOW = {
     "torch",
     "transformers",
 }  # seconds before the first line is run
-EXTRAS = {"PIL", "anywidget", "datasets", "fsspec", "huggingface_hub", "ray", "spacy", "traitlets", "uvicorn"}
+EXTRAS = {
+    "PIL",
+    "anywidget",
+    "datasets",
+    "fsspec",
+    "huggingface_hub",
+    "ray",
+    "soundfile",
+    "spacy",
+    "traitlets",
+    "uvicorn",
+}
 BEHIND_EXTRAS = {"engine.on_ray", "server.app"}  # whose first lines import an extra
 START = {"api", "calls", "server.run", "lab.experiment", "lab.inputs"}  # import trisect; trisect --help
 

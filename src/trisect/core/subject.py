@@ -330,7 +330,10 @@ class Texts:
     articles: Callable[[], Iterator[int | None]] | None = None
 
 
-def as_sample(given: Any) -> TextOrPair:
+ReadGiven: TypeAlias = TextOrPair | ModelInputs | Batch
+
+
+def as_sample(given: ReadGiven) -> TextOrPair:
     """A text or pair as it is; a model's own inputs, or a Batch of them, as a Sample."""
     if isinstance(given, Batch):
         return Sample(inputs=given.inputs)

@@ -14,7 +14,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import Batch, MediaGiven, ModelInputs, RowScores, Sample, Shape, TextOrPair, as_sample
+from trisect.core.subject import (
+    Batch,
+    MediaGiven,
+    ModelInputs,
+    ReadGiven,
+    RowScores,
+    Sample,
+    Shape,
+    TextOrPair,
+    as_sample,
+)
 from trisect.core.trace import Address, Projections, Reading, Trace
 from trisect.hf.batches import (
     CPU,
@@ -208,7 +218,7 @@ class Pretrained:
             return self._read_media(texts, pictures, sounds)
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
-        texts = as_sample(texts)
+        texts = as_sample(cast(ReadGiven, texts))
         if isinstance(texts, Sample):
             inputs, notes = self._sample_inputs(texts)
             reading = _read_inputs(self, inputs)

@@ -13,7 +13,16 @@ from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.site import Site
-from trisect.core.subject import AnsweringSubject, Batch, Parts, SharingSubject, SiteTarget, TextOrPair, Writer
+from trisect.core.subject import (
+    AnsweringSubject,
+    Batch,
+    Parts,
+    ReadGiven,
+    SharingSubject,
+    SiteTarget,
+    Writer,
+    as_sample,
+)
 from trisect.core.trace import Address, Reading, Side
 from trisect.measure.patching import put_at, record
 
@@ -180,7 +189,7 @@ class PreparedText:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, subject: AnsweringSubject, text: TextOrPair, second: TextOrPair | None = None) -> PreparedText:
+    def of(cls, subject: AnsweringSubject, text: ReadGiven, second: ReadGiven | None = None) -> PreparedText:
         """The first window of a text and of a second one; raises ModelError for what cannot be read."""
         batch, more = _first(subject, text)
         other, rest = (None, False) if second is None else _first(subject, second)
@@ -330,9 +339,9 @@ class PreparedText:
 
 def intervene(
     subject: AnsweringSubject,
-    text: TextOrPair,
+    text: ReadGiven,
     switches: Mapping[str, str],
-    second: TextOrPair | None = None,
+    second: ReadGiven | None = None,
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
@@ -379,9 +388,9 @@ def _tokens(positions: Sequence[int]) -> str:
     return f"token{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
 
 
-def _first(subject: AnsweringSubject, text: TextOrPair) -> tuple[Batch, bool]:
+def _first(subject: AnsweringSubject, text: ReadGiven) -> tuple[Batch, bool]:
     """The first window of a text, and whether there are more."""
-    made = subject.batches([text], size=1)
+    made = subject.batches([as_sample(text)], size=1)
     batch = next(iter(made), None)
     if batch is None:
         raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
