@@ -194,6 +194,13 @@ def test_decoders_have_a_first_token_and_say_what_they_lack(make, tmp_path):
     assert claim["decides"].to_list() == [True, True, False, False]
 
 
+def test_a_decoder_that_puts_a_special_token_first_is_not_said_to_have_none(tmp_path):
+    subject: Any = load(tinyhf.save(tinyhf.gpt2(), tmp_path / "model"))
+    notes = trisect.norms(subject, given(2), out=tmp_path / "out", quiet=True).notes
+    opened = "A text opens with [CLS] here, which is counted as its first token: there is no category [CLS]."
+    assert [note for note in notes if "opens" in note] == [opened]
+
+
 def test_without_special_tokens_and_punctuation_c_2_is_not_measured(tmp_path):
     subject: Any = load(tinyhf.save(tinyhf.gpt2(), tmp_path / "model", specials=False))
     words = [" ".join(random.Random(i).choices([w for w in VOCABULARY if w.startswith("w")], k=9)) for i in range(32)]

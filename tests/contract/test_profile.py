@@ -409,6 +409,23 @@ def test_scores_of_one_head_alone_are_tested_by_random_maps():
     assert test.ends.low < test.value == pytest.approx(0.1, abs=0.005)
 
 
+def test_a_head_that_layers_share_is_one_head(bank, tmp_path):
+    """ALBERT's layers read other vectors by one set of matrices: a mean over heads is of as many as the weights hold."""
+    subject = load(tinyhf.save(zoo.build("albert"), tmp_path / "model"))
+    made = trisect.profile(subject, bank, labels=["position"], words=400, out=tmp_path / "out", quiet=True)
+    gains = made.tables["measures"].filter(measure="profile_gain", component="q").sort("layer")
+    layers, heads = len(subject.shape.heads), next(iter(subject.shape.heads.values())).query
+    assert layers > 1
+    assert gains["n"].to_list() == [heads] * (1 + layers)  # without a layer, and of each
+    assert gains["value"][0] == pytest.approx(gains["value"][1:].mean())
+    pair = made.tables["measures"].filter(pl.col("layer").is_null(), measure="profile_difference", component="q-v")
+    assert pair["n"].to_list() == [heads]
+    claims = made.tables["claims"].filter(pl.col("sentence").str.contains("position"), claim="F-2")
+    assert set(claims["n"]) == {heads}
+    assert f"Layers 1–{layers} share one set of weights." in made.notes
+    assert f"{heads} heads, met at {layers * heads} places" in made.report.read_text()
+
+
 def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
     cases: list[tuple[type[Exception], dict[str, Any], str]] = [
         (CorpusError, {"labels": ["entity"]}, "has no label 'entity'.*word, position, frequency, pos, tag, dep, morph"),

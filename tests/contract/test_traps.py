@@ -113,6 +113,7 @@ def test_8_one_module_for_all_layers():
     proof = prove("albert", model)
     assert len({f.module for f in proof.found}) == 1
     assert [str(a) for a in proof.addresses] == ["layer 1", "layer 2"]
+    assert "Layers 1–2 share one set of weights." in proof.notes()
     _, calls = read(model, example_inputs("albert", model))
     assert [c.order for c in calls] == [0, 1]
     assert not torch.equal(calls[0].q, calls[1].q)

@@ -8,11 +8,29 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from trisect.stats.bootstrap import percentile_test
+from trisect.claims.models import LEAST
+from trisect.experiments.align.settings import DRAWS as ALIGN_DRAWS
+from trisect.experiments.norms.run import DRAWS as NORMS_DRAWS
+from trisect.experiments.profile.settings import FEWEST as MAPS
+from trisect.experiments.recall.rows import DRAWS as RECALL_DRAWS
+from trisect.experiments.similarity.run import PAIRS, draws_needed
+from trisect.experiments.similarity.settings import FEWEST as MATRICES
+from trisect.papers import SOURCES, matrices
+from trisect.stats.bootstrap import DRAWS, percentile_test
+from trisect.stats.describe import ORDERS
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import Sample
-from trisect.stats.reach import fewest_counts, fewest_draws, smallest_p
+from trisect.stats.reach import fewest_counts, fewest_draws, is_decided, smallest_p
 from trisect.stats.tested import holm, two_sided
+
+SIZES = (6, 12, 66, 96, 144, 384, 1000)  # heads, texts or names
+RESAMPLED = {
+    "norms": NORMS_DRAWS,
+    "recall": RECALL_DRAWS,
+    "matrices": DRAWS,
+    "profile": DRAWS,
+    "alignment": ALIGN_DRAWS,
+}
 
 
 def bootstrap_p(values: np.ndarray, draws: int) -> float:
@@ -88,3 +106,45 @@ def test_the_fewest_counts_are_the_first_of_those_given():
         p = 2 * scipy_stats.t.sf(0.1 * n**0.5, n - 1)
         assert (p < 0.05 / 3) == (n >= found)
     assert fewest_counts([part], counts[:2], 3) is None
+
+
+def test_every_source_that_draws_is_one_of_these():
+    assert {source.key for source in SOURCES if source.unit != "seed"} == set(RESAMPLED)
+
+
+@pytest.mark.parametrize("n", [LEAST, *(n for n in SIZES if n > LEAST)])
+@pytest.mark.parametrize(
+    "source", [source for source in SOURCES if source.key in RESAMPLED], ids=lambda source: source.key
+)
+def test_resampling_reaches_either_verdict_in_every_family(source, n):
+    """The least p, times the parts that a refutation is corrected for, times the claims of the family."""
+    tests = max(source.corrections(claim.id) for claim in source.claims)
+    assert tests * smallest_p("bootstrap", n, RESAMPLED[source.key]) < 0.05
+
+
+@pytest.mark.parametrize(
+    "source", [source for source in SOURCES if source.key in RESAMPLED], ids=lambda source: source.key
+)
+def test_random_orders_reach_either_verdict_in_every_family(source):
+    tests = max(source.corrections(claim.id) for claim in source.claims)
+    assert tests * 2 / (ORDERS + 1) < 0.05
+
+
+@pytest.mark.parametrize("heads", SIZES)
+def test_random_matrices_reach_either_verdict_in_every_family(heads):
+    """With and without biases, for three pairs; head by head in a claim, of which the weakest decides."""
+    for kind, tests in (("subspaces", 2 * len(PAIRS)), ("forms", len(PAIRS)), ("ranks", 1), ("products", 1)):
+        assert 2 * tests * heads / (1 + max(MATRICES, draws_needed(heads, kind))) < 0.05, kind
+    corrections = 2 * heads * matrices.SOURCE.corrections("D-1")
+    assert corrections / (1 + draws_needed(heads)) < 0.05
+    assert not is_decided(
+        1 / (1 + draws_needed(heads)), draws_needed(heads), corrections
+    )  # the least p there is is no verdict
+    assert is_decided(1 / (1 + 4 * draws_needed(heads)), 4 * draws_needed(heads), corrections)
+
+
+@pytest.mark.parametrize("heads", SIZES)
+def test_random_maps_of_a_profile_have_no_least_p(heads):
+    null = Null.of(np.random.default_rng(0).normal(0.5, 0.01, MAPS))
+    p = null.predicted(np.array([0.58]))[0]  # eight standard deviations off
+    assert holm([p, *[1.0] * (3 * heads - 1)])[0] < 0.05

@@ -76,8 +76,8 @@ class Site:
 
     def __str__(self) -> str:
         stack = f"{self.stack}." if self.stack else ""
-        heads = "" if self.heads is None else f".h{_spell(self.heads)}"
-        layers = "all" if self.layers is None else _spell(self.layers)
+        heads = "" if self.heads is None else f".h{spell(self.heads)}"
+        layers = "all" if self.layers is None else spell(self.layers)
         return f"{stack}{'pre.' if self.pre else ''}{'+'.join(self.components)}@{layers}{heads}"
 
     def resolve(self, layers: int, heads: int, kv_heads: int | None = None, stacks: Iterable[str] = ("",)) -> Site:
@@ -138,7 +138,8 @@ def _numbers(text: str, site: str) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _spell(numbers: tuple[int, ...]) -> str:
+def spell(numbers: tuple[int, ...]) -> str:
+    """Ascending numbers as a site has them, runs of them as spans: 1-3,5."""
     spans: list[list[int]] = []
     for n in numbers:
         if spans and n == spans[-1][1] + 1:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trisect.core.errors import SiteError
-from trisect.core.files import Json, KeptPart, dataset_of, save_parts
-from trisect.core.site import Site
+from trisect.core.files import Json, KeptPart, dataset_of, digest, save_parts
+from trisect.core.site import Site, spell
 
 if TYPE_CHECKING:
     import torch
@@ -130,6 +130,58 @@ class Projections:
         """The same with weights of its own on a device, which stay what they are when the model's change."""
         given: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
         return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in given.items()})
+
+    def hashes(self) -> dict[str, tuple[str, str]]:
+        """Hashes of the weight and of the bias of q, k, v and o, the same for the same numbers; none of what has no matrix."""
+        maps = {n: (getattr(self, f"w_{n}"), getattr(self, f"b_{n}")) for n in NAMES}
+        maps |= {n: (under.weight, under.bias) for n, under in self.normed.items()}
+        return {n: (_hash(weight), _hash(bias)) for n, (weight, bias) in maps.items() if weight is not None}
+
+
+def _hash(t: Tensor | None) -> str:
+    if t is None:
+        return ""
+    return digest(t.detach().double().cpu().contiguous().numpy().tobytes()) + f"{tuple(t.shape)}{t.dtype}"
+
+
+def shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[str, ...]:
+    """A sentence for each set of layers that use the same matrices, and for each of q, k, v and o that are one matrix.
+
+    `layers` holds for every layer what tells its matrices apart: equal values are one matrix.
+    """
+    users: dict[tuple[str, Hashable], list[Address]] = {}
+    alike: dict[tuple[str, ...], list[Address]] = {}
+    for address, matrices in layers.items():
+        inside: dict[Hashable, list[str]] = {}
+        for name, matrix in matrices.items():
+            users.setdefault((name, matrix), []).append(address)
+            inside.setdefault(matrix, []).append(name)
+        for names in inside.values():
+            alike.setdefault(tuple(names), []).append(address)
+    together: dict[tuple[Address, ...], list[str]] = {}
+    for (name, _), where in users.items():
+        together.setdefault(tuple(where), []).append(name)
+    across = (
+        f"{_spelled(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {_joined(names)}'}."
+        for where, names in together.items()
+        if len(where) > 1
+    )
+    within = (
+        f"{_spelled(where)}: {_joined(names)} are one matrix." for names, where in alike.items() if len(names) > 1
+    )
+    return tuple(f"{words[0].upper()}{words[1:]}" for words in (*across, *within))
+
+
+def _spelled(where: Sequence[Address]) -> str:
+    stacks: dict[str, list[int]] = {}
+    for address in where:
+        stacks.setdefault("" if address.stack == "plain" else f"{address.stack} ", []).append(address.layer)
+    spelled = {stack: spell(tuple(sorted(own))).replace("-", "–").replace(",", ", ") for stack, own in stacks.items()}
+    return " and ".join(f"{stack}layer{'s'[: len(stacks[stack]) > 1]} {own}" for stack, own in spelled.items())
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @dataclass(frozen=True, eq=False)

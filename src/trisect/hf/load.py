@@ -157,11 +157,12 @@ class Pretrained:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the model's attention is not read, and why; what its loss is not."""
+        """What of the model's attention is not read, and why; which weights it uses several times; what its loss is not."""
         failed = zip(self.proof.addresses, self.proof.laws, strict=True)
         left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
         several = (f"{words[0].upper()}{words[1:]}." for words in self.proof.several)
-        return (*left, *(f"Left out, {s.module}: {s.words}." for s in self.proof.unread), *several, *self.remarks)
+        unread = (f"Left out, {s.module}: {s.words}." for s in self.proof.unread)
+        return (*left, *unread, *several, *self.proof.shared, *self.remarks)
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows, and a batch for each Sample; `scored` hides tokens from a masked LM."""

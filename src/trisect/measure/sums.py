@@ -189,12 +189,23 @@ def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
     for row, tokens in enumerate(side.tokens):
         marks = [place for place, token in enumerate(tokens) if bare(token) in (".", ",")]
         found[row, marks] = CATEGORIES.index("punctuation")
-    start = torch.arange(real.shape[1]) == real.int().argmax(1, keepdim=True)
+    start = _starts(real)
     found[special] = CATEGORIES.index("sep")
     found[special & start] = CATEGORIES.index("cls")
     if causal:
         found[start & real] = CATEGORIES.index("first")
     return found.masked_fill(~real, OTHER)
+
+
+def _starts(real: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+    return torch.arange(real.shape[1]) == real.int().argmax(1, keepdim=True)
+
+
+def opening_tokens(side: Side) -> set[str]:
+    """The special tokens that texts open with."""
+    real = side.real.cpu()
+    places = _starts(real) & side.special.cpu() & real
+    return {side.tokens[row][place] for row, place in places.nonzero().tolist()}
 
 
 def find_words(side: Side) -> Bool[Tensor, "B S"]:

@@ -38,6 +38,15 @@ def fewest_draws(tests: int, spare: float = 1.0, alpha: float = ALPHA) -> int:
     return int(spare * 2 * tests / alpha)
 
 
+def is_decided(p: float, draws: int, tests: int, alpha: float = ALPHA) -> bool:
+    """Whether a p-value that counts so many draws of a null lies on one side of `alpha` after a correction for `tests`.
+
+    That is, whether three standard errors of the count leave it there: of p = 1 / (draws + 1) the floor alone decides nothing.
+    """
+    error = 3 * (p / (draws + 1)) ** 0.5
+    return tests * (p + error) < alpha or tests * (p - error) >= alpha
+
+
 def fewest_counts(ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha: float = ALPHA) -> int | None:
     """The first of ascending `counts` of units that would decide a claim whose parts keep these means and spreads.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ from trisect.measure.sums import (
     find_words,
     frequency_ranks,
     group_of,
+    opening_tokens,
 )
 from trisect.papers.norms import SOURCE
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
@@ -236,6 +237,7 @@ LOST = "What is added to the residual stream was not found at {where}: norms the
 OTHER_INPUT = (
     "Values at {where} are not known to be W_V times the block's input x, so that no dispersion of ‖x‖ is given there."
 )
+OPENED = "A text opens with {tokens} here, which is counted as its first token: there is no category [CLS]."
 MISSING = {
     "cls": "No special token opens a text here: there is no category [CLS].",
     "sep": "No special token stands inside or after a text here: there is no category [SEP].",
@@ -247,7 +249,8 @@ MISSING = {
 class Counted:
     """What a first look at the texts gives: how many, how many tokens, and the frequency rank of every token id.
 
-    `articles` is the number of each text's article, from 0; null where none is marked.
+    `articles` is the number of each text's article, from 0; null where none is marked. `opening` are the special tokens that
+    texts open with.
     """
 
     texts: int
@@ -255,6 +258,7 @@ class Counted:
     ranks: torch.Tensor | None
     notes: tuple[str, ...]
     articles: torch.Tensor | None = None
+    opening: frozenset[str] = frozenset()
 
     @property
     def units(self) -> int:
@@ -273,7 +277,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     """
     subject, texts = context.subject, context.texts
     left_out, expansion, heads = _layers(subject)
-    counted = _count(subject, texts, settings.batch)
+    counted = _count(subject, texts, settings.batch, next(iter(heads)).stack)
     tallies = {
         stack: StackTally(stack, {a: LayerTally(h, settings.block) for a, h in heads.items() if a.stack == stack})
         for stack in dict.fromkeys(address.stack for address in heads)
@@ -319,19 +323,20 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         for name, found in statistics.items()
         if found.draws.ndim == 1
     }
-    said = (*texts.notes, *counted.notes, *left_out, *_notes(tallies, around))
+    said = (*texts.notes, *counted.notes, *left_out, *_notes(tallies, around, counted.opening))
     return Measured({"measures": measures}, facts, tuple(dict.fromkeys(said)), judge, "text", replicates=replicates)
 
 
-def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
-    """Go through the texts once without the model."""
+def _count(subject: Subject, texts: Texts, batch: int, stack: str) -> Counted:
+    """Go through the texts once without the model; `stack` is the one that claims are about."""
     seen = np.zeros(0, dtype=np.int64)
-    last, tokens, known = -1, 0, True
+    last, tokens, known, opening = -1, 0, True, set[str]()
     notes: dict[str, None] = {}
     for one in subject.batches(texts.texts(), batch):
         side = one.source
         last, tokens = max(last, *(text for text, _ in one.rows)), tokens + int(side.real.sum())
         notes |= dict.fromkeys(one.notes)
+        opening |= opening_tokens(one.keys(stack))
         if side.ids is None:
             known = False
             continue
@@ -345,7 +350,9 @@ def _count(subject: Subject, texts: Texts, batch: int) -> Counted:
     articles = find_articles(texts, last + 1)
     notes |= dict.fromkeys(articles.notes)
     numbers = None if articles.numbers is None else torch.from_numpy(articles.numbers)
-    return Counted(last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes), numbers)
+    return Counted(
+        last + 1, tokens, frequency_ranks(seen) if known else None, tuple(notes), numbers, frozenset(opening)
+    )
 
 
 @torch.no_grad()
@@ -418,8 +425,11 @@ def _layers(subject: Subject) -> tuple[tuple[str, ...], list[NewRow], dict[Addre
     return tuple(f"Left out, {words}." for words in said), rows, heads
 
 
-def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str]) -> list[str]:
-    """What lies `around` layers, which have other values than of the block's input, and which categories are absent."""
+def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], opening: Collection[str]) -> list[str]:
+    """What lies `around` layers, which have other values than of the block's input, and which categories are absent.
+
+    `opening` are the special tokens that texts open with.
+    """
     elsewhere = {
         address: OTHER_INPUT
         for tally in tallies.values()
@@ -427,7 +437,8 @@ def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str]) -> 
         if np.isnan(np.asarray(layer.x.rows)).any()
     }
     categories = [CATEGORIES[c] for c in _present(next(iter(tallies.values())))]
-    absent = (note for name, note in MISSING.items() if name not in categories)
+    missing = MISSING | ({"cls": OPENED.format(tokens=" or ".join(sorted(opening)))} if opening else {})
+    absent = (note for name, note in missing.items() if name not in categories)
     return [*_noted(around), *_noted(elsewhere), *absent]
 
 

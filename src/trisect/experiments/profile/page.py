@@ -123,9 +123,9 @@ class ProfileNumbers:
         each = COMPONENTS if component is None else (component,)
         return max(self.read(spot, label, "input", c).value - self.read(spot, label, "majority", c).value for c in each)
 
-    def heads(self, spot: LayerSpot, component: str) -> int:
-        """How many heads a component has in a layer."""
-        return self.get(spot, self.labels[0], "gain", component).n or 0
+    def heads(self, component: str, spot: LayerSpot | None = None) -> int:
+        """How many heads a component has in a layer, or in all: those of layers that share their weights are counted once."""
+        return self.gain(self.labels[0], component, spot).n
 
     def layer_rows(self) -> list[dict[str, Json]]:
         """A row for each layer and label."""
@@ -157,7 +157,7 @@ class ProfileNumbers:
         return [
             (label, spot, component, head)
             for label, spot, component in product(self.labels, self.spots, COMPONENTS)
-            for head in range(1, self.heads(spot, component) + 1)
+            for head in range(1, self.heads(component, spot) + 1)
         ]
 
 
@@ -220,7 +220,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
         for gain in (numbers.gain(label, c, spot),)
     )
-    heads = words.several(numbers.heads(numbers.spots[0], "q"), "head")
+    heads = words.several(numbers.heads("q", numbers.spots[0]), "head")
     caption = (
         f"Orange: a head keeps more of the label than {words.count(facts.draws)} random maps of what it reads to as many numbers "
         f"do on average; violet: it drops it. Means over the {heads} of a layer, a dot where "
@@ -317,8 +317,7 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
     same = "the same input"
     if numbers.apart:
         same = "what each reads (cross-attention: q of words of the target, k and v of words of the source)"
-    heads = sum(numbers.heads(s, "q") for s in numbers.spots)
-    said = f"Compared with random maps of {same}, over {words.several(heads, 'head')}: {'; '.join(parts)}."
+    said = f"Compared with random maps of {same}, over {words.several(numbers.heads('q'), 'head')}: {'; '.join(parts)}."
     return (Finding("profile_answer", said, UNIT),)
 
 
@@ -392,10 +391,9 @@ def _rule(numbers: ProfileNumbers) -> str:
             "Both claims speak of the words of one text. In cross-attention queries are of words of the target, keys and values of words "
             "of the source, so that the claims are not judged here."
         )
-    heads = sum(numbers.heads(s, "v") for s in numbers.spots)
     return (
-        f"Heads are resampled with replacement, {words.several(heads, 'head')} in all; with fewer than 30 in a part there is no verdict. "
-        "Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
+        f"Heads are resampled with replacement, {words.several(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
+        "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
     )
 
 
@@ -459,8 +457,12 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         random = numbers.get(spot, label, "random", c).mean
         line = (f"{label}, {c}@{spot.layer}.h{head}", _accuracy(accuracy), _accuracy(random), words.number(z, True, 1))
         extremes.append((*line, _accuracy(among)))
+    heads, places = numbers.heads("q"), sum(numbers.heads("q", spot) for spot in numbers.spots)
+    met = words.several(heads, "head") + f", met at {places} places in layers that share their weights" * (
+        places > heads
+    )
     said = (
-        f"Of {words.several(sum(numbers.heads(s, 'q') for s in numbers.spots), 'head')}, how many lie above or below random maps, each "
+        f"Of {met}, how many lie above or below random maps, each "
         "counted as one more random map (Student's t; Holm over all heads, q, k and v of the label). The last column of the second table "
         "is the share of the layer's other heads' q, k and v that find less of the label"
         f"{' beyond random maps' * numbers.apart}."

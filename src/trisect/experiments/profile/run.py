@@ -45,6 +45,7 @@ from trisect.experiments.profile.statistics import (
     MeanTest,
     barred,
     evidence,
+    gains_over_heads,
     head_tests,
     mean_over_model,
     mean_over_random,
@@ -391,12 +392,11 @@ def profile_replicates(
     together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}  # by layer and how many heads there are
     for at, label in enumerate(labels):
         for c in COMPONENTS:
-            gains = [one.heads[c].accuracy[:, at] - one.null(c, at).mean for one in scores]
-            for one, own in zip(scores, gains, strict=True):
-                named = _key(one.address.stack, one.address.layer, c, "profile_gain", label)
+            for one in scores:
+                named, own = _key(one.address.stack, one.address.layer, c, "profile_gain", label), one.gains(c, at)
                 together.setdefault((one.address.layer, len(own)), []).append((named, own))
-            whole = _key(stack, None, c, "profile_gain", label)
-            together.setdefault((None, *map(len, gains)), []).append((whole, np.concatenate(gains)))
+            whole, gains = _key(stack, None, c, "profile_gain", label), gains_over_heads(scores, c, at)
+            together.setdefault((None, *(len(one.heads[c].accuracy) for one in scores)), []).append((whole, gains))
     for heads, own in together.items():
         values = np.stack([one for _, one in own], 1)
         if len(values) < 2:  # one head is no sample of heads
@@ -578,7 +578,7 @@ def score_layer(
             weights = {c: weights_of(epoch[address], c) for c in side.components}
             found |= {c: taken.scores(maps[0]) for c, maps in weights.items() if maps is not None}
     heads, nulls = ({c: of[c] for c in COMPONENTS} for of in (heads, nulls))
-    return LayerScores(address, heads, nulls, wholes, tuple(earlier))
+    return LayerScores(address, heads, nulls, wholes, tuple(earlier), layer.weights().hashes())
 
 
 def _prober(stored: StoredWords, labels: tuple[WordClasses, ...], fold: Int[np.ndarray, " N"]) -> Prober:

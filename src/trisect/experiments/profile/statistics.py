@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,8 @@ class LayerScores:
     """What probes found in one layer: in each head's q, k and v, in random maps of what they read, and in all of that.
 
     `nulls` and `wholes` are found by a component's name: one may be as wide as no other is, and in cross-attention q reads other
-    words than k and v. `epochs` are what the heads of earlier epochs find in the same input.
+    words than k and v. `epochs` are what the heads of earlier epochs find in the same input. `matrices` tell the components'
+    matrices apart: layers where these are equal share their heads.
     """
 
     address: Address
@@ -36,6 +37,7 @@ class LayerScores:
     nulls: Mapping[str, MapScores]
     wholes: Mapping[str, MapScores]
     epochs: tuple[Mapping[str, MapScores], ...] = ()
+    matrices: Mapping[str, Hashable] = field(default_factory=dict)
 
     @property
     def apart(self) -> bool:
@@ -112,16 +114,34 @@ def paired(scores: LayerScores, one: str, other: str, label: int) -> Float[np.nd
     return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
 
 
+def over_heads(
+    scores: Sequence[LayerScores], components: Sequence[str], of: Callable[[LayerScores], Reals]
+) -> Float[np.ndarray, " H"]:
+    """Numbers of each head of several layers; where layers share the matrices of `components`, their mean, since it is one head."""
+    layers: dict[object, list[Reals]] = {}
+    for one in scores:
+        own = tuple(one.matrices.get(c, one.address) for c in components)
+        layers.setdefault(own, []).append(of(one))
+    return np.concatenate([np.mean(own, 0) for own in layers.values()])
+
+
+def gains_over_heads(scores: Sequence[LayerScores], component: str, label: int) -> Float[np.ndarray, " H"]:
+    """The gains of the heads of several layers, each less its own layer's random maps."""
+    return over_heads(scores, component, lambda one: one.gains(component, label))
+
+
 def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -> MeanTest:
-    """The same over the heads of all layers, each less its own layer's random maps."""
-    if sum(len(s.heads[component].accuracy) for s in scores) == 1:
-        return mean_over_random(scores[0], component, label)
-    return _mean_test(np.concatenate([s.gains(component, label) for s in scores]))
+    """The same over the heads of all layers."""
+    gains = gains_over_heads(scores, component, label)
+    return mean_over_random(scores[0], component, label) if len(scores) == len(gains) == 1 else _mean_test(gains)
 
 
 def pair_tests(scores: Sequence[LayerScores], label: int) -> dict[str, tuple[MeanTest, float]]:
     """q, k and v in pairs over the heads of some layers, by name as in `q-v`, each with its p after Holm over the three."""
-    found = {f"{a}-{b}": _mean_test(np.concatenate([paired(s, a, b, label) for s in scores])) for a, b in PAIRS}
+    found = {
+        f"{a}-{b}": _mean_test(over_heads(scores, (a, b), lambda one, a=a, b=b: paired(one, a, b, label)))
+        for a, b in PAIRS
+    }
     adjusted = holm([test.p for test in found.values()])
     return {name: (test, float(p)) for (name, test), p in zip(found.items(), adjusted, strict=True)}
 
@@ -148,12 +168,13 @@ def evidence(
     if "position" in labels:
         at = labels.index("position")
         for one in ("q", "k"):
-            found[f"position_{one}-v"] = _drawn([paired(s, one, "v", at) for s in scores], draw)
+            own = over_heads(scores, (one, "v"), lambda s, one=one, at=at: paired(s, one, "v", at))
+            found[f"position_{one}-v"] = _drawn(own, draw)
     for label in ("pos", "dep"):
         if label in labels:
             at = labels.index(label)
             for c in ("q", "v"):
-                found[f"late_{label}_{c}"] = _drawn([s.gains(c, at) for s in late], draw)
+                found[f"late_{label}_{c}"] = _drawn(gains_over_heads(late, c, at), draw)
     return {name: drawn for name, drawn in found.items() if name not in unread}
 
 
@@ -183,6 +204,5 @@ def _late(scores: Sequence[LayerScores]) -> Sequence[LayerScores]:
     return scores[-math.ceil(len(scores) / LATE) :]
 
 
-def _drawn(values: Sequence[Reals], draw: np.random.Generator) -> ResampledHeads:
-    every = np.concatenate(values)
+def _drawn(every: Reals, draw: np.random.Generator) -> ResampledHeads:
     return ResampledHeads(float(every.mean()), drawn_means(every, draw), len(every))

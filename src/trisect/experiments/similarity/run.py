@@ -17,12 +17,10 @@ from torch import Tensor
 
 from trisect.claims.models import Against, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, ModelError
-from trisect.core.files import digest
 from trisect.core.finding import About
-from trisect.core.site import Site
 from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address, Projections, Trace, crosses
+from trisect.core.trace import Address, Projections, Trace, crosses, shared_weights
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
@@ -30,7 +28,7 @@ from trisect.measure.similarity import SUMS, MapSpan, PartMoments, effective_ran
 from trisect.papers import matrices
 from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interval
 from trisect.stats.null import Null
-from trisect.stats.reach import fewest_draws
+from trisect.stats.reach import fewest_draws, is_decided
 from trisect.stats.shares import ratios
 from trisect.stats.tested import ALPHA, holm, number
 
@@ -39,12 +37,17 @@ AFFINE = "with biases"
 ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
+FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
+ONCE = "A matrix that several layers use counts once, at the first of them."
 Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
-Marks = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
+Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
 
 class _MapMeasure(NamedTuple):
-    """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none)."""
+    """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none).
+
+    `matrices` are the hashes of those that it is of.
+    """
 
     address: Address
     component: str
@@ -52,18 +55,21 @@ class _MapMeasure(NamedTuple):
     group: str | None
     values: Float[np.ndarray, " H"]
     keys: tuple[Key | None, ...]
+    matrices: tuple[object, ...] = ()
 
 
 @dataclass
 class Nulls:
     """Null distributions, each drawn once, from a generator of its own, so that their order leaves no trace.
 
-    `draws` of each were asked for; where a p-value could not survive its family of `heads` with so few, more are made.
+    `draws` of each were asked for; where a p-value could not survive its family of `heads` with so few, more are made, and of
+    subspaces `times` as many as that.
     """
 
     draws: int
     seed: int
     heads: int = 0
+    times: int = 1
     known: dict[Key, dict[str, Null]] = field(default_factory=dict)
 
     def get(self, key: Key, measure: str) -> Null:
@@ -72,9 +78,18 @@ class Nulls:
             self.known[key] = {name: Null.of(found) for name, found in self._draw(*key).items()}
         return self.known[key][measure]
 
+    def count(self, kind: str = "subspaces") -> int:
+        """How many draws are made of one shape."""
+        return max(self.draws, draws_needed(self.heads, kind)) * (self.times if kind == "subspaces" else 1)
+
+    def draw_further(self) -> None:
+        """Draw all subspaces anew, more of them."""
+        self.times *= FURTHER
+        self.known = {key: found for key, found in self.known.items() if key[0] != "subspaces"}
+
     def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         draw = np.random.default_rng([self.seed, KINDS.index(kind), *shape])
-        many = max(self.draws, draws_needed(self.heads, kind))
+        many = self.count(kind)
         if kind == "ranks":
             return {"effective_rank": similarity.random_ranks(draw, shape[0], shape[1], many)}
         if kind == "products":
@@ -108,50 +123,16 @@ def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
     """
     found, keys = list[_MapMeasure](), set[object]()
     for p in projections:
-        marks = _matrix_marks(p)
-        layer = (crosses(p.address.stack), *marks.items())
+        hashes = p.hashes()
+        layer = (crosses(p.address.stack), *hashes.items())
         for m in () if layer in keys else _layer(p):
-            own = (marks[name] if m.group == AFFINE else marks[name][0] for name in m.component.split("-"))
+            own = tuple(hashes[name] if m.group == AFFINE else hashes[name][0] for name in m.component.split("-"))
             key = (m.component, m.measure, m.group, *own)
             if key not in keys:
                 keys.add(key)
-                found.append(m)
+                found.append(m._replace(matrices=own))
         keys.add(layer)
     return found
-
-
-def _matrix_marks(p: Projections) -> Marks:
-    """Hashes of a layer's matrices, by which those are found that several layers use; none of what has no matrix."""
-    maps = {name: (one.weight, one.bias) for name, one in _maps(p).items()}
-    maps |= {} if p.w_o is None else {"o": (p.w_o, None)}
-    return {name: (_mark(weight), _mark(bias)) for name, (weight, bias) in maps.items()}
-
-
-def _mark(t: Tensor | None) -> str:
-    if t is None:
-        return ""
-    plain = t.detach().cpu().contiguous()
-    return digest(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) + f"{tuple(plain.shape)}{plain.dtype}"
-
-
-def why_counted_once(marks: Mapping[Address, Marks]) -> tuple[str, ...]:
-    """Which layers share which matrices, in a sentence for each set of layers."""
-    users: dict[tuple[str, str], list[Address]] = {}
-    for address, own in marks.items():
-        for name, (weight, _) in own.items():
-            users.setdefault((name, weight), []).append(address)
-    together: dict[tuple[Address, ...], list[str]] = {}
-    for (name, _), layers in users.items():
-        if len(layers) > 1:
-            together.setdefault(tuple(layers), []).append(name)
-    notes = []
-    for layers, names in together.items():
-        stacks: dict[str, list[int]] = {}
-        for address in layers:
-            stacks.setdefault(address.site.stack, []).append(address.layer)
-        sites = ", ".join(str(Site(tuple(names), tuple(own), stack=stack)) for stack, own in stacks.items())
-        notes.append(f"{sites}: these layers share their matrices, which count once, at {layers[0]}.")
-    return tuple(notes)
 
 
 def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
@@ -309,10 +290,11 @@ def compare_with_nulls(found: Sequence[_MapMeasure], nulls: Nulls, step: Callabl
     """Rows of the table `measures`: each value, the null's mean and middle 95 %, z, p (two-sided) and p after Holm.
 
     Holm's family is one measure over all heads, pairs and layers, and for effective ranks one component of all heads; pairs
-    with queries from elsewhere are a family of their own. `step` is called with how many of `found` are done.
+    with queries from elsewhere are a family of their own. Pairs of the same matrices, as q and v, k and v where q and k are
+    one, are one test. `step` is called with how many of `found` are done.
     """
     rows: list[NewRow] = []
-    tests: dict[tuple[str, str], list[tuple[NewRow, float]]] = {}
+    tests: dict[tuple[str, str], dict[object, list[tuple[NewRow, float]]]] = {}
     for done, measured in enumerate(found, start=1):
         name, address = measured.measure, measured.address
         layer = {"stack": address.stack, "layer": address.layer, "component": measured.component}
@@ -333,13 +315,16 @@ def compare_with_nulls(found: Sequence[_MapMeasure], nulls: Nulls, step: Callabl
             ]
             each = measured.component * (name == "effective_rank")
             family = (name, ELSEWHERE if measured.group == ELSEWHERE else each)
-            tests.setdefault(family, []).extend((row | count, float(x)) for row, x in zip(named, p, strict=True))
+            for i, row, x in zip(where, named, p, strict=True):
+                same = (measured.group, frozenset(measured.matrices), i)
+                tests.setdefault(family, {}).setdefault(same, []).append((row | count, float(x)))
         step(done)
     for (name, _), own in tests.items():
-        adjusted = holm([p for _, p in own])
-        for (row, p), p_holm in zip(own, adjusted, strict=True):
-            rows.append(row | {"measure": f"{name}_p", "value": p})
-            rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
+        adjusted = holm([each[0][1] for each in own.values()])
+        for each, p_holm in zip(own.values(), adjusted, strict=True):
+            for row, p in each:
+                rows.append(row | {"measure": f"{name}_p", "value": p})
+                rows.append(row | {"measure": f"{name}_p_holm", "value": float(p_holm)})
     return rows
 
 
@@ -401,13 +386,16 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     subject, texts, seed = context.subject, context.given_texts, settings.seed
     every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
     found = measure_weights(p for p in every if p.address in known)
-    marks = {p.address: _matrix_marks(p) for p in every if p.address in known}
+    hashes = {p.address: p.hashes() for p in every if p.address in known}
+    shared = shared_weights({address: {n: weight for n, (weight, _) in own.items()} for address, own in hashes.items()})
     left_out = why_left_out(p for p in every if p.address in known)
-    notes = dict.fromkeys((*subject.notes, *left_out, *why_counted_once(marks)))
+    once = (ONCE,) if any("share" in words for words in shared) else ()
+    notes = dict.fromkeys((*subject.notes, *left_out, *shared, *once))
     if not found:
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
     nulls = Nulls(settings.draws, seed, _heads(found))
+    excess = _excess(found, nulls)
     with context.progress("matrices") as step:
         rows = compare_with_nulls(found, nulls, lambda done: step(done, len(found)))
     read: dict[Address, _LayerReading] = {}
@@ -418,7 +406,7 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     scored = {address: r.scores(seed) for address, r in read.items() if r.texts}
     rows += _text_rows(read, scored)
     measures = frame("measures", [row | {"subject": subject.name} for row in rows])
-    evidence = {**_excess(found, nulls), **_over_heads(found, scored, marks, seed)}
+    evidence = {**excess, **_over_heads(found, scored, hashes, seed)}
 
     def judge(about: About[SimilarityFacts]) -> pl.DataFrame:
         names = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "seed", "draws")
@@ -432,7 +420,7 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
         None if texts is None else max((len(r.texts) for r in read.values()), default=0),
         max((r.moments.count for r in read.values()), default=None),
         settings.draws,
-        max(nulls.draws, draws_needed(nulls.heads)),
+        nulls.count(),
         seed,
     )
     return Measured({"measures": measures}, facts, tuple(notes), judge, "head")
@@ -498,8 +486,29 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
 def _excess(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
     """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
 
-    Heads whose null has no spread, because two spans of their size fill the model, are left out.
+    Heads whose null has no spread, because two spans of their size fill the model, are left out. Nulls are drawn further while
+    so few draws lie beyond a head that others might turn the verdict.
     """
+    evidence = _excess_of(found, nulls)
+    for _ in range(ROUNDS):
+        if _is_decided(evidence.values(), nulls.count()):
+            break
+        nulls.draw_further()
+        evidence = _excess_of(found, nulls)
+    return evidence
+
+
+def _is_decided(evidence: Iterable[Against], draws: int) -> bool:
+    """Whether claim D-1 is refuted by one of its heads, or is not and is or is not supported, however draws would fall."""
+    tests, given = matrices.SOURCE.corrections("D-1"), [a for a in evidence if len(a.effects)]
+    against = [(float(a.p_against.min()), 2 * tests * len(a.effects)) for a in given]
+    if any(n * p < ALPHA and is_decided(p, draws, n) for p, n in against):
+        return True
+    weakest = max((float(a.p_for.max()) for a in given), default=1.0)
+    return all(is_decided(p, draws, n) for p, n in (*against, (weakest, 2 * matrices.SOURCE.family)))
+
+
+def _excess_of(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
     family, evidence = matrices.SOURCE.family, {}
     for one, other in PAIRS:
         mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
@@ -517,7 +526,7 @@ def _excess(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
 
 
 def _over_heads(
-    found: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], marks: Mapping[Address, Marks], seed: int
+    found: Sequence[_MapMeasure], scored: Mapping[Address, _OnTexts], hashes: Mapping[Address, Hashes], seed: int
 ) -> dict[str, ResampledHeads]:
     """Means over heads with heads resampled; where texts are behind them, heads and texts.
 
@@ -534,7 +543,7 @@ def _over_heads(
     if scored:
         heads_of: dict[object, list[_OnTexts]] = {}
         for address, layer in scored.items():
-            maps = [marks.get(address, {}).get(name) for name in "qk"]
+            maps = [hashes.get(address, {}).get(name) for name in "qk"]
             heads_of.setdefault(address if None in maps else tuple(maps), []).append(layer)
         first = np.concatenate([np.mean([s.draws[:, 2] for s in layers], 0) for layers in heads_of.values()], 1)
         heads, fewest = first.shape[1], min(s.texts for s in scored.values())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, began, pass_memory
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
-from trisect.core.trace import NAMES, Address
+from trisect.core.trace import NAMES, Address, shared_weights
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import room, said_of, saying
 from trisect.hf.hooks.calls import (
@@ -246,7 +246,8 @@ class Proof:
 
     `found` follows the order of calls; `unread` is attention that no hook reads. A layer whose law fails is not valid
     and gives no numbers. `refusal` is there where nothing can be read, or reading changes the answer. `rounding` says
-    how far q, k and v and the answer of a quantised model would move if its maps did not round what they are given.
+    how far q, k and v and the answer of a quantised model would move if its maps did not round what they are given. `shared`
+    says which layers, or which of q, k, v and W_O, use the same parameters.
     """
 
     name: str
@@ -260,6 +261,7 @@ class Proof:
     refusal: ModelError | None = None
     rounding: Rounding = NO_ROUNDING
     agreement: Agreement = field(default_factory=lambda: Agreement(0, float("inf")), repr=False)
+    shared: tuple[str, ...] = ()
 
     def rows(self) -> tuple[dict[str, str], ...]:
         """A row of words per layer, and one per attention that is not read."""
@@ -303,7 +305,8 @@ class Proof:
         """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
         pairs = zip(self.addresses, self.found, strict=True)
         origins = [(address, name, found.projections.origins[name]) for address, found in pairs for name in NAMES]
-        return (*self.several, *(f"{a}, {name}: {own.words}" for a, name, own in origins if own.how != "rows"))
+        said = (f"{a}, {name}: {own.words}" for a, name, own in origins if own.how != "rows")
+        return (*self.several, *said, *self.shared)
 
 
 @alone
@@ -387,7 +390,16 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     refusal = refusal or _refused(name, seen, addresses, laws, allowed)
     agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))
     about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
-    return Proof(name, seen.hook, seen.words, *about)
+    own = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}  # one may have several names
+    matrices = {
+        address: {
+            n: (own.get(o.parameter, o.parameter), b"" if o.rows is None else o.rows.cpu().numpy().tobytes())
+            for n, o in f.projections.origins.items()
+            if o.parameter is not None
+        }
+        for address, f in zip(addresses, found, strict=True)
+    }
+    return Proof(name, seen.hook, seen.words, *about, shared=shared_weights(matrices))
 
 
 def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:
