@@ -11,6 +11,7 @@ import pytest
 from tests import tinyhf
 
 from trisect.core.errors import CorpusError
+from trisect.core.tables import ROW
 from trisect.experiments import EXPERIMENTS
 from trisect.experiments.compare import Compare
 from trisect.experiments.compare import run as compare_run
@@ -19,7 +20,7 @@ from trisect.experiments.compare.run import _differences, _unpaired
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.hf.load import load
 from trisect.lab.driver import run
-from trisect.lab.experiment import ROW, Experiment
+from trisect.lab.experiment import Experiment
 from trisect.lab.inputs import ModelsSource, TextSource
 from trisect.stats.bootstrap import percentile_interval
 from trisect.stats.tested import finite
@@ -145,8 +146,8 @@ def test_units_that_differ_are_said_to_be_unpaired(parts):
     one, other = parts[1]["patch"]
     moved = other._replace(replicates={key: of._replace(which="others") for key, of in other.replicates.items()})
     part = experiment("patch")
-    assert list(_unpaired(part, one, other)) == []
-    assert list(_unpaired(part, one, moved)) == [
+    assert _unpaired(part, one, other) == []
+    assert _unpaired(part, one, moved) == [
         "patch: the models do not have the same pairs behind their numbers, so that differences over pairs are unpaired and have no "
         "interval."
     ]
@@ -162,7 +163,7 @@ def test_texts_with_too_few_words_leave_profiles_out_and_say_so(two, tmp_path):
     parts = tuple(one for one in experiment("compare").of if one.name in ("similarity", "profile"))
     less = Compare(tuple(parts))
     done = run(less, asked(two, tmp_path / "corpus"), tmp_path / "out", quiet=True)
-    assert [part.name for part in done.about.facts.parts] == ["similarity"]
+    assert [part.what for part in done.about.facts.parts] == ["similarity"]
     with pytest.raises(CorpusError) as caught:
         run(less, asked(two, tmp_path / "corpus", what=("profile",)), tmp_path / "other", quiet=True)
     assert f"Profiles are left out. {caught.value.given} {caught.value.known}" in done.notes

@@ -24,13 +24,12 @@ from trisect.core.finding import Estimate, Finding
 from trisect.core.tables import frame, read_table
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.hf.load import load
-from trisect.lab.experiment import LayerMeasure
+from trisect.lab.experiment import LayerMeasure, UnitFacts, UnitsFacts
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
-from trisect.lab.units.page import ModelFindings, findings_table, layer_sections, layer_values, over_models, pooled
-from trisect.lab.units.run import check_sites
-from trisect.lab.units.settings import SeveralModels, UnitFacts, UnitsFacts, several_models
+from trisect.lab.units.page import findings_table, layer_sections, layer_values, over_models, pooled
+from trisect.lab.units.run import SeveralModels, check_sites, several_models
 from trisect.papers import matrices, norms
 from trisect.report import format as words
 from trisect.stats.compare import compare
@@ -198,7 +197,7 @@ def test_a_mean_over_layers_is_known_by_its_measure_and_group_and_not_by_its_num
         Finding("said", "w", "nats", zeros, title="Said", groups=("pos",)),
         Finding("unedited", "w", "nats", (Estimate("unedited", 10.4),), signed=False),
     )
-    told = findings_table(ModelFindings(name, found) for name in names)
+    told = findings_table(dict.fromkeys(names, found))
     drawn = LayerMeasure("drawn", "number", "nats", margin=0.05, finding="said")
     about = replace(whole.about, facts=replace(whole.about.facts, by_layer=(drawn,)))
     tables: dict[str, pl.DataFrame] = {"measures": measures, "findings": told}
@@ -554,10 +553,10 @@ def test_of_revisions_several_layers_at_once_have_their_course():
 
 
 def test_only_what_all_models_have_and_no_site_is_put_together():
-    def of(model, *values):
-        found = Finding("kind", "", "nats", tuple(Estimate(name, v) for name, v in values))
-        return ModelFindings(model, (found, Finding("claim", "", values=(Estimate("C", 1.0),), claim="C")))
+    def of(**values):
+        found = Finding("kind", "", "nats", tuple(Estimate(name.replace("_", "@"), v) for name, v in values.items()))
+        return found, Finding("claim", "", values=(Estimate("C", 1.0),), claim="C")
 
-    table = findings_table([of("a", ("q", 1.0), ("v@1", 2.0), ("k", 3.0)), of("b", ("q", 2.0), ("v@1", 2.5))])
+    table = findings_table({"a": of(q=1.0, v_1=2.0, k=3.0), "b": of(q=2.0, v_1=2.5)})
     (one,) = pooled(table, ["a", "b"])
     assert [(n.name, n.mean.mean) for n in one.numbers] == [("q", 1.5)]

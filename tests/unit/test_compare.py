@@ -31,6 +31,8 @@ from trisect.lab.units.jobs import measure_unit
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.shares import paired_difference
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(7)]
 
 
@@ -77,9 +79,8 @@ def test_the_page_has_both_models_and_their_difference(compared):
     assert compared.about.facts.paired
     page = compared.report.read_text(encoding="utf-8")
     assert "model, seed 1 and model, seed 2" in page
-    assert all(
-        (compared.folder / name).exists() and f'href="{name}"' in page for name in compared.about.facts.parts[0].pages
-    )
+    pages = [one.page for one in compared.about.facts.parts[0].models]
+    assert all((compared.folder / name).exists() and f'href="{name}"' in page for name in pages)
 
 
 def test_articles_that_were_resampled_are_called_articles(two, tmp_path):
@@ -138,7 +139,8 @@ def test_other_tokens_are_not_paired_and_it_is_said(two, tmp_path):
 def test_what_one_model_alone_has_to_say_begins_with_its_name(two, tmp_path, monkeypatch):
     def noted(*given: Any) -> Any:
         made = measure_unit(*given)
-        return made._replace(notes=("Both have this.", f"Texts left out: {made.facts.name[-1]} of 3."))
+        notes = ("Both have this.", f"Texts left out: {made.facts.name[-1]} of 3.")
+        return made._replace(about=replace(made.about, notes=notes))
 
     monkeypatch.setattr(compare_run, "measure_unit", noted)
     found = trisect.compare(two, TEXTS, what="norms", out=tmp_path / "out", quiet=True)
@@ -149,16 +151,16 @@ def test_what_one_model_alone_has_to_say_begins_with_its_name(two, tmp_path, mon
 def test_draws_of_other_texts_are_no_pair():
     draws = np.linspace(0.0, 1.0, 101)
     mine = Replicates(draws, 40, "a")
-    assert _difference(1.0, 2.0, [mine, mine._replace(values=draws + 1)])["n"] == 40
+    assert _difference(1.0, 2.0, mine, mine._replace(values=draws + 1))["n"] == 40
     for other in (mine._replace(units=39), mine._replace(which="b"), mine._replace(values=draws[1:])):
-        assert "low" not in _difference(1.0, 2.0, [mine, other])
+        assert "low" not in _difference(1.0, 2.0, mine, other)
 
 
 def test_other_tokens_unpair_texts_and_neither_heads_nor_pairs():
     draws = np.linspace(0.0, 1.0, 101)
     for unit, paired in {"text": False, "article": False, "head": True, "pair": True}.items():
         mine = Replicates(draws, 40, "a", unit)
-        row = _difference(1.0, 2.0, [mine, mine._replace(values=draws + 1)], paired=False)
+        row = _difference(1.0, 2.0, mine, mine._replace(values=draws + 1), paired=False)
         assert ("low" in row) == paired
 
 
@@ -172,7 +174,7 @@ def test_shares_that_all_pairs_have_alike_differ_by_no_certain_number():
     ones, some = np.ones(40), np.arange(40) % 2
     for first, second in ((ones, ones), (ones, 0 * ones), (some, some)):
         one, other = float(first.mean()), float(second.mean())
-        row = _difference(one, other, [shares(first), shares(second)])
+        row = _difference(one, other, shares(first), shares(second))
         low, high = row["low"], row["high"]
         assert isinstance(low, float)
         assert isinstance(high, float)
@@ -180,20 +182,20 @@ def test_shares_that_all_pairs_have_alike_differ_by_no_certain_number():
         assert low <= other - one <= high
         assert high - low > 0.05
         mean = [_mean([shares(of), shares(of)]) for of in (first, second)]  # over layers
-        of_means = _difference(one, other, mean)
+        of_means = _difference(one, other, mean[0], mean[1])
         assert (of_means["low"], of_means["high"]) == (low, high)
     one, other = (_mean([shares(some), shares(of)]) for of in (ones, 1 - some))
     assert one is not None
     assert other is not None
     ends = percentile_interval(other.values - one.values, 40)
-    assert _difference(0.75, 0.5, [one, other])["low"] == ends.low
+    assert _difference(0.75, 0.5, one, other)["low"] == ends.low
 
 
 def test_one_unit_is_no_sample():
     mine = Replicates(np.linspace(0.0, 1.0, 101), 1, "a", "head")
-    assert set(_difference(1.0, 2.0, [mine, mine])) == {"first", "second", "value"}
+    assert set(_difference(1.0, 2.0, mine, mine)) == {"first", "second", "value"}
     gone = mine._replace(units=40, values=np.full(101, np.nan))
-    assert set(_difference(1.0, 2.0, [gone, gone])) == {"first", "second", "value"}
+    assert set(_difference(1.0, 2.0, gone, gone)) == {"first", "second", "value"}
 
 
 @pytest.mark.parametrize("heads", [1, 2])

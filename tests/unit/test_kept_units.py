@@ -33,7 +33,7 @@ from trisect.lab.run_folder import MANIFEST, RunFolder
 from trisect.lab.units import jobs as units_jobs
 from trisect.lab.units import page as units_page
 from trisect.lab.units import run as units_run
-from trisect.lab.units.jobs import AskedUnit, UnitWork
+from trisect.lab.units.jobs import UnitWork
 from trisect.report.sheet import Document
 
 FILES_MARK = subject.files_mark
@@ -552,10 +552,9 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
     for name in ("first", "middle", "last"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "config.json").write_text(name)
-    given = ProfileSettings(ModelSource("unused"), "embedded", checkpoints=("first", "gone", "last"))
     source = ModelSource(str(tmp_path / "runs" / "last"))
-    unit = AskedUnit(1, source, "last", "models/01-last")
-    work = UnitWork(unit, "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
+    given = ProfileSettings(source, "embedded", checkpoints=("first", "gone", "last"))
+    work = UnitWork("last", "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
     units_jobs.lay_out(laid, tmp_path / "laid")

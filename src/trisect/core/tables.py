@@ -147,6 +147,8 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     },
 }
 
+ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
+
 # columns that tables of earlier versions lack
 LATER = {
     "runs": ("variant", "revision"),

@@ -14,21 +14,19 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, StudyError, door
 from trisect.core.files import Json, inside, read_json, write_json
 from trisect.core.finding import About
-from trisect.core.machine import Machine, versions
+from trisect.core.machine import Machine
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of, question_of
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
-from trisect.lab.records import read_about, record_of
+from trisect.lab.records import conclusion, read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
 from trisect.lab.subject import check_there, is_trained_here
-from trisect.lab.units.run import OverModels, check_workers
-from trisect.lab.units.settings import several_models
+from trisect.lab.units.run import OverModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
 
@@ -160,7 +158,7 @@ def _run(
         context = RunContext(_parent(place), machine, subjects, texts)
         measured = experiment.measure(settings, context)  # a page is written at once
         return conclude(experiment, measured, place, words, time.monotonic() - began, links)
-    models = one.marks(settings) if isinstance(one, OverModels) else [model.fingerprint for model in subjects]
+    models = [model.fingerprint for model in subjects] if several is None else several.fingerprints
     asked = question_of(words, settings, models, texts)
     check = partial(free_folder, experiment, place, None if is_part else asked)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
@@ -349,16 +347,7 @@ def conclude(
     `links` stand above its page; where none are given, those that the run before had. `stage` is where measuring has put files
     already; null is an empty one. `asked` is the question that the record notes (`question_of`).
     """
-    about = About(
-        experiment.name,
-        words if measured.command is None else measured.command,
-        seconds if measured.seconds is None else measured.seconds,
-        measured.notes,
-        versions(*measured.packages),
-        None if measured.family is None else claims_hash(measured.family),
-        measured.facts,
-    )
-    tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
+    about, tables = conclusion(experiment, measured, words, seconds)
     if experiment.single:
         return _shown(experiment, place, tables, about, measured.paths, links)
     links = links or measured.links or _noted_links(place / experiment.record)

@@ -12,6 +12,7 @@ from trisect.core.errors import door
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine
+from trisect.core.schema import record
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,7 +27,6 @@ F = TypeVar("F")
 
 
 Tables: TypeAlias = "Mapping[str, pl.DataFrame]"  # by name
-ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
 
 
 class Replicates(NamedTuple):
@@ -104,6 +104,71 @@ class Result(Generic[F]):
         }
 
 
+class LayerMeasure(NamedTuple):
+    """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
+
+    `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference. Where q, k and v are to be
+    ranked by it over models, `margin` is what they are alike within. `finding` is the measure of the finding that has its means
+    over layers, where there is one.
+    """
+
+    measure: str
+    title: str
+    unit: str
+    component: str = ""
+    signed: bool = True
+    margin: float | None = None
+    finding: str = ""
+
+
+@record
+class UnitFacts:
+    """One of several models: its name in rows, its weights, its own page, and what was found in it, in words."""
+
+    name: str
+    fingerprint: str
+    page: str
+    findings: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@record
+class UnitsFacts:
+    """Several models in their order, and what they are to each other: models of one recipe, or revisions of one model."""
+
+    units: str
+    what: str
+    models: tuple[UnitFacts, ...]
+    by_layer: tuple[LayerMeasure, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models by name, in their order."""
+        return tuple(model.name for model in self.models)
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether they are models of one recipe, over which means and claims are tested."""
+        return self.units == "models"
+
+
+class UnitsResult(Result[UnitsFacts]):
+    """What a run over several models left; `tables` have a column `model`."""
+
+    def data(self) -> dict[str, Json]:
+        """The result as JSON-ready data, each model's own page and findings among the rest."""
+        models: list[Json] = [
+            {
+                "model": one.name,
+                "fingerprint": one.fingerprint,
+                "report": str((self.folder / one.page).resolve()),
+                "findings": list(one.findings),
+            }
+            for one in self.about.facts.models
+        ]
+        return {**super().data(), "units": self.about.facts.units, "models": models}
+
+
 @dataclass(frozen=True)
 class RunContext:
     """What an experiment runs with: the inputs that its settings name, its folder, the machine, and progress.
@@ -145,13 +210,6 @@ class RunContext:
             yield step
 
 
-class AskedPart(NamedTuple):
-    """An experiment that another asks for, with settings of its own."""
-
-    experiment: Experiment[Any, Any]
-    settings: Any
-
-
 class Work(Protocol[F]):
     """Work that goes on in its folder where a call before it stopped: checked against the folder, then done there."""
 
@@ -171,23 +229,6 @@ class Work(Protocol[F]):
     def measure(self, context: RunContext) -> Measured[F]:
         """Do what is not done yet; raises TrisectError."""
         ...
-
-
-class LayerMeasure(NamedTuple):
-    """A measure of the table `measures` that a page of several models draws by layer, a layer's heads averaged.
-
-    `component` is whose it is, where the rows themselves do not say; a `signed` number is a difference. Where q, k and v are to be
-    ranked by it over models, `margin` is what they are alike within. `finding` is the measure of the finding that has its means
-    over layers, where there is one.
-    """
-
-    measure: str
-    title: str
-    unit: str
-    component: str = ""
-    signed: bool = True
-    margin: float | None = None
-    finding: str = ""
 
 
 class Experiment(Generic[S, F]):

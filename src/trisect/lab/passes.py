@@ -32,9 +32,9 @@ from trisect.core.subject import (
     Texts,
     Writer,
 )
-from trisect.core.tables import NewRow, Scalar
+from trisect.core.tables import ROW, NewRow, Scalar
 from trisect.core.trace import Address
-from trisect.lab.experiment import ROW, Replicates
+from trisect.lab.experiment import Replicates
 from trisect.lab.word_labels import Articles, WordLabels, find_articles, fitting, ordinary
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval

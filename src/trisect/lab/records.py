@@ -1,4 +1,4 @@
-"""What is noted beside tables: written as JSON, and read back as About with the experiment's own facts."""
+"""What a measurement comes to: tables, and what is noted beside them, written as JSON and read back as About."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import polars as pl
+
+from trisect.claims import claims_hash
 from trisect.core.errors import DamagedFileError, TrisectError
 from trisect.core.files import Json, read_json
 from trisect.core.finding import About
+from trisect.core.machine import versions
 from trisect.core.schema import names_of, plain, read, record
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Experiment, Measured
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -25,6 +29,25 @@ class NotedRun:
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     claims_hash: str | None = None
+
+
+def conclusion(
+    experiment: Experiment[S, F], measured: Measured[F], command: str, seconds: float
+) -> tuple[About[F], dict[str, pl.DataFrame]]:
+    """What is noted beside what was measured, and all of it as tables by name, verdicts among them.
+
+    `command` and `seconds` are those of this call, which count where the measurement has no others.
+    """
+    about = About(
+        experiment.name,
+        command if measured.command is None else measured.command,
+        seconds if measured.seconds is None else measured.seconds,
+        measured.notes,
+        versions(*measured.packages),
+        None if measured.family is None else claims_hash(measured.family),
+        measured.facts,
+    )
+    return about, dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
 
 
 def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:

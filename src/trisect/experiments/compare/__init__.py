@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trisect.core.finding import About, Finding
 from trisect.experiments.compare.settings import CompareFacts, CompareSettings
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
-    from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Sheet
 
 
@@ -35,10 +31,9 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
 
     def check(self, settings: CompareSettings) -> None:
         """Raise TrisectError for settings that are wrong for any of the experiments that are compared."""
-        from trisect.experiments.compare.run import parts_of
+        from trisect.experiments.compare.run import check
 
-        for part, own in parts_of(settings, self.of):
-            part.check(own)
+        check(settings, self.of)
 
     def measure(self, settings: CompareSettings, context: RunContext) -> Measured[CompareFacts]:
         """Do the work; raises TrisectError."""
@@ -46,17 +41,14 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sequence[Finding]:
+    def findings(self, tables: Tables, about: About[CompareFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.compare.page import findings
 
         return findings(tables, about)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
+    def page(self, tables: Tables, about: About[CompareFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""
         from trisect.experiments.compare.page import page
 
         return page(tables, about)
-
-
-COMPARE = Compare()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +10,27 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import About, Estimate, Finding
+from trisect.core.tables import ROW
+from trisect.lab.units.page import layer_values, titled
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.charts import Figure
-from trisect.report.format import FEW_TEXTS, spoken_subject, stack_words
-from trisect.report.measures import Bar, layer_figure
-from trisect.report.sheet import Bullets, Section, Sheet, Table, provenance, sentences, small_multiples
+from trisect.report.format import FEW_TEXTS, capital, spoken_subject
+from trisect.report.measures import Bar, layer_figure, sort_components
+from trisect.report.sheet import (
+    Bullets,
+    Section,
+    Sheet,
+    Table,
+    notes_section,
+    present,
+    provenance,
+    sentences,
+    small_multiples,
+)
 
 if TYPE_CHECKING:
-    from trisect.experiments.compare.settings import ComparedPart, CompareFacts
+    from trisect.experiments.compare.settings import CompareFacts
+    from trisect.lab.experiment import UnitsFacts
 
 TITLES = {
     "norms": "Where information comes from",
@@ -28,39 +40,32 @@ TITLES = {
     "profile": "What is kept",
     "patch": "What another text's parts change",
 }
-DifferenceRows = list[dict[str, Any]]
-LAYER = "whole layer"  # what a number is of that belongs to no component
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
     """The page from the table differences."""
-    facts = about.facts
-    first, second = words.called_apart(facts.models)
-    paired = _pairing(facts, _units(tables["differences"].to_dicts()))
-    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} minus {first}. {paired}"
+    facts, differences, models = about.facts, tables["differences"], about.facts.parts[0].models
+    first, second = words.called_apart([one.name for one in models])
+    tokens = " and ".join(words.several(n, "token") for n in facts.tokens)
+    paired = f"They split the texts differently ({tokens}): differences over texts have no interval."
+    if facts.paired:
+        units = " or ".join(_units(differences)) or "text"
+        paired = f"Both split the texts into the same tokens, so that differences are paired by {units}."
     found = findings(tables, about)
-    sections = (
-        _opening(found, tables["differences"], facts),
-        *(_section(part, tables["differences"], facts) for part in facts.parts),
-        *((Section("Notes", tuple(about.notes)),) if about.notes else ()),
-    )
-    own = [
-        (f"Model {i}", f"{name}, weights {mark}. {shape}")
-        for i, (name, mark, shape) in enumerate(zip(facts.models, facts.fingerprints, facts.shapes, strict=True), 1)
-    ]
-    texts = f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {_both(facts)}"
-    ends = provenance(about, *own, ("Texts", texts), timed=False)
-    return Sheet(f"{first} and {second}", "trisect · two models", lede, sections, ends)
-
-
-def _opening(found: Sequence[Finding], differences: pl.DataFrame, facts: CompareFacts) -> Section:
-    """Every difference of means over layers as a small panel, and the sentences in a folded table."""
-    first, second = words.called_apart(facts.models)
-    short = [replace(one, title=_begun(one.title.partition(", mean over layers")[0])) for one in found]
+    short = [replace(one, title=capital(one.title.partition(", mean over layers")[0])) for one in found]
     caption = f"{second} minus {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals."
-    drawn, in_words = small_multiples("compare-short", "What differs", caption, short), sentences(found)
-    figures, tables = (drawn,) if drawn else (), (in_words,) if in_words else ()
-    return Section("What differs", tuple(_scope(differences, facts)), figures, tables)
+    drawn = present(small_multiples("compare-short", "What differs", caption, short))
+    sections = present(
+        Section("What differs", tuple(_scope(differences, facts)), drawn, present(sentences(found))),
+        *(_section(part, differences, (first, second)) for part in facts.parts),
+        notes_section(about),
+    )
+    named = zip(models, facts.shapes, strict=True)
+    facts_of = [(f"Model {i}", f"{m.name}, weights {m.fingerprint}. {shape}") for i, (m, shape) in enumerate(named, 1)]
+    texts = ("Texts", f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {tokens}")
+    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} minus {first}. {paired}"
+    ends = provenance(about, *facts_of, texts, timed=False)
+    return Sheet(f"{first} and {second}", "trisect · two models", lede, sections, ends)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:
@@ -68,65 +73,35 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> 
     return tuple(one for part in about.facts.parts for one in _part_findings(part, tables["differences"]))
 
 
-def _part_findings(part: ComparedPart, differences: pl.DataFrame) -> Iterator[Finding]:
-    for title, unit in dict.fromkeys((one.title, one.unit) for one in part.by_layer):
-        names = [f"mean_{one.measure}" for one in part.by_layer if (one.title, one.unit) == (title, unit)]
-        rows = differences.filter(pl.col("part") == part.name, pl.col("measure").is_in(names)).to_dicts()
-        groups = sorted({str(row["group"] or "") for row in rows})
-        for group in groups:
-            own = [row for row in rows if (row["group"] or "") == group]
-            called = f"{title}, {group}" if len(groups) > 1 else title
-            yield _finding(part, f"{called}, mean over layers, {unit}", unit, own)
+def _part_findings(part: UnitsFacts, differences: pl.DataFrame) -> Iterator[Finding]:
+    for (title, unit), asked in titled(part.by_layer).items():
+        means = pl.col("measure").is_in([f"mean_{one.measure}" for one in asked])
+        rows = differences.filter(pl.col("part") == part.what, means).with_columns(pl.col("group").fill_null(""))
+        several_stacks = rows["stack"].n_unique() > 1
+        for group in (groups := sorted(rows["group"].unique())):
+            of, values, said = rows.filter(group=group), [], []
+            order = sort_components(of["component"])
+            for row in sorted(of.to_dicts(), key=lambda row: order.index(row["component"])):
+                name = f"{row['stack'] if several_stacks else ''} {row['component']}".strip()
+                values.append(Estimate(name, row["value"], row["low"], row["high"], row["n"]))
+                both = f"{words.number(row['first'])} and {words.number(row['second'])}"
+                said.append(f"{name} {both}, difference {spoken_subject(values[-1])}".strip())
+            label = f"{title}{f', {group}' if len(groups) > 1 else ''}, mean over layers, {unit}"
+            per = " or ".join(_units(of))
+            yield Finding(f"difference_{part.what}", f"{', '.join(said)}.", unit, tuple(values), title=label, per=per)
 
 
-def _finding(part: ComparedPart, label: str, unit: str, rows: DifferenceRows) -> Finding:
-    """Every component's mean over layers in both models, and the difference."""
-    rows = sorted(rows, key=lambda row: _order(row["component"]))
-    values = tuple(Estimate(_named(row, rows), row["value"], row["low"], row["high"], row["n"]) for row in rows)
-    said = ", ".join(
-        f"{value.name} {words.number(row['first'])} and {words.number(row['second'])}, difference {spoken_subject(value)}"
-        for value, row in zip(values, rows, strict=True)
-    )
-    return Finding(
-        f"difference_{part.name}", f"{said.strip()}.", unit, values, title=label, per=" or ".join(_units(rows))
-    )
-
-
-def _units(rows: DifferenceRows) -> list[str]:
+def _units(rows: pl.DataFrame) -> list[str]:
     """What was resampled behind the intervals: text or article, both where parts differ; none where there is no interval."""
-    return sorted({str(row.get("per") or "text") for row in rows if row["n"] is not None})
-
-
-def _named(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A component, with its stack where there are several."""
-    several = len({one["stack"] for one in rows}) > 1
-    return " ".join(filter(None, (row["stack"] if several else "", row["component"])))
-
-
-def _order(component: str) -> tuple[int, str]:
-    known = list(render.GROUPS)
-    return (known.index(component) if component in known else len(known), component)
-
-
-def _both(facts: CompareFacts) -> str:
-    return " and ".join(words.several(n, "token") for n in facts.tokens)
-
-
-def _pairing(facts: CompareFacts, units: Sequence[str]) -> str:
-    if facts.paired:
-        by = " or ".join(units) or "text"
-        return f"Both split the texts into the same tokens, so that differences are paired by {by}."
-    return f"They split the texts differently ({_both(facts)}): differences over texts have no interval."
+    return sorted(rows.filter(pl.col("n").is_not_null())["per"].unique())
 
 
 def _scope(differences: pl.DataFrame, facts: CompareFacts) -> Iterator[str]:
-    units = _units(differences.to_dicts())
-    over = " or ".join(f"{unit}s" for unit in units)
-    if units:
+    if units := _units(differences):
         yield (
-            f"Intervals are 95 % of a bootstrap over {over} in which both models meet the same draws. They speak of "
-            "these two models, not of how they were made, and are not corrected for how many there are. What is of the weights "
-            "alone has none."
+            f"Intervals are 95 % of a bootstrap over {' or '.join(f'{unit}s' for unit in units)} in which both models meet the same "
+            "draws. They speak of these two models, not of how they were made, and are not corrected for how many there are. What is "
+            "of the weights alone has none."
         )
     if "head" in units:
         yield (
@@ -152,84 +127,53 @@ def _few(differences: pl.DataFrame) -> Iterator[str]:
         yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {there}."
 
 
-def _section(part: ComparedPart, differences: pl.DataFrame, facts: CompareFacts) -> Section:
+def _section(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Section:
     """One part: both models and their difference by layer, and what each model's own page says."""
-    rows = differences.filter(pl.col("part") == part.name)
-    figures = [
-        figure for number, one in enumerate(_drawn(part, rows), 1) for figure in (_figure(part, *one, number, facts),)
-    ]
-    tables = [_table(title, unit, found, facts) for title, unit, found in _drawn(part, rows)]
+    drawn = list(_layers(part, differences, names))
     link = Markup('<a href="{}">{}</a>').format
-    said = list(zip(part.pages, words.called_apart(facts.models), part.findings, strict=True))
-    own = Bullets(tuple(link(page, name) for page, name, _ in said), "Each by itself")
-    found = tuple((name, one) for _, name, of in said for one in of)
+    own = Bullets(tuple(link(one.page, name) for one, name in zip(part.models, names, strict=True)), "Each by itself")
+    found = tuple((name, said) for one, name in zip(part.models, names, strict=True) for said in one.findings)
     caption = "What each page found"
-    in_words = Table(("model", "found"), found, caption, folded=True, label=f"{caption}: {part.name}", prose=True)
-    return Section(TITLES.get(part.name, part.name), (), tuple(figures), tuple(tables), blocks=(own, in_words))
+    in_words = Table(("model", "found"), found, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
+    figures, tables = tuple(figure for figure, _ in drawn), tuple(table for _, table in drawn)
+    return Section(TITLES.get(part.what, part.what), (), figures, tables, blocks=(own, in_words))
 
 
-def _drawn(part: ComparedPart, rows: pl.DataFrame) -> Iterator[tuple[str, str, DifferenceRows]]:
-    """What is drawn by layer, by what it is of: title, unit, and a row for each layer and component; heads as their layer's mean."""
-    for title, unit in dict.fromkeys((one.title, one.unit) for one in part.by_layer):
-        named = {one.measure: one.component for one in part.by_layer if (one.title, one.unit) == (title, unit)}
-        mine = rows.filter(pl.col("measure").is_in(list(named)), pl.col("layer").is_not_null())
-        plain = mine.filter(pl.col("group").is_null())
-        mine = mine if plain.is_empty() else plain
-        whole = mine.filter(pl.col("head").is_null())
-        found = whole.to_dicts()
-        if whole.is_empty():
-            keys = ["stack", "layer", "component", "measure", "group"]
-            means = mine.group_by(keys, maintain_order=True).agg(pl.col("first", "second", "value").mean())
-            found = [row | {"low": None, "high": None} for row in means.to_dicts()]
-        for row in found:
-            row["component"] = named[str(row["measure"])] or row["component"] or LAYER
-        groups = list(dict.fromkeys(row["group"] for row in found))
-        for group in groups:
-            own = [row for row in found if row["group"] == group]
-            called = f"{title}, {group}" if len(groups) > 1 else title
-            yield called, unit, sorted(own, key=lambda r: (r["stack"], r["layer"], _order(r["component"])))
-
-
-def _figure(
-    part: ComparedPart, title: str, unit: str, rows: DifferenceRows, number: int, facts: CompareFacts
-) -> Figure:
-    """Three panels: the first model, the second, and their difference with its interval."""
-    panels = {
-        name: [Bar(row["component"], _place(row, rows), row[key]) for row in rows]
-        for key, name in zip(("first", "second"), words.called_apart(facts.models), strict=True)
-    }
-    panels["difference"] = [
-        Bar(row["component"], _place(row, rows), row["value"], row["low"], row["high"]) for row in rows
-    ]
-    caption = f"{_begun(title)} by layer in both models, and the second minus the first with its 95 % interval where there is one."
-    names = (f"compare-{part.name}-{number}", "", _begun(title))
-    return layer_figure(names, caption, panels, unit, "0", axes={"difference": unit})
-
-
-def _begun(title: str) -> str:
-    return title[:1].upper() + title[1:]
-
-
-def _place(row: Mapping[str, Any], rows: DifferenceRows) -> str:
-    """The layer, with its stack where there are several."""
-    several = len({one["stack"] for one in rows}) > 1
-    return f"{stack_words(row['stack']) or row['stack']} {row['layer']}" if several else str(row["layer"])
-
-
-def _table(title: str, unit: str, rows: DifferenceRows, facts: CompareFacts) -> Table:
-    cells = tuple(
-        (
-            f"layer {_place(row, rows)}" + ("" if row["component"] == LAYER else f", {row['component']}"),
-            words.number(row["first"]),
-            words.number(row["second"]),
-            words.number(row["value"], True),
-            "–" if row["low"] is None else f"{words.number(row['low'], True)} to {words.number(row['high'], True)}",
+def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Iterator[tuple[Figure, Table]]:
+    """Of what is drawn by layer both models and their difference with its interval, as a figure and as a table."""
+    rows = differences.filter(pl.col("part") == part.what)
+    rows = rows.filter(pl.col("group").is_null() | ~pl.col("group").is_null().any().over("measure", "layer"))
+    columns = ("first", "second", "value", "low", "high")
+    long = pl.concat(
+        rows.filter(pl.col("head").is_null() | pl.lit(name not in ("low", "high"))).select(  # heads' ends have no mean
+            pl.lit(name).alias("model"), *ROW, pl.col(name).alias("value")
         )
-        for row in rows
+        for name in columns
     )
-    return Table(
-        ("where", *words.called_apart(facts.models), "difference", "95 %"),
-        cells,
-        f"{_begun(title)}, {unit}",
-        wrap=False,
-    )
+    for (title, unit), asked in titled(part.by_layer).items():
+        panels: dict[str, list[tuple[str, str, Mapping[str, float]]]] = {}
+        for (panel, component, layer), of in layer_values(long, asked).items():
+            called = panel.removesuffix(component).removesuffix(", ")  # pairs of components, such as q-k, share a panel
+            panels.setdefault(called, []).append((component, str(layer), of))
+        for panel, spots in panels.items():
+            called = capital(", ".join(filter(None, (title, panel))))
+            shown: dict[str, list[Bar]] = {
+                name: [Bar(component or "whole layer", layer, of[key]) for component, layer, of in spots]
+                for key, name in zip(columns, names, strict=False)
+            }
+            shown["difference"] = [
+                Bar(component or "whole layer", layer, of["value"], of.get("low"), of.get("high"))
+                for component, layer, of in spots
+            ]
+            caption = f"{called} by layer in both models, and the second minus the first with its 95 % interval where there is one."
+            name = f"compare-{part.what}-{words.slug(called)}"
+            figure = layer_figure((name, "", called), caption, shown, unit, "0", axes={"difference": unit})
+            cells = [
+                (", ".join(filter(None, (f"layer {layer}", component))), *_cells(of)) for component, layer, of in spots
+            ]
+            yield figure, Table(("where", *names, "difference", "95 %"), tuple(cells), f"{called}, {unit}", wrap=False)
+
+
+def _cells(of: Mapping[str, Any]) -> tuple[str, ...]:
+    ends = f"{words.number(of['low'], True)} to {words.number(of['high'], True)}" if "low" in of else "–"
+    return words.number(of["first"]), words.number(of["second"]), words.number(of["value"], True), ends

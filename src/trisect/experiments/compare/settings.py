@@ -9,11 +9,15 @@ from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.schema import Option, record
-from trisect.lab.experiment import LayerMeasure
+from trisect.lab.experiment import UnitsFacts
 from trisect.lab.inputs import BatchSize, ModelsSource, Seed, TextSource
 
 PARTS = ("norms", "similarity", "ablate", "erase", "profile", "patch")  # in this order on the page
-TASKS = ("bindings",)
+NEEDS = {  # what a part reads that texts given one by one do not have
+    "erase": ("Erasing is of the labels of a corpus, and texts were given one by one.", "Name a corpus"),
+    "profile": ("A profile is of the words of a corpus, and texts were given one by one.", "Name a corpus"),
+    "patch": ("Interchange is over pairs of texts, and none are named.", "Add --pairs FILE or --task"),
+}
 
 
 @record
@@ -42,7 +46,9 @@ class CompareSettings:
     ) = None
     task: (
         Annotated[
-            str, Field(description="For patch: pairs that are made (bindings)."), Option(choices=TASKS, metavar="TASK")
+            str,
+            Field(description="For patch: pairs that are made (bindings)."),
+            Option(choices=("bindings",), metavar="TASK"),
         ]
         | None
     ) = None
@@ -50,72 +56,50 @@ class CompareSettings:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if len(self.source.models) != 2:
-            count = len(self.source.models)
+        if (count := len(self.source.models)) != 2:
             given = "1 model was given." if count == 1 else f"{count} models were given."
             raise SpecError(given, "Two are compared.", "For several give them to trisect norms, ablate, ….")
         if wrong := [name for name in self.what or () if name not in PARTS]:
             there = f"There is {', '.join(PARTS)}."
             raise SpecError(f"{wrong[0]!r} cannot be compared.", there, "Use some of them.")
-        self._check_parts()
+        for part in (part for part in self.what or () if part in NEEDS and not self._can(part)):
+            known, todo = NEEDS[part]
+            raise SpecError(f"--what {', '.join(self.what or ())} was given.", known, f"{todo}, or leave {part} out.")
+        if self.pairs is not None and self.task is not None:
+            known = "Pairs come from one place."
+            raise SpecError("--pairs and --task were both given.", known, "Leave one of them out.")
+        if self.what is not None and "patch" not in self.what and self._can("patch"):
+            given = f"--{'pairs' if self.pairs is not None else 'task'} was given with --what {', '.join(self.what)}."
+            raise SpecError(given, "Pairs are for patch.", "Add patch, or leave that out.")
 
     @property
     def corpus(self) -> str | Path | None:
-        """The text that profiles are of; null where texts were given one by one."""
+        """The corpus that profiles and erasing are of; None where texts were given one by one."""
         given = self.read.texts
-        named = isinstance(given, Path) or (
-            isinstance(given, str) and (len(given.split()) == 1 or Path(given[:200]).exists())
-        )
-        return given if named else None
+        is_text = isinstance(given, str) and len(given.split()) != 1 and not Path(given[:200]).exists()
+        return given if isinstance(given, str | Path) and not is_text else None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What is compared, in the order of the page."""
         if self.what is not None:
             return tuple(name for name in PARTS if name in self.what)
-        cannot = {"erase": True, "profile": self.corpus is None, "patch": self.pairs is None and self.task is None}
-        return tuple(name for name in PARTS if not cannot.get(name))
+        return tuple(name for name in PARTS if name != "erase" and self._can(name))
 
-    def _check_parts(self) -> None:
-        """Raise SpecError where a part is asked for without what it is of, or pairs come from two places."""
-        named = ", ".join(self.what or ())
-        for part, is_of in (("erase", "Erasing is of the labels"), ("profile", "A profile is of the words")):
-            if part in (self.what or ()) and self.corpus is None:
-                known = f"{is_of} of a corpus, and texts were given one by one."
-                raise SpecError(f"--what {named} was given.", known, f"Name a corpus, or leave {part} out.")
-        if "patch" in (self.what or ()) and self.pairs is None and self.task is None:
-            known = "Interchange is over pairs of texts, and none are named."
-            raise SpecError(f"--what {named} was given.", known, "Add --pairs FILE or --task, or leave patch out.")
-        if self.pairs is not None and self.task is not None:
-            raise SpecError(
-                "--pairs and --task were both given.", "Pairs come from one place.", "Leave one of them out."
-            )
-        if self.what is not None and "patch" not in self.what and (self.pairs is not None or self.task is not None):
-            given = f"--{'pairs' if self.pairs is not None else 'task'} was given with --what {named}."
-            raise SpecError(given, "Pairs are for patch.", "Add patch, or leave that out.")
-
-
-@record
-class ComparedPart:
-    """One measurement of both models: what it is called, what is drawn of it by layer, and the models' own pages."""
-
-    name: str
-    by_layer: tuple[LayerMeasure, ...]
-    pages: tuple[str, str]
-    findings: tuple[tuple[str, ...], tuple[str, ...]]
+    def _can(self, part: str) -> bool:
+        """Whether what a part reads was given."""
+        if part == "patch":
+            return self.pairs is not None or self.task is not None
+        return part not in NEEDS or self.corpus is not None
 
 
 @record
 class CompareFacts:
-    """Both models, the texts, and the parts; `paired` says that both split the texts into the same tokens."""
+    """Each part over both models, and their texts; `paired` says that both split the texts into the same tokens."""
 
-    models: tuple[str, str]
-    fingerprints: tuple[str, str]
+    parts: tuple[UnitsFacts, ...]
     shapes: tuple[str, str]
     corpus: str
     corpus_fingerprint: str
     tokens: tuple[int, int]
     paired: bool
-    parts: tuple[ComparedPart, ...]
-    seed: int
-    batch: int

@@ -17,7 +17,7 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.files import digest
 from trisect.core.subject import AnsweringSubject, Batch, EditedPasses, Parts, Subject, Writer
-from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
+from trisect.core.tables import REAL, ROW, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.preparation import (
     PatchedSides,
@@ -28,7 +28,7 @@ from trisect.experiments.patch.preparation import (
     stated_pairs,
 )
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
-from trisect.lab.experiment import ROW, Measured, Replicates, RunContext
+from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.passes import EditedPass, edited_passes, plan_edits
 from trisect.measure.intervention import relative_change
 from trisect.measure.patching import (

@@ -21,7 +21,7 @@ from trisect.core.errors import CorpusError, SpecError, need_extra
 from trisect.core.files import digest
 from trisect.core.finding import About
 from trisect.core.subject import Batch, EditedPasses, Parts, Subject, Writer
-from trisect.core.tables import NewRow, frame
+from trisect.core.tables import ROW, NewRow, frame
 from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
 from trisect.experiments.profile.reading import (
@@ -51,7 +51,7 @@ from trisect.experiments.profile.statistics import (
     mean_over_random,
     pair_tests,
 )
-from trisect.lab.experiment import ROW, Measured, Replicates, RunContext
+from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, held_weights, passes, plan_edits
 from trisect.lab.subject import beside, check_there, read_epochs

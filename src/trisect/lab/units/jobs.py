@@ -1,4 +1,4 @@
-"""The measurement of one of several models as a job: what it is asked, how that travels, and what it leaves."""
+"""The measurement of one of several models: what it leaves, and how it travels as a job to another process or machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,31 +18,32 @@ import polars as pl
 import torch
 from typing_extensions import TypedDict
 
-from trisect.claims import claims_hash
 from trisect.core.errors import SpecError
 from trisect.core.files import Json, read_record, replace_file, write_json
 from trisect.core.finding import About, Finding
-from trisect.core.machine import Machine, processor, versions
-from trisect.core.schema import Group, Setting, record, settings_of
+from trisect.core.machine import Machine, processor
+from trisect.core.schema import Group, record, settings_of
 from trisect.core.site import Site
-from trisect.core.subject import Sample, Subject, TextOrPair, Texts
+from trisect.core.subject import Sample, TextOrPair, Texts
 from trisect.core.tables import write_table
 from trisect.engine.drive import Work
 from trisect.engine.jobs import Files, JobContext, JobOrder, job, land
 from trisect.lab.command import command
-from trisect.lab.experiment import Experiment, Measured, Replicates, RunContext
+from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
-from trisect.lab.records import read_about, record_of
+from trisect.lab.records import conclusion, read_about, record_of
 from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
 from trisect.lab.subject import at_revision
-from trisect.lab.units.settings import UnitFacts
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
 from trisect.text.worlds import is_built_in
 
 UNIT = "unit.json"  # beside one model's tables, record and page
+TEXTS = "texts"
 SHOWN = ("texts", "tokens", "words", "pairs")  # facts that models are compared by
+HERE = "In this process (without --workers and --engine) it can be given."
+S = TypeVar("S")
 
 
 class UnitData(TypedDict):
@@ -61,46 +63,40 @@ class UnitMeasured(NamedTuple):
     facts: UnitFacts
     tables: Mapping[str, pl.DataFrame]
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
+    about: About[Any]
     family: str | None
     packages: tuple[str, ...]
     replicates: Mapping[tuple[str | float | int | bool | None, ...], Replicates]
 
 
-class _Judged(NamedTuple):
-    measured: Measured[Any]
-    about: About[Any]
-    tables: Mapping[str, pl.DataFrame]
-    findings: tuple[Finding, ...]
-    page: Path
-
-
-def measure_unit(
-    one: Experiment[Any, Any], settings: Any, context: RunContext, place: str, subject: Subject
-) -> UnitMeasured:
-    """One model as an experiment measures it, with its own page, at `place` in the folder of the context."""
-    own = RunContext(context.folder / place, context.machine, (subject,), context.given_texts, show=context.show)
-    done = _measured(one, settings, own)
-    facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{done.page.name}", done.about, done.findings)
-    family, packages = done.measured.family, done.measured.packages
-    return UnitMeasured(facts, done.tables, done.findings, done.about.notes, family, packages, done.measured.replicates)
+def measure_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, place: str = "") -> UnitMeasured:
+    """The one model of a context as an experiment measures it, with its own page, which is to lie at `place` below all models'."""
+    began = time.monotonic()
+    context.folder.mkdir(parents=True, exist_ok=True)
+    measured = one.measure(settings, context)
+    words = command(one.name, settings, context.subjects, context.given_texts)
+    about, tables = conclusion(one, measured, words, time.monotonic() - began)
+    page = write_page(context.folder, one.page(tables, about)).name
+    found, subject = tuple(one.findings(tables, about)), context.subject
+    facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{page}" if place else page, about, found)
+    return UnitMeasured(facts, tables, found, about, measured.family, measured.packages, measured.replicates)
 
 
 def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, made_on: str) -> None:
     """Measure the model of a context and leave all of it in its folder, for `read_unit`."""
-    done, folder, subject = _measured(one, settings, context), context.folder, context.subject
+    done, folder = measure_unit(one, settings, context), context.folder
     for name, table in done.tables.items():
         write_table(folder / "tables", name, table)
     write_json(folder / one.record, record_of(done.about))
-    kept: UnitData = {
-        "subject": subject.name,
-        "fingerprint": subject.fingerprint,
-        "family": done.measured.family,
-        "packages": list(done.measured.packages),
-        "page": done.page.name,
+    unit: UnitData = {
+        "subject": done.facts.name,
+        "fingerprint": done.facts.fingerprint,
+        "family": done.family,
+        "packages": list(done.packages),
+        "page": done.facts.page,
         "made_on": made_on,
     }
-    write_json(folder / UNIT, kept)
+    write_json(folder / UNIT, unit)
 
 
 def read_unit_data(folder: Path) -> UnitData:
@@ -110,53 +106,26 @@ def read_unit_data(folder: Path) -> UnitData:
 
 def read_unit(one: Experiment[Any, Any], folder: Path, place: str) -> UnitMeasured:
     """What `write_unit` left in a folder; its page will lie at `place`."""
-    about, tables, kept = read_about(one, folder), read_tables(folder), read_unit_data(folder)
+    about, tables, unit = read_about(one, folder), read_tables(folder), read_unit_data(folder)
     found = tuple(one.findings(tables, about))
-    facts = _unit_facts(kept["subject"], kept["fingerprint"], f"{place}/{kept['page']}", about, found)
-    return UnitMeasured(facts, tables, found, about.notes, kept["family"], tuple(kept["packages"]), {})
+    facts = _unit_facts(unit["subject"], unit["fingerprint"], f"{place}/{unit['page']}", about, found)
+    return UnitMeasured(facts, tables, found, about, unit["family"], tuple(unit["packages"]), {})
+
+
+def _unit_facts(name: str, mark: str, page: str, about: About[Any], found: Sequence[Finding]) -> UnitFacts:
+    shown = ((fact, getattr(about.facts, fact, None)) for fact in SHOWN)
+    facts = tuple((fact, f"{value:,}") for fact, value in shown if value is not None)
+    return UnitFacts(name, mark, page, tuple(map(str, found)), facts)
 
 
 def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
     """What all models' notes say, then what some say, with their names."""
-    shared = [note for note in done[0].notes if all(note in of.notes for of in done)]
-    own = [f"{of.facts.name}: {note}" for of in done for note in of.notes if note not in shared]
+    shared = [note for note in done[0].about.notes if all(note in of.about.notes for of in done)]
+    own = [f"{of.facts.name}: {note}" for of in done for note in of.about.notes if note not in shared]
     return tuple(dict.fromkeys((*shared, *own)))
 
 
-def _measured(one: Experiment[Any, Any], settings: Any, context: RunContext) -> _Judged:
-    began = time.monotonic()
-    context.folder.mkdir(parents=True, exist_ok=True)
-    measured = one.measure(settings, context)
-    words = measured.command
-    about = About(
-        one.name,
-        command(one.name, settings, context.subjects, context.given_texts) if words is None else words,
-        time.monotonic() - began if measured.seconds is None else measured.seconds,
-        measured.notes,
-        versions(*measured.packages),
-        None if measured.family is None else claims_hash(measured.family),
-        measured.facts,
-    )
-    tables = dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
-    found = tuple(one.findings(tables, about))
-    return _Judged(measured, about, tables, found, write_page(context.folder, one.page(tables, about)))
-
-
-def _unit_facts(name: str, mark: str, page: str, about: About[Any], found: Sequence[Finding]) -> UnitFacts:
-    return UnitFacts(name, mark, page, tuple(map(str, found)), tuple(_facts(about.facts)))
-
-
-def _facts(facts: Any) -> Iterator[tuple[str, str]]:
-    """What a model's own facts say that models are compared by."""
-    assert is_dataclass(facts)
-    for name in SHOWN:
-        value = getattr(facts, name, None)
-        if value is not None:
-            yield name, f"{value:,}"
-
-
-S = TypeVar("S")
-HERE = "In this process (without --workers and --engine) it can be given."
+# --- settings as JSON
 
 
 def encoded(value: Any, sent: set[Path] | None = None) -> Json:
@@ -167,9 +136,13 @@ def encoded(value: Any, sent: set[Path] | None = None) -> Json:
     if is_dataclass(value) and not isinstance(value, type | Site):
         if isinstance(value, TextSource | ModelWorkers):
             return {"fresh": type(value).__name__}
-        paths = {one.name for one in settings_of(type(value)) if isinstance(one, Group) or _names_a_place(one)}
-        own = {one.name: (getattr(value, one.name), sent if one.name in paths else None) for one in fields(value)}
-        return {"settings": {name: encoded(*given) for name, given in own.items()}}
+        places = {
+            one.name
+            for one in settings_of(type(value))
+            if isinstance(one, Group) or one.option.argument or one.has_path
+        }
+        items = {one.name: (getattr(value, one.name), sent if one.name in places else None) for one in fields(value)}
+        return {"settings": {name: encoded(*given) for name, given in items.items()}}
     if isinstance(value, Site):
         return {"site": str(value)}
     if isinstance(value, str | Path) and sent is not None and (packed := _sent(value, sent)) is not None:
@@ -184,10 +157,6 @@ def encoded(value: Any, sent: set[Path] | None = None) -> Json:
         return {type(value).__name__: [encoded(item, sent) for item in value]}
     known = f"Settings go to another process as JSON, and that is {type(value).__name__}."
     raise SpecError(f"{str(value)[:80]!r} was given with --workers or --engine.", known, HERE)
-
-
-def _names_a_place(one: Setting) -> bool:
-    return one.option.argument or one.has_path
 
 
 def _sent(value: str | Path, sent: set[Path]) -> Json:
@@ -212,86 +181,69 @@ def _below_root(place: Path) -> str:
     return place.relative_to(place.anchor).as_posix()
 
 
-def beside(model: object, names: Sequence[str]) -> set[Path]:
-    """Checkpoints that lie beside a model's folder, and are read with it."""
-    folder = Path(model).resolve() if isinstance(model, str | Path) else None
-    found = {folder.parent / name for name in names} if folder is not None and folder.exists() else set[Path]()
-    return {place for place in found if (place / "config.json").is_file()}
-
-
 def decoded(kind: type[S], data: Json, laid: Path) -> S:
     """The settings of that class that `encoded` made JSON of; what was sent lies below the folder `laid` as below its root."""
-    return _decoded(kind, data, laid)
 
+    def read(kind: Any, data: Any) -> Any:
+        match data:
+            case {"settings": dict(items)}:
+                groups = {one.name: one.kind for one in settings_of(kind) if isinstance(one, Group)}
+                return kind(**{name: read(groups.get(name), item) for name, item in items.items()})
+            case {"fresh": _}:
+                return kind()
+            case {"site": str(text)}:
+                return Site.parse(text)
+            case {"laid": str(place), **more}:
+                return laid / place if more.get("path") else f"{laid / place}{more.get('behind', '')}"
+            case {"path": str(text)}:
+                return Path(text)
+            case {"mapping": dict(items)}:
+                return {name: read(None, item) for name, item in items.items()}
+            case {"tuple": list(items)}:
+                return tuple(read(None, item) for item in items)
+            case {"list": list(items)}:
+                return [read(None, item) for item in items]
+            case _:
+                return data
 
-def _decoded(kind: Any, data: Any, laid: Path) -> Any:
-    match data:
-        case {"settings": dict(own)}:
-            groups = {one.name: one.kind for one in settings_of(kind) if isinstance(one, Group)}
-            return kind(**{name: _decoded(groups.get(name), item, laid) for name, item in own.items()})
-        case {"fresh": _}:
-            return kind()
-        case {"site": str(text)}:
-            return Site.parse(text)
-        case {"laid": str(place), **more}:
-            path = laid / place
-            return path if more.get("path") else f"{path}{more.get('behind', '')}"
-        case {"path": str(text)}:
-            return Path(text)
-        case {"mapping": dict(own)}:
-            return {name: _decoded(None, item, laid) for name, item in own.items()}
-        case {"tuple": list(items)}:
-            return tuple(_decoded(None, item, laid) for item in items)
-        case {"list": list(items)}:
-            return [_decoded(None, item, laid) for item in items]
-        case _:
-            return data
+    return read(kind, data)
 
 
 def lay_out(parts: Mapping[str, Path], folder: Path) -> None:
     """Have what was sent lie below a folder as it lay below its root, without a copy where the disk allows that."""
-    for place, source in parts.items():
-        target = folder / _below_root(Path(place))
+
+    def place(source: str | Path, target: str | Path) -> None:
+        if not Path(target).exists():  # a study brings its text, and a run of it too
+            try:
+                os.link(source, target)
+            except OSError:  # another disk, or one without links
+                shutil.copy2(source, target)
+
+    for path, source in parts.items():
+        target = folder / _below_root(Path(path))
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
-            _second_name(source, target)
+            place(source, target)
         else:
-            shutil.copytree(source, target, copy_function=_second_name, dirs_exist_ok=True)
-
-
-def _second_name(source: str | Path, target: str | Path) -> None:
-    if Path(target).exists():  # a study brings its text, and a run of it too
-        return
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without links
-        shutil.copy2(source, target)
-
-
-def find_experiment(module: str, name: str) -> Experiment[Any, Any]:
-    """The experiment of that name, declared in that module."""
-    found = (one for one in vars(import_module(module)).values() if isinstance(one, Experiment) and one.name == name)
-    return next(found)
+            shutil.copytree(source, target, copy_function=place, dirs_exist_ok=True)
 
 
 def write_texts(texts: Texts, path: Path) -> None:
     """Texts as a file: what they are called, then a line each."""
-    head = {"name": texts.name, "fingerprint": texts.fingerprint}
-    head |= {"notes": list(texts.notes), "options": list(texts.options), "articles": texts.articles is not None}
+    head = {name: getattr(texts, name) for name in ("name", "fingerprint", "notes", "options")}
+    head["articles"] = texts.articles is not None
 
     def write(scratch: Path) -> None:
         with scratch.open("w", encoding="utf-8") as file:
             file.write(json.dumps(head) + "\n")
             numbers = iter(()) if texts.articles is None else texts.articles()
             for text in texts.texts():
-                if isinstance(text, Sample) and not all(isinstance(f, str) for f in (*text.audio, *text.images)):
-                    known = "Another process reads sound and images from their files."
-                    raise SpecError("Samples in memory were given with workers.", known, "Leave --workers out.")
-                body = (
-                    {"text": text.text, "audio": text.audio, "images": text.images}
-                    if isinstance(text, Sample)
-                    else text
-                )
+                body: Any = text
+                if isinstance(text, Sample):
+                    body = {"text": text.text, "audio": text.audio, "images": text.images}
+                    if not all(isinstance(one, str) for one in (*text.audio, *text.images)):
+                        known = "Another process reads sound and images from their files."
+                        raise SpecError("Samples in memory were given with workers.", known, "Leave --workers out.")
                 file.write(json.dumps([body, next(numbers, None)]) + "\n")
 
     replace_file(path, write, durable=False)
@@ -299,30 +251,25 @@ def write_texts(texts: Texts, path: Path) -> None:
 
 def read_texts(path: Path) -> Texts:
     """The texts that `write_texts` wrote, read from the file whenever they are gone through."""
-    with path.open(encoding="utf-8") as file:
-        head = json.loads(file.readline())
 
-    def lines() -> Iterator[Sequence[Any]]:
+    def lines() -> Iterator[Any]:
         with path.open(encoding="utf-8") as file:
-            file.readline()
             for line in file:
                 yield json.loads(line)
 
-    def texts() -> Iterator[TextOrPair]:
-        for text, _ in lines():
-            if isinstance(text, dict):
-                yield Sample(text["text"], tuple(text["audio"]), tuple(text["images"]))
-            else:
-                yield tuple(text) if isinstance(text, list) else text
+    def given(body: Any) -> TextOrPair:
+        if isinstance(body, dict):
+            return Sample(body["text"], tuple(body["audio"]), tuple(body["images"]))
+        return tuple(body) if isinstance(body, list) else body
 
-    def articles() -> Iterator[int | None]:
-        return (article for _, article in lines())
-
+    head = next(lines())
+    articles = (lambda: (article for _, article in islice(lines(), 1, None))) if head["articles"] else None
     notes, options = tuple(head["notes"]), tuple(head["options"])
-    return Texts(head["name"], texts, notes, head["fingerprint"], options, articles if head["articles"] else None)
+    texts = lambda: (given(body) for body, _ in islice(lines(), 1, None))  # noqa: E731
+    return Texts(head["name"], texts, notes, head["fingerprint"], options, articles)
 
 
-TEXTS = "texts"
+# --- jobs
 
 
 @record
@@ -344,7 +291,8 @@ class UnitJob:
 @job
 def measure_model(asked: UnitJob, context: JobContext) -> None:
     """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
-    one = find_experiment(asked.module, asked.experiment)
+    declared = vars(import_module(asked.module)).values()
+    one = next(one for one in declared if isinstance(one, Experiment) and one.name == asked.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
         lay_out({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
         settings = decoded(one.settings, asked.settings, Path(laid))
@@ -363,29 +311,21 @@ def uses_gpu(source: ModelSource) -> bool:
     return torch.cuda.is_available() and (source.device != "cpu" or source.device_map is not None)
 
 
-def made_on(gpu: bool, threads: int | None = None) -> str:
-    """What sums are computed by: the processor and the threads (null: of this process), or the GPU; last digits follow from it."""
+def made_on(gpu: bool) -> str:
+    """What sums are computed by: the processor and the threads of this process, or the GPU; last digits follow from it."""
     if gpu:
         return torch.cuda.get_device_name()
-    threads = torch.get_num_threads() if threads is None else threads
-    return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, threads: {threads}"
-
-
-@dataclass(frozen=True, eq=False)
-class AskedUnit:
-    """One of several models: its number from 1, how it is opened, what it is called, and where its page will lie."""
-
-    number: int
-    source: ModelSource
-    called: str
-    page: str
+    return f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, threads: {torch.get_num_threads()}"
 
 
 @dataclass(frozen=True, eq=False)
 class UnitWork(Work):
-    """One model's measurement, as the driver gives it out; `check` raises where what all models read was changed meanwhile."""
+    """One model's measurement, as the driver gives it out; `check` raises where what all models read was changed meanwhile.
 
-    unit: AskedUnit
+    `settings` name this model alone, in their field `group`.
+    """
+
+    called: str
     key: str
     one: Experiment[Any, Any]
     settings: Any
@@ -398,27 +338,21 @@ class UnitWork(Work):
     @property
     def title(self) -> str:
         """What messages and progress lines call it."""
-        return f"{self.one.name} {self.unit.called}"
+        return f"{self.one.name} {self.called}"
 
     def order(self) -> JobOrder:
-        """It as a job; on other machines with what lies on this one's disk."""
+        """It as a job; on other machines with what lies on this one's disk, checkpoints beside the model's folder too."""
         sent = set[Path]() if self.far else None
-        own = replace(self.settings, **{self.group: self.unit.source}, units=None)
-        settings: Any = encoded(own, sent)
-        if sent is not None:
-            sent |= beside(self.unit.source.model, getattr(own, "checkpoints", ()))
+        settings: Any = encoded(self.settings, sent)
+        model = getattr(self.settings, self.group).model
+        if sent is not None and isinstance(model, str | Path) and (place := Path(model).resolve()).exists():
+            beside = (place.parent / name for name in getattr(self.settings, "checkpoints", ()))
+            sent |= {one for one in beside if (one / "config.json").is_file()}
         places = {f"part-{i}": place for i, place in enumerate(sorted(sent or ()))}
-        needs, names = dict(places), {name: str(place) for name, place in places.items()}
-        asked = UnitJob(
-            type(self.one).__module__,
-            self.one.name,
-            settings,
-            self.unit.called,
-            self.group,
-            names,
-            self.texts is not None,
-        )
-        needs |= {} if self.texts is None else {TEXTS: self.texts}
+        laid = {name: str(place) for name, place in places.items()}
+        module, has_texts = type(self.one).__module__, self.texts is not None
+        asked = UnitJob(module, self.one.name, settings, self.called, self.group, laid, has_texts)
+        needs = places if self.texts is None else {**places, TEXTS: self.texts}
         return JobOrder(measure_model, asked, self.folder.path, needs)
 
     def land(self, files: Files) -> None:

@@ -6,20 +6,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import About, Comparison, Estimate, Finding
-from trisect.core.tables import NewRow
-from trisect.lab.experiment import LayerMeasure
-from trisect.lab.units.settings import MODELS, UnitsFacts
+from trisect.core.tables import ROW
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure
-from trisect.report.format import paired_words, spoken_subject, stack_words
+from trisect.report.format import capital, paired_words, spoken_subject, stack_words
 from trisect.report.measures import Bar, layer_figure
 from trisect.report.sheet import (
     Bullets,
@@ -36,47 +34,27 @@ from trisect.stats.compare import compare
 from trisect.stats.paired import Sample, summary, t_interval
 from trisect.stats.tested import finite
 
-KEYS = ("stack", "layer", "head", "component", "measure", "group", "at")
+if TYPE_CHECKING:
+    from trisect.lab.experiment import LayerMeasure, UnitsFacts
+
 NO_MEANS = r"_(p|p_holm|null)$"  # p-values and what chance alone gives are of one model each
+KIND = ("measure", "title", "what", "groups", "unit", "source", "per", "signed")  # what tells findings apart
 FINDINGS = {
-    "model": pl.String,
-    "measure": pl.String,
-    "title": pl.String,
-    "what": pl.String,
-    "groups": pl.String,
-    "unit": pl.String,
-    "source": pl.String,
-    "per": pl.String,
+    **dict.fromkeys(("model", *KIND), pl.String),
     "signed": pl.Boolean,
     "name": pl.String,  # of the number within the finding: a component, a site
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
+    **dict.fromkeys(("value", "low", "high"), pl.Float64),
     "n": pl.Int64,
 }
 
 
-class ModelFindings(NamedTuple):
-    """What was found in one model, by the name that rows know it by."""
-
-    model: str
-    findings: tuple[Finding, ...]
-
-
 def joined(tables: Mapping[str, Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
     """Tables by name, each with those of all models, by model; the first column says which one a row is of."""
-    names = dict.fromkeys(name for of in tables.values() for name in of)
-    return {
-        name: pl.concat(
-            [
-                of[name].select(pl.lit(model, pl.String).alias("model"), pl.all())
-                for model, of in tables.items()
-                if name in of
-            ],
-            how="diagonal_relaxed",
-        )
-        for name in names
-    }
+    found: dict[str, list[pl.DataFrame]] = {}
+    for model, of in tables.items():
+        for name, table in of.items():
+            found.setdefault(name, []).append(table.select(pl.lit(model, pl.String).alias("model"), pl.all()))
+    return {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in found.items()}
 
 
 def over_models(measures: pl.DataFrame) -> pl.DataFrame:
@@ -85,7 +63,7 @@ def over_models(measures: pl.DataFrame) -> pl.DataFrame:
     `n` counts models: a number that fewer of them have says so. There is no interval with one model, or where all agree.
     """
     found = measures.filter(pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS))
-    grouped = found.group_by(KEYS, maintain_order=True).agg(
+    grouped = found.group_by(ROW, maintain_order=True).agg(
         pl.col("value").mean(),
         pl.col("value").min().alias("least"),
         pl.col("value").max().alias("most"),
@@ -98,26 +76,20 @@ def over_models(measures: pl.DataFrame) -> pl.DataFrame:
     more = {"low": ends.low, "high": ends.high, "spread": whole.spread}
     columns = [pl.Series(name, [finite(v) for v in values], pl.Float64) for name, values in more.items()]
     table = grouped.drop("each").with_columns(columns)
-    return table.select(*KEYS, "value", "low", "high", "n", "spread", "least", "most").sort(list(KEYS), nulls_last=True)
+    return table.select(*ROW, "value", "low", "high", "n", "spread", "least", "most").sort(list(ROW), nulls_last=True)
 
 
-def findings_table(found: Iterable[ModelFindings]) -> pl.DataFrame:
-    """Every number that a model's findings hold but for verdicts, a row each."""
-    rows: list[NewRow] = []
-    for model, findings in found:
-        for one in findings:
-            if one.claim is not None:
-                continue
-            own: NewRow = {
-                name: getattr(one, name) for name in ("measure", "title", "what", "unit", "source", "per", "signed")
-            }
-            own |= {"model": model, "groups": ", ".join(one.groups)}
-            rows += [own | _numbers(value) for value in one.values]
-    return pl.DataFrame([{c: row.get(c) for c in FINDINGS} for row in rows], schema=FINDINGS, orient="row")
-
-
-def _numbers(value: Estimate) -> NewRow:
-    return {"name": value.name, "value": value.mean, "low": value.low, "high": value.high, "n": value.n}
+def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:
+    """Every number that models' findings hold but for verdicts, a row each; findings stand by the name of their model."""
+    rows = [
+        {"model": model, **{key: getattr(one, key) for key in KIND}, "groups": ", ".join(one.groups)}
+        | {"name": number.name, "value": number.mean, "low": number.low, "high": number.high, "n": number.n}
+        for model, of in findings.items()
+        for one in of
+        if one.claim is None
+        for number in one.values
+    ]
+    return pl.DataFrame(rows, schema=FINDINGS, orient="row")
 
 
 class PooledNumber(NamedTuple):
@@ -139,7 +111,7 @@ class PooledFinding(NamedTuple):
     per: str
     signed: bool
     numbers: tuple[PooledNumber, ...]
-    margin: float | None = None  # within which q, k and v are alike; null where they are not to be ranked
+    margin: float | None = None  # within which q, k and v are alike; None where they are not to be ranked
 
     @property
     def compared(self) -> Comparison | None:
@@ -153,33 +125,27 @@ def pooled(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, .
 
     Sites are left out: which are largest is chosen by each model's own numbers, so that their mean would be too far from 0.
     """
-    keys = ("measure", "title", "what", "groups", "unit", "source", "per", "signed")
-    found: dict[tuple[object, ...], dict[str, dict[str, Estimate]]] = {}
-    for row in table.iter_rows(named=True):
-        names = found.setdefault(tuple(row[key] for key in keys), {})
-        estimate = Estimate(row["model"], row["value"], row["low"], row["high"], row["n"])
-        names.setdefault(row["name"], {})[row["model"]] = estimate
-    made = (_pooled(dict(zip(keys, key, strict=True)), names, models) for key, names in found.items())
-    return tuple(one for one in made if one.numbers)
+    found = []
+    known = table.filter(~pl.col("name").str.contains("@", literal=True), pl.col("value").is_not_null())
+    for kind, rows in known.group_by(KIND, maintain_order=True):
+        measure, title, what, groups, unit, source, per = map(str, kind[:-1])
+        numbers = []
+        for (name,), own in rows.group_by("name", maintain_order=True):
+            of = {row["model"]: row for row in own.iter_rows(named=True)}
+            if all(model in of for model in models):
+                each = [Estimate(m, *(of[m][key] for key in ("value", "low", "high", "n"))) for m in models]
+                numbers.append(_pooled_number(str(name), each))
+        about = tuple(filter(None, groups.split(", ")))
+        label = title or what or measure.replace("_", " ")
+        label = ", ".join((label, *(group for group in about if group not in label)))
+        if numbers:
+            found.append(PooledFinding(measure, label, unit, source, about, per, bool(kind[-1]), tuple(numbers)))
+    return tuple(found)
 
 
-def _pooled(
-    named: Mapping[str, object], names: Mapping[str, Mapping[str, Estimate]], models: Sequence[str]
-) -> PooledFinding:
-    numbers = []
-    for name, of in names.items():
-        if "@" in name:
-            continue
-        each = tuple(of[model] for model in models if model in of)
-        if len(each) == len(models) and all(one.mean is not None for one in each):
-            numbers.append(PooledNumber(name, each, mean_of(name, [float(one.mean or 0.0) for one in each])))
-    groups = tuple(filter(None, str(named["groups"]).split(", ")))
-    label = str(named["title"] or named["what"] or str(named["measure"]).replace("_", " "))
-    rest = [group for group in groups if group not in label]
-    label = f"{label}, {', '.join(rest)}" if rest else label
-    texts = (str(named[key]) for key in ("measure", "unit", "source", "per"))
-    measure, unit, source, per = texts
-    return PooledFinding(measure, label, unit, source, groups, per, bool(named["signed"]), tuple(numbers))
+def _pooled_number(name: str, each: Iterable[Estimate]) -> PooledNumber:
+    every = tuple(each)
+    return PooledNumber(name, every, mean_of(name, [float(one.mean or 0.0) for one in every]))
 
 
 def mean_of(name: str, values: Sequence[float]) -> Estimate:
@@ -201,136 +167,117 @@ REFERENCES = (
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
     """The page from the tables, whatever the experiment."""
-    facts, whole = about.facts, about.facts.units == MODELS
+    facts, one = about.facts, "model" if about.facts.is_sample else "revision"
     units = (
         "Each of them counts as one unit: means, intervals and claims speak of the recipe that they were made by, on these texts."
-        if whole
+        if facts.is_sample
         else "They are steps on one way and no sample, so that nothing is averaged or tested over them: each has its own numbers, in order."
     )
     found = [one for one in findings(tables, about) if one.claim is None]
     # findings that are too many for paragraphs are a folded table: the figures show their numbers
-    few, in_words = len(found) <= FEW_SENTENCES, sentences([replace(one, title=_begun(one.title)) for one in found])
-    said = (*(_begun(str(one)) for one in found if few), *_reading(found, facts))
-    shown = present(None if few else in_words, _pairs(tables, facts) if whole else None)
-    title = "Over models" if whole else "Over revisions"
+    few, in_words = len(found) <= FEW_SENTENCES, sentences([replace(one, title=capital(one.title)) for one in found])
+    said = (*(capital(str(one)) for one in found if few), *_reading(found, facts))
+    shown = present(None if few else in_words, _pairs(tables, facts) if facts.is_sample else None)
     sections = present(
-        Section(title, said, tuple(_page_numbers(tables, facts)), shown),
+        Section(f"Over {one}s", said, tuple(_figures(tables, facts)), shown),
         _claims(tables, facts),
         *layer_sections(tables, facts),
         _own(tables, facts),
         notes_section(about),
     )
-    own = (("Models" if whole else "Revisions", ", ".join(f"{m.name} ({m.fingerprint})" for m in facts.models)),)
+    weights = ", ".join(f"{model.name} ({model.fingerprint})" for model in facts.models)
     names = words.called_apart(facts.names)
     return Sheet(
-        f"{facts.what.capitalize()} over {words.several(len(facts.models), 'model' if whole else 'revision')}",
+        f"{facts.what.capitalize()} over {words.several(len(facts.models), one)}",
         f"trisect · {facts.what} over {facts.units}",
         f"{('; ' if any(',' in name for name in names) else ', ').join(names)}. {units}",
         sections,
-        provenance(about, *own, timed=False),
-        REFERENCES if whole else (),
+        provenance(about, (capital(f"{one}s"), weights), timed=False),
+        REFERENCES if facts.is_sample else (),
     )
-
-
-def _begun(said: str) -> str:
-    return said[:1].upper() + said[1:]
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
     """What all models share, as means over them (of revisions, from the first to the last); then claims' verdicts over models."""
-    facts = about.facts
-    say = _over_models if facts.units == MODELS else _over_revisions
-    found = tuple(say(one, facts.names) for one in _shared(tables, facts))
+    names, found = about.facts.names, list[Finding]()
+    for one in _shared(tables, about.facts):
+        shared = {"source": one.source, "title": one.label, "groups": one.groups, "signed": one.signed}
+        if about.facts.is_sample:
+            sizes = [(n.name, spoken_subject(n.mean, one.signed)) for n in one.numbers]
+            parts = ", ".join(size if name == one.label else f"{name} {size}" for name, size in sizes)
+            side = paired_words(None if one.compared is None else one.compared.data(), "model")
+            said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}.{side}"
+            shared |= {"per": "model", "comparison": side.strip(), "compared": one.compared}
+            values = tuple(n.mean for n in one.numbers)
+        else:
+            ends = [[words.number(n.each[i].mean, one.signed) for i in (0, -1)] for n in one.numbers]
+            parts = ", ".join(f"{n.name} {a} to {b}" for n, (a, b) in zip(one.numbers, ends, strict=True))
+            said = f"from {names[0]} to {names[-1]}, {one.unit}: {parts}."
+            shared |= {"per": one.per}
+            values = tuple(n.each[-1]._replace(name=n.name) for n in one.numbers)
+        found.append(Finding(one.measure, said, one.unit, values, **shared))
     return (*found, *(verdict_findings(tables["claims"]) if "claims" in tables else ()))
 
 
 def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
     """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
-    averages = list(_averages(tables["measures"], facts))
+    means = list(_layer_means(tables["measures"], facts))
+
+    def is_of(one: PooledFinding, asked: LayerMeasure, panel: str) -> bool:
+        """Whether a finding is of the measure that is drawn, in its unit and group."""
+        same = (one.measure, one.unit) == (asked.finding, asked.unit)
+        return same and (not panel or not one.groups or not set(panel.split(", ")).isdisjoint(one.groups))
+
+    def digits(one: PooledFinding) -> set[tuple[float, ...]]:
+        return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
+
     found = [
-        one._replace(margin=next((of.mean.margin for of in averages if of.is_of(one)), None))
+        one._replace(margin=next((asked.margin for _, asked, panel in means if is_of(one, asked, panel)), None))
         for one in pooled(tables["findings"], facts.names)
     ]
-    return (*found, *(of.mean for of in averages if not any(of.repeats(one) for one in found)))
+    return (
+        *found,
+        *(
+            mean
+            for mean, asked, panel in means
+            if not any(is_of(one, asked, panel) and digits(one) >= digits(mean) for one in found)
+        ),
+    )
 
 
-class LayerAverage(NamedTuple):
-    """Means over layers of what is drawn by layer, the measure of the finding that has them too, and the panel they are of."""
-
-    mean: PooledFinding
-    finding: str
-    panel: str
-
-    def is_of(self, one: PooledFinding) -> bool:
-        """Whether a finding is of the same measure, unit and group."""
-        same = (one.measure, one.unit) == (self.finding, self.mean.unit)
-        return same and (not self.panel or not one.groups or not set(self.panel.split(", ")).isdisjoint(one.groups))
-
-    def repeats(self, one: PooledFinding) -> bool:
-        """Whether that finding has the same numbers in every model."""
-        return self.is_of(one) and _digits(one) >= _digits(self.mean)
-
-
-def _digits(one: PooledFinding) -> set[tuple[float, ...]]:
-    """Every model's numbers."""
-    return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
-
-
-def _titled(facts: UnitsFacts) -> dict[tuple[str, str], list[LayerMeasure]]:
+def titled(drawn: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMeasure]]:
     """What is drawn by layer, by its title and unit."""
     found: dict[tuple[str, str], list[LayerMeasure]] = {}
-    for one in facts.by_layer:
+    for one in drawn:
         found.setdefault((one.title, one.unit), []).append(one)
     return found
 
 
-def _averages(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[LayerAverage]:
-    """Each component's mean over the layers, of every measure that is drawn by layer."""
-    for (title, unit), asked in _titled(facts).items():
+def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[PooledFinding, LayerMeasure, str]]:
+    """Each component's mean over the layers, of every measure that is drawn by layer, with that measure and its panel."""
+    for (title, unit), asked in titled(facts.by_layer).items():
         gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
         for (panel, component, _), of in layer_values(measures, asked).items():
             for model, value in of.items():
                 gathered.setdefault(panel, {}).setdefault(component, {}).setdefault(model, []).append(value)
         for panel, components in gathered.items():
-            numbers = []
-            for name in (c for c in render.GROUPS if len(components.get(c, {})) == len(facts.names)):
-                means = {model: sum(v) / len(v) for model, v in components[name].items()}
-                each = tuple(Estimate(model, means[model]) for model in facts.names)
-                numbers.append(PooledNumber(name, each, mean_of(name, [means[model] for model in facts.names])))
-            label = f"{', '.join(filter(None, (title, panel)))}, mean over layers"
+            means = {c: {m: sum(v) / len(v) for m, v in of.items()} for c, of in components.items()}
+            numbers = tuple(
+                _pooled_number(c, (Estimate(model, means[c][model]) for model in facts.names))
+                for c in render.GROUPS
+                if len(means.get(c, {})) == len(facts.names)
+            )
+            label, first = f"{', '.join(filter(None, (title, panel)))}, mean over layers", asked[0]
             if numbers:
-                first = asked[0]
                 named = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
-                yield LayerAverage(PooledFinding(*named, tuple(numbers), first.margin), first.finding, panel)
-
-
-def _over_models(one: PooledFinding, names: Sequence[str]) -> Finding:
-    sizes = [(n.name, spoken_subject(n.mean, one.signed)) for n in one.numbers]
-    parts = ", ".join(size if name == one.label else f"{name} {size}" for name, size in sizes)
-    said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}."
-    compared = one.compared
-    side = paired_words(None if compared is None else compared.data(), "model")
-    found = _finding(one, f"{said}{side}", tuple(n.mean for n in one.numbers), "model")
-    return replace(found, comparison=side.strip(), compared=compared)
-
-
-def _over_revisions(one: PooledFinding, names: Sequence[str]) -> Finding:
-    ends = [(n.name, n.each[0].mean, n.each[-1].mean) for n in one.numbers]
-    parts = ", ".join(f"{name} {words.number(a, one.signed)} to {words.number(b, one.signed)}" for name, a, b in ends)
-    said = f"from {names[0]} to {names[-1]}, {one.unit}: {parts}."
-    return _finding(one, said, tuple(n.each[-1]._replace(name=n.name) for n in one.numbers), one.per)
-
-
-def _finding(one: PooledFinding, said: str, values: tuple[Estimate, ...], per: str) -> Finding:
-    own = {"source": one.source, "title": one.label, "groups": one.groups, "per": per, "signed": one.signed}
-    return Finding(one.measure, said, one.unit, values, **own)
+                yield PooledFinding(*named, numbers, first.margin), first, panel
 
 
 def _reading(found: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
     """How to read the numbers of all models."""
     if not found:
         yield "No number stands among the findings of all of them; each model's own page has its own."
-    if facts.units != MODELS:
+    if not facts.is_sample:
         yield "Intervals are each revision's own, over its texts or heads."
         return
     if any(one.compared is not None for one in found):
@@ -347,44 +294,36 @@ def _reading(found: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
         yield f"With {len(facts.models)} models they are wide: t has {words.several(len(facts.models) - 1, 'degree')} of freedom."
 
 
-def _page_numbers(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Figure]:
-    """A figure for each kind of finding, a panel for each finding."""
+def _figures(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Figure]:
+    """A figure for each kind of finding, a panel for each finding.
+
+    Over models means with every model's number, a panel for each way that a component is measured in; else revisions in their order.
+    """
     kinds: dict[tuple[str, str], list[PooledFinding]] = {}
     for one in _shared(tables, facts):
         if one.measure != "unedited":  # what changes are of: one number, which the sentence has
             kinds.setdefault((one.measure, one.unit), []).append(one)
-    whole = facts.units == MODELS
     for number, ((measure, unit), found) in enumerate(kinds.items(), start=1):
         panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
-        for one in found:
-            (_means if whole else _course)(one, facts, panels, small)
-        caption = f"{small_signs(facts)}." if whole else "Every revision in its order, with its own 95 % interval."
-        title = _begun(found[0].label if len(found) == 1 else measure.replace("_", " "))
+        for label, n in [(one.label, n) for one in found for n in one.numbers]:
+            if facts.is_sample:
+                component, _, way = n.name.partition(", ")
+                split = bool(way) and component in render.GROUPS
+                name, title = (component, f"{label}, {way}") if split else (n.name, label)
+                bar = Bar(_group_of(component), name, n.mean.mean or 0.0, n.mean.low, n.mean.high)
+                panels.setdefault(title, []).append(bar)
+                small.setdefault(title, []).extend(Bar(bar.group, name, e.mean or 0.0) for e in n.each)
+            else:
+                group = _group_of(n.name)
+                title = label if group == n.name else f"{label}, {n.name}"
+                panels.setdefault(title, []).extend(
+                    Bar(group, _last_name(e.name), e.mean or 0.0, e.low, e.high) for e in n.each
+                )
+        every = "Every revision in its order, with its own 95 % interval."
+        title = capital(found[0].label if len(found) == 1 else measure.replace("_", " "))
         names = (f"over-{words.slug(measure)}-{number}", f"Figure {number}", title)
-        yield layer_figure(names, caption, panels, unit, "0", "" if whole else "revision", small)
-
-
-Bars = dict[str, list[Bar]]  # by panel
-
-
-def _means(one: PooledFinding, facts: UnitsFacts, panels: Bars, small: Bars) -> None:
-    """Means with every model's number; what is of a component in one of several ways has a panel for each way."""
-    for n in one.numbers:
-        component, _, way = n.name.partition(", ")
-        split = bool(way) and component in render.GROUPS
-        name, title = (component, f"{one.label}, {way}") if split else (n.name, one.label)
-        own = Bar(group_of_name(name), name, n.mean.mean or 0.0, n.mean.low, n.mean.high)
-        panels.setdefault(title, []).append(own)
-        small.setdefault(title, []).extend(Bar(own.group, name, e.mean or 0.0) for e in n.each)
-
-
-def _course(one: PooledFinding, facts: UnitsFacts, panels: Bars, small: Bars) -> None:
-    """Revisions in their order; what is no component has a panel of its own."""
-    for i, model in enumerate(facts.names):
-        for n in one.numbers:
-            e, group = n.each[i], group_of_name(n.name)
-            title = one.label if group == n.name else f"{one.label}, {n.name}"
-            panels.setdefault(title, []).append(Bar(group, last_name(model), e.mean or 0.0, e.low, e.high))
+        across, caption = ("", f"{_signs(facts)}.") if facts.is_sample else ("revision", every)
+        yield layer_figure(names, caption, panels, unit, "0", across, small)
 
 
 def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Table | None:
@@ -396,11 +335,8 @@ def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Table | Non
             ends = words.ends(Estimate("", p.effect, p.low, p.high), True)
             of = (one.label, f"{p.first} minus {p.second}", words.number(p.effect, True))
             rows.append((*of, ends, f"{p.p_holm:.2g}", side))
-    columns, caption = (
-        ("of", "difference", "mean", "95 %", "p, Holm", "reading"),
-        f"Paired by model, n = {len(facts.models)}",
-    )
-    return Table(columns, tuple(rows), caption, wrap=False) if rows else None
+    columns = ("of", "difference", "mean", "95 %", "p, Holm", "reading")
+    return Table(columns, tuple(rows), f"Paired by model, n = {len(facts.models)}", wrap=False) if rows else None
 
 
 def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | None:
@@ -419,13 +355,11 @@ def _claims(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section | 
         "A claim's effect is each model's own; it is tested by Student's t over models, and corrected over the claims of its "
         "source as for one model. A part that has to hold for every head enters with the head that speaks for it least; as noise moves "
         "that head towards the bound, such a part may support a claim and not refute it. What bars a verdict in one model, such as "
-        "too few texts, bars it over all: they have read the same texts, and intervals and verdicts hold for these.",
+        "too few texts, bars it over all: they have read the same texts, and intervals and verdicts hold for these."
     )
     if "claims" not in tables:
-        over = (
-            "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them.",
-        )
-    return Section("What the claims come to", over, (), (alone,), tables.get("claims"))
+        over = "Revisions of one model are no sample of anything: each has verdicts of its own, and there is none over them."
+    return Section("What the claims come to", (over,), (), (alone,), tables.get("claims"))
 
 
 def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
@@ -433,33 +367,14 @@ def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     link = Markup('<a href="{}">{}</a>: {}').format
     said = {model.name: ", ".join(f"{value} {name}" for name, value in model.facts) for model in facts.models}
     own = Bullets(tuple(link(model.page, model.name, said[model.name]) for model in facts.models), "Their own pages")
-    found = _shared(tables, facts)
-    columns = [(one, n) for one in found for n in one.numbers]
-    if not columns:
-        return Section("Each model", (), (), (), blocks=(own,))
-    rows = [
-        (model, *(words.number(n.each[i].mean, one.signed) for one, n in columns))
-        for i, model in enumerate(facts.names)
-    ]
-    if facts.units == MODELS:
-        rows.append(("mean", *(words.number(n.mean.mean, one.signed) for one, n in columns)))
-        rows.append(("95 %", *(words.ends(n.mean, one.signed) for one, n in columns)))
-    names = ("model", *(one.label if n.name == one.label else f"{one.label}: {n.name}" for one, n in columns))
-    turned = tuple(zip(names, *rows, strict=True))
-    table = Table(tuple(turned[0]), tuple(turned[1:]), "Every model's numbers", wrap=False)
-    return Section("Each model", (), (), (table,), blocks=(own,))
-
-
-def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
-    """Means over models at every layer, and of several layers at once; of revisions every layer's curve."""
-    numbered = count(1)
-    for several in TITLES:
-        every = {of: layer_values(tables["measures"], asked, several) for of, asked in _titled(facts).items()}
-        drawn = {of: spots for of, spots in every.items() if spots}
-        if drawn:
-            figures = (_layer_figure(spots, *of, facts, next(numbered)) for of, spots in drawn.items())
-            listed = (_layer_table(spots, _titled(facts)[of][0], facts) for of, spots in drawn.items())
-            yield Section(TITLES[several], (), tuple(figures), tuple(listed))
+    rows = []
+    for one, n in [(finding, n) for finding in _shared(tables, facts) for n in finding.numbers]:
+        name = one.label if n.name == one.label else f"{one.label}: {n.name}"
+        over = (words.number(n.mean.mean, one.signed), words.ends(n.mean, one.signed)) if facts.is_sample else ()
+        rows.append((name, *(words.number(e.mean, one.signed) for e in n.each), *over))
+    columns = ("model", *facts.names, *(("mean", "95 %") if facts.is_sample else ()))
+    tables_of = (Table(columns, tuple(rows), "Every model's numbers", wrap=False),) if rows else ()
+    return Section("Each model", (), (), tables_of, blocks=(own,))
 
 
 LayerSpots = dict[tuple[str, str, int | str], dict[str, float]]  # panel, component, layer -> value of each model
@@ -468,18 +383,19 @@ LayerSpots = dict[tuple[str, str, int | str], dict[str, float]]  # panel, compon
 def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure], several_at_once: bool = False) -> LayerSpots:
     """Of each panel, component and layer the value in every model; where a layer has none of its own, its heads' mean.
 
-    With `several_at_once` of what is of more than one layer, in place of the layer those layers as the row's group spells them ('1-3').
+    Panels stand by name, then layers, then q, k and v. With `several_at_once` it is of what is of more than one layer, in place
+    of the layer those layers as the row's group spells them ('1-3').
     """
     found: LayerSpots = {}
     for one in asked:
         rows = measures.filter(pl.col("measure") == one.measure, pl.col("value").is_not_null())
         if several_at_once:
-            single = pl.format("{}, head {}", pl.col("group").str.replace(SEVERAL, ""), "head")
+            plain_group = pl.col("group").str.replace(SEVERAL, "")
             rows = rows.with_columns(
                 pl.col("group").str.extract(SEVERAL).alias("layer"),
                 pl.when(pl.col("head").is_null())
-                .then(pl.col("group").str.replace(SEVERAL, ""))
-                .otherwise(single)
+                .then(plain_group)
+                .otherwise(pl.format("{}, head {}", plain_group, "head"))
                 .alias("group"),
                 pl.lit(None, pl.Int64).alias("head"),
             )
@@ -493,76 +409,83 @@ def layer_values(measures: pl.DataFrame, asked: Iterable[LayerMeasure], several_
         several = {name: rows[name].n_unique() > 1 for name in ("stack", "group")}
         for row in pl.concat([own, heads]).sort(keys).iter_rows(named=True):
             component = one.component or row["component"] or ""
-            parts = (
-                stack_words(row["stack"]) or row["stack"] if several["stack"] else "",
-                row["group"] if several["group"] else "",
-            )
-            plain = component in render.GROUPS
-            panel = ", ".join(filter(None, (*parts, "" if plain else component)))
+            stack = (stack_words(row["stack"]) or row["stack"]) if several["stack"] else ""
+            group, other = row["group"] if several["group"] else "", "" if component in render.GROUPS else component
+            panel = ", ".join(filter(None, (stack, group, other)))
             found.setdefault((panel, component, row["layer"]), {})[row["model"]] = row["value"]
-    return found
+
+    def place(spot: tuple[str, str, int | str]) -> tuple[str, list[int], int]:
+        panel, component, layer = spot
+        known = list(render.GROUPS)
+        order = known.index(component) if component in known else len(known)
+        return panel, [int(n) for n in re.findall(r"\d+", str(layer))], order
+
+    return {spot: found[spot] for spot in sorted(found, key=place)}
 
 
-def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, number: int) -> Figure:
+def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[Section]:
+    """Means over models at every layer, and of several layers at once; of revisions every layer's curve."""
+    numbers = count(1)
+    for several, section in TITLES.items():
+        figures, listed = [], []
+        for (title, unit), asked in titled(facts.by_layer).items():
+            if spots := layer_values(tables["measures"], asked, several):
+                figures.append(_layer_figure(spots, title, unit, facts, several, next(numbers)))
+                listed.append(_layer_table(spots, asked[0], facts))
+        if figures:
+            yield Section(section, (), tuple(figures), tuple(listed))
+
+
+def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, several: bool, number: int) -> Figure:
     """By panel the means over models and the models themselves; of revisions every layer's course."""
-    whole, several = facts.units == MODELS, any(isinstance(layer, str) for _, _, layer in spots)
     across, whose = ("layers", TITLES[True]) if several else ("layer", "All layers")
     panels, small = dict[str, list[Bar]](), dict[str, list[Bar]]()
-    for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
-        group = group_of_name(component)
-        if whole:
+    for (panel, component, layer), of in spots.items():
+        group = _group_of(component)
+        if facts.is_sample:
             mean = mean_of(component, list(of.values()))
-            own = Bar(group, str(layer), mean.mean or 0.0, mean.low, mean.high)
-            panels.setdefault(panel or whose, []).append(own)
-            small.setdefault(panel or whose, []).extend(own._replace(value=v, low=None, high=None) for v in of.values())
+            bar = Bar(group, str(layer), mean.mean or 0.0, mean.low, mean.high)
+            panels.setdefault(panel or whose, []).append(bar)
+            small.setdefault(panel or whose, []).extend(bar._replace(value=v, low=None, high=None) for v in of.values())
         else:
-            course = [Bar(group, last_name(model), of[model]) for model in facts.names if model in of]
-            panels.setdefault(", ".join(filter(None, (panel, _called(layer)))), []).extend(course)
+            course = [Bar(group, _last_name(model), of[model]) for model in facts.names if model in of]
+            panels.setdefault(", ".join(filter(None, (panel, _layer_words(layer)))), []).extend(course)
     how = TITLES[several].lower()
     caption = f"{title.capitalize()}, {how}. " if several else f"{title.capitalize()} by layer. "
-    caption += f"{small_signs(facts)} where all have the {across}." if whole else "Revisions in their order."
+    caption += f"{_signs(facts)} where all have the {across}." if facts.is_sample else "Revisions in their order."
     name = f"{'several-' if several else ''}layers-{words.slug(title)}"
     names = (name, f"Figure L{number}", f"{title.capitalize()}, {how}")
-    return layer_figure(names, caption, panels, unit, "0", across if whole else "revision", small)
-
-
-def _in_order(spot: tuple[tuple[str, str, int | str], Mapping[str, float]]) -> tuple[str, list[int], int]:
-    """Panels by name, then layers, then q, k and v."""
-    panel, component, layer = spot[0]
-    known = list(render.GROUPS)
-    numbers = [int(n) for n in re.findall(r"\d+", str(layer))]
-    return panel, numbers, known.index(component) if component in known else len(known)
-
-
-def _called(layer: int | str) -> str:
-    return f"layers {layer}" if isinstance(layer, str) else f"layer {layer}"
+    return layer_figure(names, caption, panels, unit, "0", across if facts.is_sample else "revision", small)
 
 
 def _layer_table(spots: LayerSpots, drawn: LayerMeasure, facts: UnitsFacts) -> Table:
     rows = []
-    for (panel, component, layer), of in sorted(spots.items(), key=_in_order):
-        place = ", ".join(filter(None, (panel, _called(layer), component if component in render.GROUPS else "")))
+    for (panel, component, layer), of in spots.items():
+        place = (panel, _layer_words(layer), component if component in render.GROUPS else "")
         each = [words.number(of.get(model), drawn.signed) for model in facts.names]
-        if facts.units == MODELS:
+        if facts.is_sample:
             mean = mean_of(component, list(of.values()))
             each = [words.number(mean.mean, drawn.signed), words.ends(mean, drawn.signed), *each]
-        rows.append((place, *each))
-    head = ("mean", "95 %") if facts.units == MODELS else ()
-    columns = ("where", *head, *(facts.names if facts.units == MODELS else map(last_name, facts.names)))
-    return Table(columns, tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
+        rows.append((", ".join(filter(None, place)), *each))
+    columns = ("mean", "95 %", *facts.names) if facts.is_sample else map(_last_name, facts.names)
+    return Table(("where", *columns), tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
 
 
-def small_signs(facts: UnitsFacts) -> str:
+def _layer_words(layer: int | str) -> str:
+    return f"layers {layer}" if isinstance(layer, str) else f"layer {layer}"
+
+
+def _signs(facts: UnitsFacts) -> str:
     """What signs are, where models are drawn beside their mean."""
     n = words.several(len(facts.models), "model")
     return f"Small signs are models, large ones their mean with its 95 % interval, n\u00a0=\u00a0{n}"
 
 
-def group_of_name(name: str) -> str:
+def _group_of(name: str) -> str:
     """What a number is drawn as: its component, or as what is none."""
     return name if name in render.GROUPS else "all"
 
 
-def last_name(model: str) -> str:
+def _last_name(model: str) -> str:
     """A revision's own name."""
     return model.rpartition("@")[2]
