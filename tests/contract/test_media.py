@@ -152,6 +152,26 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
     trisect.norms(subject, texts=made, out=tmp_path / "norms", quiet=True)
 
 
+def test_an_encoder_of_images_with_a_decoder_of_text_is_read(tmp_path):
+    seeing = tf.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+    )
+    ids = {"bos_token_id": 1, "eos_token_id": 2}
+    saying = tf.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40, n_positions=20, **ids)
+    config = tf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(seeing, saying)
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    torch.manual_seed(3)
+    place = tmp_path / "model"
+    cast(Any, zoo.sharpen(tf.VisionEncoderDecoderModel(config=config))).save_pretrained(place)
+    tf.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(place)
+    tinyhf.tokenizer().save_pretrained(place)
+    model = load(place)
+    assert (model.objective, model.shape.stacks) == ("seq2seq", ("enc", "dec", "cross"))
+    noise = np.random.default_rng(0).integers(0, 255, (9, 9, 3), dtype=np.uint8)
+    (batch,) = model.batches([Sample("the cat", images=(Image.fromarray(noise),))], scored=True)
+    assert float(model.score(batch).total) > 0
+
+
 @pytest.mark.parametrize("command", ["norms", "ablate", "explore", "profile", "align", "erase"])
 @pytest.mark.parametrize("kind", ["sound", "images"])
 def test_text_alone_is_refused_before_weights_are_read(command, kind, speech, pictures, tmp_path, monkeypatch):

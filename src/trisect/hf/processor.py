@@ -191,13 +191,21 @@ def open_image(image: object) -> object:
 
 def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:
     """The processor beside a model; raises ModelError where there is none."""
-    from transformers import AutoProcessor
+    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 
-    from trisect.hf.files.fetch import quiet
+    from trisect.hf.files.fetch import quiet, read_object
 
     if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
         given = f"{name} has no processor, which sound and images need."
         raise ModelError(given, f"Its folder has none of {', '.join(FILES)}.", SAVE)
     words = f"The processor of {name} cannot be read."
     with quiet(), saying(lambda error: ModelError(words, said_of(error, 200), SAVE)):
-        return AutoProcessor.from_pretrained(place, **dict[str, Any](options))
+        found = AutoProcessor.from_pretrained(place, **dict[str, Any](options))
+        if Path(place).is_dir() and not (hasattr(found, "image_processor") or hasattr(found, "feature_extractor")):
+            # of models that are made of two, transformers takes the tokenizer for the processor
+            body = read_object(Path(place) / FILES[1], "processor") if (Path(place) / FILES[1]).is_file() else {}
+            kind = {"image_processor_type": AutoImageProcessor, "feature_extractor_type": AutoFeatureExtractor}
+            for name, auto in kind.items():
+                if name in body:
+                    return auto.from_pretrained(place, **dict[str, Any](options))
+        return found

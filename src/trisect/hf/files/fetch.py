@@ -416,7 +416,7 @@ def _objective(named: str, config: Any) -> str:
     """What a class of that name predicts; 'causal' is to be checked against its attention, see `load`."""
     head = named.endswith(("LMHeadModel", "ForCausalLM", "ForConditionalGeneration"))
     if getattr(config, "is_encoder_decoder", False):
-        return "seq2seq" if head or named.endswith("MTModel") else "output"
+        return "seq2seq" if head or named.endswith(("MTModel", "EncoderDecoderModel")) else "output"
     if named.endswith("ForMaskedLM"):
         return "masked"
     return "causal" if head else "output"

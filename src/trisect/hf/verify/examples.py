@@ -225,9 +225,10 @@ def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:
 
 def _part(config: Any, *kinds: str) -> Any:
     for kind in kinds:
-        found = getattr(config, f"{kind}_config", None)
-        if found is not None and not isinstance(found, dict):
-            return found
+        for name in (f"{kind}_config", kind):  # the latter of encoder-decoders that are made of two models
+            found = getattr(config, name, None)
+            if hasattr(found, "to_dict"):
+                return found
     return config
 
 
