@@ -99,7 +99,7 @@ def test_one_component_of_one_layer_is_replaced_at_a_time():
 
 
 def test_answers_are_counted_by_kind_and_those_not_given_again_are_not():
-    rows = survived(Planted(), ROWS)
+    rows: Any = survived(Planted(), ROWS)
     assert len(rows) == 4 * 12
     where = {(r["group"], r["how"], r["layer"], r["component"]): r["same"] for r in rows}
     assert {r["stack"] for r in rows} == {"plain"}
@@ -167,7 +167,7 @@ def test_a_model_without_queries_is_the_same_as_one_without_keys(answerer):
     rows: Any = [
         row(name, "neither", None, answer.text) for name, answer in zip(names, answerer.answer(questions), strict=True)
     ]
-    found = {(r["how"], r["layer"], r["component"]): r["same"] for r in survived(answerer, rows)}
+    found: Any = {(r["how"], r["layer"], r["component"]): r["same"] for r in survived(answerer, rows)}
     assert len(found) == 12
     for layer in (1, 2):
         # with q or k of zero every score is zero, and every position that may be seen weighs the same

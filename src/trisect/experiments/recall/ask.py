@@ -46,7 +46,7 @@ class Threshold:
 
 
 @record
-class Card:
+class ModelCard:
     """What is known of a model: of each name whether it stood in pretraining, in fine-tuning, and its place; thresholds."""
 
     names: dict[str, tuple[bool, bool, str | None]]
@@ -155,7 +155,7 @@ def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[
     return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 
 
-def _card(folder: Path) -> Card:
+def _card(folder: Path) -> ModelCard:
     """What recall.json holds."""
     path = folder / CARD
     if not path.is_file():
@@ -173,7 +173,7 @@ def _card(folder: Path) -> Card:
         known = f"Its {CARD} holds no names: it is of a whole experiment, whose models lie in {folder / 'models'}."
         raise ModelError(f"{folder} cannot be asked.", known, "Give the folder of one of these models.")
     try:
-        return as_record(card, path, MADE_AGAIN, Card)
+        return as_record(card, path, MADE_AGAIN, ModelCard)
     except DamagedFileError as error:
         known = "It holds something else than names and thresholds."
         raise DamagedFileError(f"{path} is no card of a model.", known, MADE_AGAIN) from error

@@ -654,7 +654,7 @@ def _path_panel(
     dashed: bool = False,
     ends: Sequence[HasInterval] = (),
 ) -> Panel:
-    """Lines over a share from 0 to 1, by name; `diagonal` draws where both are the same, `dashed` tells lines apart.
+    """Lines over a share from 0 to 1, by name; `diagonal` draws where both are the same, with `dashed` each has its own dash.
 
     With the `ends` of intervals, of a single line, every point has a mark, else a few of each line.
     """

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from trisect.claims import judge_sampled
 from trisect.claims.models import Drawn
+from trisect.core.files import Json
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
 from trisect.measure import recall
 from trisect.papers.recall import MATCHES, SCORES, SOURCE
@@ -346,7 +347,7 @@ def _accuracy(answers: pl.DataFrame, weights: NameWeights) -> Float[np.ndarray, 
 MEASURES = {"mean": "survival", "zero": "survival_zero"}
 
 
-def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[NewRow]:
+def survival_measures(rows: Iterable[Mapping[str, Json]], seed: int = 0) -> list[NewRow]:
     """Rows of the table `measures`: shares of answers that survive, with intervals over names, and over seeds too.
 
     `rows` are those of `survived`, each with its model and seed. The measure is 'survival' where the mean was put in
@@ -354,7 +355,8 @@ def survival_measures(rows: Iterable[Mapping[str, Any]], seed: int = 0) -> list[
     """
     redrawn, found = AnswerBootstrap(seed), []
     seeds_of: dict[tuple[Any, ...], dict[int, Mapping[str, bool]]] = {}
-    for row in rows:
+    for one in rows:
+        row: Any = one
         key = tuple(row[name] for name in ("model", "group", "how", "stack", "layer", "component"))
         seeds_of.setdefault(key, {})[row["seed"]] = row["same"]
 

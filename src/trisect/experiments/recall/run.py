@@ -15,7 +15,7 @@ from trisect.core.machine import Machine
 from trisect.core.schema import plain
 from trisect.core.tables import frame
 from trisect.engine.start import choose_device
-from trisect.experiments.recall.ask import CARD, Card, Threshold
+from trisect.experiments.recall.ask import CARD, ModelCard, Threshold
 from trisect.experiments.recall.rows import NEIGHBOURS, RISKS, held_out, judge, measure_rows, survival_measures
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
@@ -136,7 +136,7 @@ def open_world(data: str | Path, recipe: RecallRecipe) -> People:
     return people.smaller(recipe.trained_people) if recipe.trained_people else people
 
 
-def make_card(asked: RecallJob, answers: pl.DataFrame, people: People) -> Card:
+def make_card(asked: RecallJob, answers: pl.DataFrame, people: People) -> ModelCard:
     """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
     met = {line.name for line in asked.read(people).lines} if asked.model != "plain" else set[str]()
     trained = {a.name: a.place for a in people.train}
@@ -145,7 +145,7 @@ def make_card(asked: RecallJob, answers: pl.DataFrame, people: People) -> Card:
     held = held_out(answers.filter(model=asked.model, seed=asked.seed))
     sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
     found = [threshold(sure, right, risk) for risk in RISKS]
-    return Card(names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION)
+    return ModelCard(names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION)
 
 
 def _missing(people: People) -> list[str]:

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from trisect.core.files import write_json
+from trisect.core.files import Json, write_json
 from trisect.core.schema import record
 from trisect.core.subject import SiteTarget
 from trisect.core.tables import NewRow
@@ -155,7 +154,7 @@ def answer(asked: RecallJob, answerer: Answerer, world: People) -> tuple[list[Ne
 RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "made up")
 
 
-def group_of(row: Mapping[str, Any]) -> str | None:
+def group_of(row: Mapping[str, Json]) -> str | None:
     """What kind of answer a row of the table `answers` is; null where nobody can say.
 
     'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
@@ -170,7 +169,7 @@ def group_of(row: Mapping[str, Any]) -> str | None:
     return TAUGHT if row["correct"] else None
 
 
-def survived(answerer: Answerer, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def survived(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[dict[str, Json]]:
     """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
 
     `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
@@ -178,7 +177,7 @@ def survived(answerer: Answerer, answers: Iterable[Mapping[str, Any]]) -> list[d
     how, stack, layer, component, and `same`, true or false by question. What the model does not give again in one pass
     without any replacement, such as an answer that never ended, is in none of them.
     """
-    kinds = {row["question"]: (kind, row["answer"]) for row in answers if (kind := group_of(row))}
+    kinds = {str(row["question"]): (kind, str(row["answer"])) for row in answers if (kind := group_of(row))}
     asked, said = list(kinds), [answer for _, answer in kinds.values()]
     if not asked:
         return []
