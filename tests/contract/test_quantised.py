@@ -137,8 +137,8 @@ def test_what_rounding_moves_counts_what_the_layers_below_moved(kind):
     assert second == pytest.approx(shares, rel=1e-2)
     assert min(second) > 1e-3
     q, k, v = second
-    assert f"q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e}" in subject.notes[0]
-    assert "W_O's own rounding" not in subject.notes[0]
+    assert f"q by up to {q:.1e} of its largest number in a layer, k by {k:.1e}, v by {v:.1e}" in subject.notes[-1]
+    assert "W_O's own rounding" not in subject.notes[-1]
 
 
 def test_int8_weights_that_are_others_by_now_are_refused():

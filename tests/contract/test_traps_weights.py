@@ -235,7 +235,9 @@ def test_a_shift_before_the_projection_is_part_of_what_enters_it():
 
 def test_what_depends_on_the_position_is_named_where_models_are_checked():
     one = load(Fooling(q=by_log), inputs=fooling.ids())
-    assert "layer 1, q: at position 1 q is 1.31 times what" in one.proof.notes()[0]
+    assert "Layer 1, q: at position 1 q is 1.31 times what" in one.notes[0]
+    assert [row["verdict"] for row in one.proof.rows()] == ["verified, q mixed", "verified"]
+    assert one.notes[0] in one.read(fooling.ids(9)).notes
     assert one.projections()[0].w_q is None
 
 

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from tests import zoo
 from torch import nn
 
+from trisect.core.errors import SiteError
+from trisect.core.site import COMPONENTS, Site
 from trisect.core.subject import Parts
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor
 from trisect.hf.hooks.calls import Edits
 from trisect.hf.hooks.interface_hook import eager, record_interface
 from trisect.hf.hooks.product_hook import record_products
+from trisect.hf.load import load
 from trisect.hf.locate.blocks import watch
 from trisect.hf.locate.weights import find_weights
 from trisect.hf.verify.examples import example_inputs
@@ -262,3 +265,38 @@ def test_what_a_writer_gives_is_what_is_used(seed, scale):
     weights = torch.softmax(q @ k.transpose(2, 3) / 3**0.5, -1)
     assert (weights - call.weights).abs().max() <= EXACT
     assert (model.out((weights @ v).transpose(1, 2).flatten(2)) - answer).abs().max() <= EXACT
+
+
+@functools.cache
+def grouped():
+    """A reading of four heads of queries for two of keys, in two layers, with rotary positions."""
+    return load(zoo.build("llama")).read({"input_ids": torch.arange(3, 12)[None]})
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from((*COMPONENTS, "qk")), min_size=1, max_size=3, unique=True),
+    layers=st.sampled_from(["1", "2", "3", "1-2", "all", "0"]),
+    heads=st.sampled_from(["", ".h1", ".h2", ".h3", ".h1,4", ".h1-2", ".h9", ".h0"]),
+    before=st.sampled_from(["", "pre.", "plain.", "enc.", "enc.pre."]),
+)
+def test_a_site_of_a_reading_is_what_it_names_or_is_refused(parts, layers, heads, before):
+    """Every spelling: q, k, v and attn as attention takes them, at one layer that was read, and heads that are there."""
+    spelt, whole = f"{before}{'+'.join(parts)}@{layers}{heads}", grouped()
+    counts = {"q": 4, "k": 2, "v": 2}
+    chosen = {"": (), ".h1,4": (1, 4), ".h1-2": (1, 2)}.get(heads) or tuple(map(int, heads.removeprefix(".h")))
+    numbers = {counts.get(part, 0) for part in parts}
+    fits = not chosen or (len(numbers) == 1 and all(1 <= h <= max(numbers) for h in chosen))
+    if before or layers not in ("1", "2") or not fits or not set(parts) <= {*counts, "attn"}:
+        with pytest.raises(SiteError):
+            whole[spelt]
+        return
+    part, full = whole[spelt], whole.layer(int(layers))
+    assert whole[Site.parse(spelt)].address == part.address == full.address
+    for name in parts if chosen else (*counts, "weights", "output"):
+        expected = getattr(full, name)
+        assert torch.equal(getattr(part, name), expected[:, [h - 1 for h in chosen]] if chosen else expected)
+    if chosen:
+        queries = [i for h in chosen for i in range((h - 1) * 4 // max(numbers), h * 4 // max(numbers))]
+        assert torch.equal(part.weights, full.weights[:, queries])
+        assert torch.equal(part.output, full.output[:, queries])

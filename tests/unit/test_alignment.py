@@ -17,8 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trisect.core.errors import CorpusError, ModelError
 from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link
-from trisect.hf.load import Pretrained, load
-from trisect.hf.sentence_pairs import PADDING, SPECIAL, check_crossing, cross_batches, cut
+from trisect.hf.load import PADDING, SPECIAL, Pretrained, check_crossing, cross_batches, cut, load
 from trisect.hf.small.translator import learn_tokenizer
 from trisect.measure.alignment import aer, error_rates, gold_of
 from trisect.report.cards import cards

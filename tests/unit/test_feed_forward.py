@@ -148,3 +148,16 @@ def test_its_maps_are_looked_at_in_every_read():
     with pytest.raises(ModelError, match=r"mlp\.down_proj makes is not x Wᵀ") as caught:
         subject.read("w1 w2 w3")
     assert caught.value.given == "Layer 2 of LlamaForCausalLM does not compute what was found on loading."
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [("llama", "model.layers.1.mlp.act_fn"), ("gpt2", "transformer.h.1.mlp.act")]
+)
+def test_what_stands_between_its_maps_is_looked_at_in_every_read(kind, place, monkeypatch):
+    model = zoo.build(kind)
+    subject, part = load(model), model.get_submodule(place)
+    own = part.forward
+    monkeypatch.setattr(part, "forward", lambda x: own(x) * (1 + (x.shape[1] > 9)))
+    assert subject.read({"input_ids": torch.arange(3, 12)[None]}).traces
+    with pytest.raises(ModelError, match=r"what enters .*mlp\..*proj is not what was found before it on loading"):
+        subject.read({"input_ids": torch.arange(3, 15)[None]})

@@ -118,3 +118,16 @@ def test_weights_under_a_norm_are_looked_at_again():
         with pytest.raises(ModelError, match="q_proj makes is not") as caught:
             ask()
         assert caught.value.given == "Layer 2 of Qwen3ForCausalLM does not compute what was found on loading."
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_a_norm_that_makes_something_else_in_a_read_is_seen(name, monkeypatch):
+    model: Any = zoo.build("qwen3")
+    subject = load(model)
+    norm = getattr(model.model.layers[1].self_attn, f"{name}_norm")
+    own = norm.forward
+    monkeypatch.setattr(norm, "forward", lambda x: own(x) * (1 + (x.shape[1] > 9)))
+    ids = torch.arange(3, 12)[None]
+    assert subject.read({"input_ids": ids}).traces
+    with pytest.raises(ModelError, match=f"{name} is more than what model.layers.1.self_attn.{name}_proj makes"):
+        subject.read({"input_ids": torch.arange(3, 15)[None]})

@@ -22,8 +22,7 @@ from trisect.experiments.profile.page import ProfileNumbers
 from trisect.experiments.profile.reading import read_pairs
 from trisect.experiments.profile.run import OTHER_WORDS, _seed, score_layer
 from trisect.experiments.profile.settings import ProfileSettings
-from trisect.hf.load import Pretrained, load
-from trisect.hf.sentence_pairs import cross_batches
+from trisect.hf.load import Pretrained, cross_batches, load
 from trisect.lab.inputs import ModelSource
 from trisect.measure.profile import MapScores, Prober, deal_folds, random_maps
 from trisect.text.bitext import SentencePair

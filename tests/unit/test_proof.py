@@ -157,7 +157,7 @@ def test_what_is_not_a_selection_is_named():
     assert normed.rows is not None
     assert normed.rows.tolist() == [[0, 1, 2], [3, 4, 5]]
     notes = proved(cases["normed"]).notes()
-    assert notes == ("layer 1, q: rows of layer.q, normed in each head",)
+    assert notes == ("Layer 1, q: rows of layer.q, normed in each head.",)
 
 
 def test_a_gate_and_a_change_before_the_output_are_named():

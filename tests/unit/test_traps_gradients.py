@@ -96,7 +96,7 @@ def assert_first_is_named(model: nn.Module) -> None:
     first, second = subject.proof.found
     assert (first.projections.w_o, first.projections.b_o, first.around) == (None, None, None)
     words = "what layers.0.attn.o_proj makes of the output moves what follows by another amount than its gradient says"
-    assert any(note.startswith(f"layer 1, o: {words}") for note in subject.proof.notes())
+    assert any(note.startswith(f"Layer 1, o: {words}") for note in subject.notes)
     assert second.around is not None
     one, other = subject.read(fooling.ids(9)).traces
     with pytest.raises(ModelError, match="moves what follows by another amount than its gradient says"):

@@ -9,6 +9,8 @@ import torch
 from tests import fooling, zoo
 from tests.fooling import HEADS, Fooling
 from torch import Tensor
+from transformers.models.florence2.configuration_florence2 import Florence2VisionConfig
+from transformers.models.florence2.modeling_florence2 import Florence2VisionBackbone
 
 from trisect.hf.load import load
 from trisect.hf.verify.proof import prove
@@ -124,7 +126,11 @@ def test_queries_keys_and_values_that_are_displaced_behind_their_projections_are
 
 @pytest.mark.parametrize("which", ["q", "k", "v"])
 def test_what_a_convolution_makes_is_at_its_own_position(which):
-    assert load(displaced_at(0, which, convolve), inputs=fooling.ids()).notes == ()
+    subject = load(displaced_at(0, which, convolve), inputs=fooling.ids())
+    assert subject.notes == (
+        f"Layer 1, {which}: {which} is put together from 2 positions of layers.0.attn.{which}_proj.",
+    )
+    assert len(subject.read(fooling.ids(9)).traces) == 2
 
 
 def displace(module: Any, change: Any) -> None:
@@ -144,6 +150,46 @@ def test_displaced_keys_and_values_are_left_out_where_no_tokens_say_so(part, how
         bart = zoo.build("bart")
         displace(getattr(getattr(bart.model.decoder.layers[0], kind), f"{part}_proj"), DISPLACED[how])
         assert failures(bart) == {f"{stack} layer 1": f"its {NAMED[part]} are not at the positions of its tokens"}
+
+
+class OverUnits(fooling.Attention):
+    """XCiT's: units attend to units, over positions."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)).permute(0, 2, 3, 1) for p in (self.q_proj, self.k_proj, self.v_proj))
+        return self.o_proj((torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v).permute(0, 3, 1, 2).flatten(2))
+
+
+class OverHeads(fooling.Attention):
+    """Heads and positions are not swapped, so that the heads of a position attend to each other."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        q, k, v = (p(x).unflatten(-1, (HEADS, -1)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        return self.o_proj((torch.softmax(q @ k.transpose(2, 3) * 0.5, -1) @ v).flatten(2))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("length", [HEADS, 7])  # as many positions as a head has units, and as there are heads
+@pytest.mark.parametrize("kind", [OverUnits, OverHeads])
+def test_attention_over_units_or_heads_is_none_over_positions(kind, length, layer):
+    model: Any = Fooling()
+    model.layers[layer].attn.__class__ = kind
+    subject = load(model, inputs=fooling.ids(length))
+    other = kind.__name__.removeprefix("Over").lower()
+    words = f"it attends over {other} where positions are looked for: its rows are no positions"
+    assert [law.failure for law in subject.proof.laws][layer] == words
+    assert [str(trace.address) for trace in subject.read(fooling.ids(9)).traces] == [f"layer {2 - layer}"]
+
+
+def test_the_channel_attention_of_a_model_of_transformers_is_left_out():
+    """Half of the layers of Florence-2's vision backbone (DaViT)."""
+    sizes = {"depths": (1, 1), "embed_dim": (16, 32), "num_heads": (2, 4), "num_groups": (2, 4), "drop_path_rate": 0.0}
+    edges = {"patch_size": (3, 3), "patch_stride": (2, 2), "patch_padding": (1, 1), "patch_prenorm": (False, True)}
+    model = Florence2VisionBackbone(Florence2VisionConfig(**sizes, **edges, window_size=4, projection_dim=16))
+    proof = prove("m", model.eval(), {"hidden_states": torch.randn(2, 3, 32, 32)})
+    verdicts = {row["module"].split(".")[-1]: row["verdict"].split(":")[0] for row in proof.rows()}
+    assert verdicts["channel_attn"] == "not verified"
+    assert verdicts["window_attn"].startswith("verified")
 
 
 def failures(model: Any) -> dict[str, str]:

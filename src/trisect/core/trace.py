@@ -162,17 +162,18 @@ def shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[st
     for (name, _), where in users.items():
         together.setdefault(tuple(where), []).append(name)
     across = (
-        f"{_spelled(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {_joined(names)}'}."
+        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {_joined(names)}'}."
         for where, names in together.items()
         if len(where) > 1
     )
     within = (
-        f"{_spelled(where)}: {_joined(names)} are one matrix." for names, where in alike.items() if len(names) > 1
+        f"{spell_layers(where)}: {_joined(names)} are one matrix." for names, where in alike.items() if len(names) > 1
     )
     return tuple(f"{words[0].upper()}{words[1:]}" for words in (*across, *within))
 
 
-def _spelled(where: Sequence[Address]) -> str:
+def spell_layers(where: Sequence[Address]) -> str:
+    """Addresses in words: 'layers 1–3', 'enc layer 1 and dec layers 1, 4'."""
     stacks: dict[str, list[int]] = {}
     for address in where:
         stacks.setdefault("" if address.stack == "plain" else f"{address.stack} ", []).append(address.layer)

@@ -76,7 +76,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
 
     Raises ModelError where the model has no cross-attention whose norms can be taken.
     """
-    from trisect.hf.sentence_pairs import cross_batches
+    from trisect.hf.load import cross_batches
 
     layers = _layers(subject)
     columns = tuple(
@@ -109,7 +109,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
 
 def _layers(subject: Pretrained) -> dict[int, int]:
     """Cross-attention layers whose norms can be computed, and their heads."""
-    from trisect.hf.sentence_pairs import check_crossing
+    from trisect.hf.load import check_crossing
 
     check_crossing(subject)
     heads = {
@@ -495,8 +495,7 @@ def _run_pairs(settings: AlignSettings) -> Bitext:
 
 def _crossing(subject: Subject) -> Pretrained:
     """The model, if it has cross-attention that links words; raises ModelError for one of another kind, by name."""
-    from trisect.hf.load import Pretrained
-    from trisect.hf.sentence_pairs import check_crossing
+    from trisect.hf.load import Pretrained, check_crossing
 
     if not isinstance(subject, Pretrained):
         known = f"{subject.shape.words()} Word alignments are read from attention between a source and a target."

@@ -24,8 +24,7 @@ from trisect.text.labels import PairLabeller, PairTexts, WordLabeller, frequent_
 from trisect.text.sources import Labelled, LabelledTexts
 
 if TYPE_CHECKING:
-    from trisect.hf.load import Pretrained
-    from trisect.hf.sentence_pairs import Crossed
+    from trisect.hf.load import Crossed, Pretrained
     from trisect.text.bitext import SentencePair
 
 
@@ -406,8 +405,7 @@ GAINS = (
 
 def crossing(subject: Subject) -> Pretrained:
     """The model, if it reads a source and a target; raises ModelError for one of another kind, by name."""
-    from trisect.hf.load import Pretrained
-    from trisect.hf.sentence_pairs import check_crossing
+    from trisect.hf.load import Pretrained, check_crossing
 
     if not isinstance(subject, Pretrained):
         known = f"{subject.shape.words()} {WHY}"
@@ -482,7 +480,7 @@ def _pairs_wanted(texts: PairTexts, limit: int | None, words: int) -> tuple[Sent
 
 def _batches(model: Pretrained, pairs: Sequence[SentencePair], size: int) -> Iterator[tuple[int, Crossed | None, int]]:
     """Batches, each with the number of the pair that its own count from; then how many pairs were too long, with no batch."""
-    from trisect.hf.sentence_pairs import cross_batches
+    from trisect.hf.load import cross_batches
 
     for start in range(0, len(pairs), size * TOGETHER):
         batches, long = cross_batches(model, [pair.sides for pair in pairs[start : start + size * TOGETHER]], size)

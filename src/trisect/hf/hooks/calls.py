@@ -192,6 +192,10 @@ def check_inputs(inputs: object) -> None:
     if not any(isinstance(t, Tensor) for t in inputs.values()):
         known = f"It holds {', '.join(map(repr, inputs)) or 'nothing'}."
         raise ModelError("The inputs hold no tensor.", known, "Give what the model's forward takes, as tensors.")
+    if nested := [name for name, t in inputs.items() if isinstance(t, Tensor) and t.is_nested]:
+        given = f"The input {nested[0]!r} is a nested tensor."
+        todo = "Pad it, with a mask: torch.nested.to_padded_tensor(tensor, 0)."
+        raise ModelError(given, "What is read has as many positions in every row.", todo)
 
 
 SDPA = F.scaled_dot_product_attention
@@ -374,7 +378,9 @@ class Product:
 
 
 def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
-    """The product of two tensors that a call of one of torch's functions is; null where it is none."""
+    """The product of two tensors that a call of one of torch's functions is; null where it is none, or of nested ones."""
+    if any(t.is_nested for t in tensors_in(args)):
+        return None
     if func is torch.einsum:
         tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
         equation = args[0]

@@ -202,6 +202,7 @@ IN_PIECES = "its sequences are attended to in pieces"
 REMIXED = "its weights go through another product before they meet the values"
 MIXED = "its scores go through another product (which may mix heads) before their softmax"
 UNMET = "its weights meet no values in one product"
+NESTED = "its sequences are nested (jagged) tensors: pad them, with a mask"
 TRANSFORMED = "it is computed inside a transform of torch.func (vmap), from which no tensor can be kept"
 HEADS_LAST = 4  # axes of scores whose heads come last
 ONE_PATTERN = "one pattern of weights is shared by several heads of values"
@@ -309,7 +310,9 @@ class Follower(TorchFunctionMode):
             with self:
                 return parts(*args, **kwargs)
         at.count += 1
-        if func is SDPA:
+        if (func is SDPA or func in SOFTMAX) and any(t.is_nested for t in tensors_in((args, list(kwargs.values())))):
+            self.unread.append(UnreadAttention(at.frames[-1].name, NESTED))
+        elif func is SDPA:
             # `scaled_dot_product_attention`, which the model calls by itself
             order, name = at.order, at.frames[-1].name
             writer, held = self.edits.write.get(order), self.edits.hold.get(order)

@@ -232,7 +232,7 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
 def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
     """What entered an affine module and what it made, units last; null where it was given or made no numbers."""
     x = args[0] if args else next(iter(kwargs.values()))
-    if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point():
+    if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point() or out.is_nested:
         return None
     return (x.transpose(1, 2), out.transpose(1, 2)) if isinstance(module, nn.Conv1d) else (x, out)
 
@@ -408,7 +408,10 @@ class MapLaw(NamedTuple):
 
 
 class PartLaw(NamedTuple):
-    """q, k or v as units of what a map makes, times factors, with something added; `turned` by rotary positions."""
+    """q, k or v as units of what a map makes, times factors, with something added; `turned` by rotary positions.
+
+    `norm` is what those units [N H E] go through before, where they are normed.
+    """
 
     map: MapLaw
     units: Int[Tensor, "H E"]
@@ -416,6 +419,7 @@ class PartLaw(NamedTuple):
     extra: Float[Tensor, "H E"] | None
     turned: bool
     time_first: bool
+    norm: Callable[[Float[Tensor, "N H E"]], Float[Tensor, "N H E"]] | None = None
 
 
 class OutLaw(NamedTuple):
@@ -428,18 +432,29 @@ class OutLaw(NamedTuple):
     time_first: bool
 
 
+Rows = tuple[tuple[str, int], slice]  # units of the nth use of a map
+
+
+class ForwardLaw(NamedTuple):
+    """A feed-forward block: its maps, and that what enters the `last` is the activation of one's units, times a gate's."""
+
+    maps: tuple[MapLaw, ...]
+    activation: str
+    operand: Rows
+    gate: Rows | None
+    last: tuple[str, int]
+
+
 class CallLaws(NamedTuple):
     """What was found of one attention call, to be looked at again on every read.
 
-    `maps` are those under a norm, `forward` those of the feed-forward block behind; `bare` are marks of the parameters
-    that are maps without a module of their own.
+    `forward` is the feed-forward block behind; `bare` are marks of the parameters that are maps without a module of their own.
     """
 
     parts: Mapping[str, PartLaw] = {}
     out: OutLaw | None = None
-    maps: Mapping[str, MapLaw] = {}
     bare: Mapping[str, Float[Tensor, " r"]] = {}
-    forward: tuple[MapLaw, ...] = ()
+    forward: ForwardLaw | None = None
 
 
 @torch.no_grad()

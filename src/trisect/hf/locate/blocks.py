@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, pass_memory
 from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock
 from trisect.hf.hooks.calls import Arguments, Call, ModelOutput, NamedArguments, gradients_of
-from trisect.hf.locate.affine import Affine, Normed, Passed, PassRecord, ends_of, following_parameters, is_affine
+from trisect.hf.locate.affine import (
+    Affine,
+    ForwardLaw,
+    Normed,
+    PartLaw,
+    Passed,
+    PassRecord,
+    ends_of,
+    following_parameters,
+    is_affine,
+    map_law,
+)
 from trisect.measure.norms import NAMES, activation
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 # what a module says that has a norm's name, and was made for inputs of another shape
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
-
-
-class Norm(NamedTuple):
-    """A layer norm's numbers: γ (x − mean) / sqrt(var + ε) + β, without the mean where it is not centred."""
-
-    gamma: Tensor
-    beta: Tensor | None
-    epsilon: float
-    centred: bool
 
 
 def near(a: Tensor, b: Tensor, allowed: float) -> bool:
@@ -60,7 +63,7 @@ def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def measure_norm(used: Normed) -> Norm | None:
+def measure_norm(used: Normed) -> Rescaling | None:
     """A norm's numbers by feeding it zeros and alternating ones; null where they do not give back what it gave."""
     width, like = used.x.shape[-1], used.x
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
@@ -77,14 +80,14 @@ def measure_norm(used: Normed) -> Norm | None:
         # ε counts where a row is small; where the module has it under another name this comparison fails
         if near(made, used.y, loose(like.dtype)):
             beta = shift.detach() if shift.any() else None
-            return Norm(gamma.detach(), beta, epsilon, centred)
+            return Rescaling(gamma.detach(), beta, epsilon, centred)
     return None
 
 
-def standard(x: Tensor, epsilon: float, centred: bool) -> Tensor:
+def standard(x: Tensor, epsilon: float | None, centred: bool) -> Tensor:
     """x over the root of its mean square, without its mean where it is centred."""
     x = x - x.mean(-1, keepdim=True) if centred else x
-    return x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+    return x / (x.square().mean(-1, keepdim=True) + (epsilon or 0.0)).sqrt()
 
 
 def loose(kind: torch.dtype) -> float:
@@ -128,7 +131,7 @@ class Around(NamedTuple):
     kind: str
     source: str
     nth: int
-    norm: Norm | None
+    norm: Rescaling | None
     turned: bool = False
     behind: Behind | None = None
     forward: FeedForward | None = None
@@ -209,7 +212,7 @@ def _added(
     for n in norms:
         for name, nth, given in met:
             if near(given, residual + n.y, allowed) and (norm := measure_norm(n)) is not None:
-                return Behind(_as_rescaling(norm), n.name, n.nth), Sum(name, nth, use)
+                return Behind(norm, n.name, n.nth), Sum(name, nth, use)
     for name, nth, given in met:
         if (factor := factor_of(given, out.leaf)) is None:
             continue
@@ -217,10 +220,6 @@ def _added(
             if near(given, residual + factor * y + extra, allowed):
                 return Behind(Rescaling(factor)), Sum(name, nth, use, other)
     return None
-
-
-def _as_rescaling(norm: Norm) -> Rescaling:
-    return Rescaling(norm.gamma, norm.beta, norm.epsilon, norm.centred)
 
 
 @contextlib.contextmanager
@@ -289,9 +288,10 @@ class _Watched:
                 residual = x.clone()  # which the model may write to
                 made["residual", 0] = residual
                 residual = residual.transpose(0, 1) if one.turned else residual
-                norm = one.norm or Norm(x.new_ones(x.shape[-1]), None, 0.0, False)
+                norm = one.norm or Rescaling(x.new_ones(x.shape[-1]))
+                numbers = norm.gamma, norm.beta, norm.epsilon or 0.0, norm.centred
                 after = None if one.behind is None else one.behind.rescaling
-                self.blocks[address] = ResidualBlock(one.kind, residual, *norm, after, one.forward)
+                self.blocks[address] = ResidualBlock(one.kind, residual, *numbers, after, one.forward)
                 if one.kind == "pre":
                     self._compare(address, one.norm, f"{name} makes", x, y)
                     made["normed", 0] = y.clone()
@@ -302,14 +302,13 @@ class _Watched:
                         (address, f"what enters {name} is not what {one.source} makes, as it was on loading")
                     )
             elif one.behind is not None and key == (one.behind.source, one.behind.nth):
-                after = one.behind.rescaling
-                norm = None if after.epsilon is None else Norm(after.gamma, after.beta, after.epsilon, after.centred)
+                norm = None if one.behind.rescaling.epsilon is None else one.behind.rescaling
                 self._compare(address, norm, f"{name} makes of the output of W_O", x, y)
                 made["behind", 0] = y.clone()
             elif one.sum is not None and key in (one.sum.out, one.sum.beside):
                 made[key] = y.clone()  # which the model may write to
 
-    def _compare(self, address: Address, norm: Norm | None, what: str, x: Tensor, y: Tensor) -> None:
+    def _compare(self, address: Address, norm: Rescaling | None, what: str, x: Tensor, y: Tensor) -> None:
         """Note where a norm does not make what was found in it; where the values are no numbers others say so."""
         if norm is not None and (x.shape != y.shape or not _near(y, apply(norm, x.float()), loose(x.dtype))):
             self.wrong.append((address, f"what {what} is not what was found in it on loading"))
@@ -352,8 +351,8 @@ NORMED = 0.02  # share of a derivative along the input that a norm's ε may leav
 
 def find_normed(
     name: str, t: Tensor, use: Passed, gradient: Tensor, norms: Sequence[Normed], allowed: float
-) -> tuple[Origin, NormedMap | None]:
-    """What q, k or v [B H T E] is where it is no selection of a map (normed per head or as a whole, or something else), and its rows.
+) -> tuple[Origin, NormedMap | None, PartLaw | None]:
+    """What q, k or v [B H T E] is where it is no selection of a map (normed per head or as a whole, or something else), its rows and law.
 
     `gradient` is that of the part's first position by what the map made; `norms` are those that came before the call.
     """
@@ -361,10 +360,10 @@ def find_normed(
     rows = flat.any(1).nonzero().flatten()
     _, heads, _, width = t.shape
     if len(rows) != 1:
-        return Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}"), None
+        return Origin("mixed", f"{name} is put together from {len(rows)} positions of {use.name}"), None, None
     blocks = _blocks(t, use, flat.shape, int(rows[0]))
     if blocks is None:
-        return Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it"), None
+        return Origin("mixed", f"{name} is made of {use.name}, but no selection and no norm of it"), None, None
     affine = use.map()
     if all(len(b) == width for b in blocks) and len(torch.cat(blocks).unique()) == heads * width:
         units, across = torch.stack(blocks), False
@@ -373,12 +372,22 @@ def find_normed(
         units, across = torch.arange(heads * width).view(heads, width), True
         words = f"all of {use.name}, normed across the heads"
     else:
-        return Origin("mixed", f"{name} is made of {use.name}, but no selection of it"), None
+        return Origin("mixed", f"{name} is made of {use.name}, but no selection of it"), None, None
     found = _the_norm(t, use, units, across, norms, allowed)
     if found is None and across:
-        return Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed), None
+        return Origin("normed", words, affine.parameter, affine.bias_parameter, None, affine.transposed), None, None
     origin = Origin("normed", words, affine.parameter, affine.bias_parameter, units, affine.transposed)
-    return origin, None if found is None else _left_of(affine, units, across, found)
+    if found is None:
+        return origin, None, None
+    norm, factors, turned, time_first = found
+    normed = partial(_norm_of, norm, across)
+    law = PartLaw(map_law(use.name, use.nth, affine), units, factors, None, turned, time_first, normed)
+    return origin, _left_of(affine, units, across, norm), law
+
+
+def _norm_of(norm: Rescaling, across: bool, x: Float[Tensor, "N H E"]) -> Float[Tensor, "N H E"]:
+    """A norm of each head's units, or of all together."""
+    return apply(norm, x.flatten(1)).view_as(x) if across else apply(norm, x)
 
 
 def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
@@ -397,8 +406,11 @@ def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Ten
 
 def _the_norm(
     t: Tensor, use: Passed, units: Int[Tensor, "H E"], across: bool, norms: Sequence[Normed], allowed: float
-) -> Norm | None:
-    """The norm that makes t of those units: at position 0 to the number, elsewhere as long (positions turn it), times one factor."""
+) -> tuple[Rescaling, Float[Tensor, "H E"], bool, bool] | None:
+    """The norm that makes t of those units: at position 0 to the number, elsewhere as long (positions turn it), times one factor.
+
+    Beside it that factor, whether positions turn it, and whether they come before texts in the map.
+    """
     rows, heads, length, width = t.shape
     y, size = use.leaf.detach(), heads * width if across else width
     if y.reshape(-1, y.shape[-1]).shape[0] != rows * length:
@@ -418,17 +430,18 @@ def _the_norm(
             lengths = [torch.linalg.vector_norm(x.double(), dim=-1) for x in (made, t.detach())]
             apart = (lengths[0] * factor.abs() - lengths[1]).abs().max() / lengths[1].max()
             if float(torch.maximum(off, apart)) <= max(allowed, 1e-3):
-                return norm
+                turned = not near(t, made * factor.to(made), max(allowed, 1e-3))
+                return norm, torch.full(units.shape, float(factor)), turned, time_first
     return None
 
 
-def apply(norm: Norm, x: Tensor) -> Tensor:
+def apply(norm: Rescaling, x: Tensor) -> Tensor:
     """What a norm makes of x."""
     made = standard(x, norm.epsilon, norm.centred) * norm.gamma.to(x)
     return made if norm.beta is None else made + norm.beta.to(x)
 
 
-def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Norm) -> NormedMap:
+def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Rescaling) -> NormedMap:
     """The rows under a norm: without their mean where it subtracts it, and without those that it multiplies by 0."""
     heads, width = units.shape
     flat = units.flatten().to(affine.weight.device)
@@ -448,8 +461,8 @@ def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Norm
 
 def find_forward(
     order: int, kind: str, record: PassRecord, out: Passed, allowed: float
-) -> tuple[FeedForward, tuple[Passed, ...]] | None:
-    """The feed-forward block behind the call of that order, with the uses of its maps; null where there is none of the kind.
+) -> tuple[FeedForward, ForwardLaw] | None:
+    """The feed-forward block behind the call of that order, and its law; null where there is none of the kind.
 
     Its first maps are given what the sum with attention's result became (`kind` 'post': its norm), or a norm of that;
     what the last one makes, perhaps through a norm, is added to it. All is recomputed within `allowed`.
@@ -511,7 +524,7 @@ def _whole(
     kind: str,
     later: tuple[Sequence[Normed], Sequence[Passed]],
     allowed: float,
-) -> tuple[FeedForward, tuple[Passed, ...]] | None:
+) -> tuple[FeedForward, ForwardLaw] | None:
     """The block with what follows its last map; null where the sum with z is not met, or a norm is none by its numbers."""
     (name, operand, gate), (norms, maps) = inner, later
     met = [n.given for n in norms] + [p.x for p in maps]
@@ -538,7 +551,8 @@ def _whole(
     first, bias, gate_rows, gate_bias, outer, outer_bias = rows
     assert first is not None
     assert outer is not None
-    around = (None if n is None else _as_rescaling(n) for n in norms)
-    uses = (operand[0], *([] if gate is None else [gate[0]]), last)
-    block = FeedForward(name, first, bias, gate_rows, gate_bias, outer, outer_bias, *around)
-    return block, tuple(dict.fromkeys(uses))
+    uses = {(p.name, p.nth): p for p, _ in (operand, *([] if gate is None else [gate]))} | {(last.name, last.nth): last}
+    maps = tuple(map_law(p.name, p.nth, p.map()) for p in uses.values())
+    (one, first_rows), other = operand, None if gate is None else ((gate[0].name, gate[0].nth), gate[1])
+    block = FeedForward(name, first, bias, gate_rows, gate_bias, outer, outer_bias, *norms)
+    return block, ForwardLaw(maps, name, ((one.name, one.nth), first_rows), other, (last.name, last.nth))

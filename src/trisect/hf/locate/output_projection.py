@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,11 +15,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from trisect.core.errors import pass_memory
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Origin
-from trisect.hf.hooks.calls import Call, gradients_of, opened, tensors_in
+from trisect.hf.hooks.calls import (
+    Arguments,
+    Call,
+    CallHook,
+    Calls,
+    Edits,
+    ModelOutput,
+    NamedArguments,
+    gradients_of,
+    opened,
+    outline,
+    tensors_in,
+)
 from trisect.hf.locate.affine import (
     DIRECTIONS,
+    Normed,
     OutLaw,
     Passed,
     PassRecord,
@@ -33,19 +49,33 @@ UNFOLLOWED = "gradients off, by which its map would be found"
 OTHERWISE = "moves what follows by another amount than its gradient says, so that it is not what is added"
 NOTED = 1 << 12  # numbers
 ROUNDED = 8  # times what rounding of every number alone would make
+STEP = 2**-5  # of the size of what is changed: a little, since what is no sum is compared with its derivative
+SEQUENCE, LARGE = 3, 1e6  # axes of a sequence of vectors; numbers of masks are larger
 _Use = tuple[str, int]  # the nth of a module or of a parameter, by its name
 # what a module gave on: its name, its tensors of numbers, and how many uses of affine maps came before that
 Left = tuple[str, tuple[Tensor, ...], int]
 
 
+class Leaving(NamedTuple):
+    """What leaves `owner`, the innermost module that holds what attends and the one map that its output enters.
+
+    `made` is in its graph: what the owner gives on, or where that is the nth use of a `norm` of a sum, the sum.
+    """
+
+    owner: str
+    made: Tensor
+    norm: _Use | None = None
+
+
 class Output(NamedTuple):
-    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, and its law on every read."""
+    """W_O of one call: where it comes from, [H E D], b_O [D], the use of it, its law on every read, and what leaves around it."""
 
     origin: Origin
     weight: Tensor | None = None
     bias: Tensor | None = None
     passed: Passed | None = None
     law: OutLaw | None = None
+    leaving: Leaving | None = None
 
 
 @contextlib.contextmanager
@@ -103,12 +133,6 @@ def find_output(
         words = f"the output enters {names[0]} {uses} times, so that no one use of it is W_O"
         return Output(Origin("mixed", words), passed=consumers[0])
     passed = consumers[0]
-    columns = _columns(call.output.detach(), passed.x.detach())
-    if columns is None:
-        return Output(_between(call, record, passed, sources), passed=passed)
-    found = _checked(call, passed, columns, allowed)
-    if found.weight is None:
-        return found
     # the innermost module that holds both
     pairs = zip(call.module.split("."), passed.name.split("."), strict=False)
     owner = ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -116,9 +140,19 @@ def find_output(
     made = next((made for name, made, uses in left if name == owner and uses > index), ())
     alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
     made = next(alike, made[0] if made else None)
-    if made is not None and _changed(made, passed, allowed) and not _normed_after(record, passed, made, allowed):
+    norm = None if made is None else _normed_after(record, passed, made, allowed)
+    leaving = (
+        None if made is None else Leaving(owner, made if norm is None else norm.given, norm and (norm.name, norm.nth))
+    )
+    columns = _columns(call.output.detach(), passed.x.detach())
+    if columns is None:
+        return Output(_between(call, record, passed, sources), passed=passed, leaving=leaving)
+    found = _checked(call, passed, columns, allowed)
+    if found.weight is None:
+        return found
+    if made is not None and norm is None and _changed(made, passed, allowed):
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
-        return Output(Origin("mixed", words), passed=passed)
+        return Output(Origin("mixed", words), passed=passed, leaving=leaving)
     if made is not None and (next_map := _entered(record, passed, made, owner)) is not None:
         words = f"what {passed.name} makes of the output enters {next_map} before it leaves {owner}, so that neither alone is W_O"
         return Output(Origin("mixed", words), passed=passed)
@@ -127,7 +161,7 @@ def find_output(
     time_first = not torch.equal(
         _flat(call.output.detach(), False), passed.x.detach().reshape(-1, passed.x.shape[-1])[:, columns.flatten()]
     )
-    return found._replace(law=out_law(law, columns, owner if same and owner else None, time_first))
+    return found._replace(law=out_law(law, columns, owner if same and owner else None, time_first), leaving=leaving)
 
 
 @torch.enable_grad()
@@ -223,16 +257,152 @@ def _run_held(
         for t in made if found else ():
             see(t)
 
-    # what a module notes of its inputs, as a quantiser's observer does, is as before; larger buffers are no notes
+    with holding(model, values, met), leaving(model, left):
+        _run_alike(model, inputs)
+    return found
+
+
+def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
+    """A pass that draws the same random numbers as every other, and of which the model notes nothing."""
+    # as a quantiser's observer does; larger buffers are no notes
     noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
-    with opened(), holding(model, values, met), leaving(model, left), torch.random.fork_rng(devices=[]):
+    with opened(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
         model(**inputs)
     with torch.no_grad():
         for buffer, was in noted:
             if not torch.equal(buffer, was):
                 buffer.copy_(was)
-    return found
+
+
+def find_shares(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call], outs: Sequence[Output]
+) -> dict[int, float]:
+    """What share of how positions move each other in a module comes through its attention, by the order of calls, where it is not all.
+
+    Every module that attends is given once more what it was given, but for a random half of the positions. Where the others
+    move otherwise than by what attention moves, something beside it has read the changed ones.
+    """
+    left = {order: out.leaving for order, out in enumerate(outs) if out.leaving is not None and out.leaving.owner}
+    modules, base = dict(model.named_modules()), _Given()
+    moved = _Given(base)
+    for one in (base, moved) if left else ():
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            for name in {own.owner for own in left.values()}:
+                before, after = functools.partial(one.enter, name), functools.partial(one.leave, name)
+                stack.callback(modules[name].register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(modules[name].register_forward_hook(after).remove)
+            for name in {own.norm[0] for own in left.values() if own.norm is not None}:
+                meet = functools.partial(one.norm, name)
+                stack.callback(modules[name].register_forward_pre_hook(meet).remove)
+            stack.enter_context(hook(model, Edits(), calls=Calls(one.call)))
+            try:
+                _run_alike(model, inputs)
+            except Exception as error:
+                pass_memory(error)
+                return {}  # it looks at what it is given, and takes nothing else
+    if len(base.raw) != len(calls) or len(moved.raw) != len(calls):
+        return {}
+    shares = ((order, _share(calls[order], outs[order], own, base, moved)) for order, own in left.items())
+    return {order: share for order, share in shares if share < 1}
+
+
+def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -> float:
+    """The share of one call; 1 up to rounding, and where it is not alone in its module or what leaves that is not met."""
+    passed, inside = out.passed, next((use for use in reversed(base.inside[call.order]) if use[0] == own.owner), None)
+    alone = sum(inside in around for around in base.inside.values()) == 1
+    key = inside if own.norm is None else own.norm
+    pairs = () if key is None else zip(base.left.get(key, ()), moved.left.get(key, ()), strict=False)
+    pair = next(
+        (p for p in pairs if p[0].shape == p[1].shape == own.made.shape and torch.equal(p[0], own.made.detach())), None
+    )
+    if passed is None or call.raw is None or not alone or pair is None:
+        return 1.0
+    if passed.quantised is not None or out.origin.how == "normed":  # neither moves by its derivative
+        return 1.0
+    through = _pushed(passed.x, call.raw, moved.raw[call.order] - base.raw[call.order])
+    weight = passed.map().weight.detach()
+    made = None if through is None else (through.to(weight) @ weight.T).reshape(passed.leaf.shape).to(passed.leaf)
+    through = None if made is None else _pushed(own.made, passed.leaf, made)
+    if through is None:
+        return 1.0
+    still = ~changed_places(pair[0].shape[:-1]).to(through.device)
+    whole, through = ((t.double().flatten(0, -2))[still] for t in (pair[1].double() - pair[0].double(), through))
+    here, beside = float(through.norm()), float((whole - through).norm())
+    near = NEAR.get(own.made.dtype, COARSE) if out.law is not None else COARSE
+    rounding = ROUNDED * torch.finfo(own.made.dtype).eps * float(pair[0].double().norm())
+    return here / (here + beside) if beside > near * (here + beside) + rounding else 1.0
+
+
+def _pushed(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
+    """By what a tensor in its graph moves where another moves by a little, by its derivative; null where it has none."""
+    back = torch.zeros_like(made, requires_grad=True)
+    try:
+        (gradient,) = torch.autograd.grad(made, given, back, create_graph=True, allow_unused=True)
+        if gradient is None or gradient.shape != change.shape:
+            return None
+        return torch.autograd.grad(gradient, back, change.to(gradient), allow_unused=True, retain_graph=True)[0]
+    except RuntimeError as error:  # no second derivative
+        pass_memory(error)
+        return None
+
+
+def changed_places(shape: torch.Size) -> Tensor:
+    """A random half of the places of that shape."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0)).flatten() < 0.5
+
+
+class _Given:
+    """What enters and leaves modules that attend in a pass; `base` is one whose inputs are given again, half of them changed.
+
+    `left` holds too what enters norms; `inside` the uses of modules around each call, and `raw` its output.
+    """
+
+    def __init__(self, base: _Given | None = None) -> None:
+        self.base, self.uses, self.around = base, Counter[str](), list[_Use]()
+        self.entered, self.left = dict[_Use, list[Tensor]](), dict[_Use, list[Tensor]]()
+        self.inside, self.raw = dict[int, tuple[_Use, ...]](), dict[int, Tensor]()
+
+    def _next(self, name: str) -> _Use:
+        self.uses[name] += 1
+        return name, self.uses[name] - 1
+
+    def enter(
+        self, name: str, _m: nn.Module, args: Arguments, kwargs: NamedArguments
+    ) -> tuple[Arguments, NamedArguments]:
+        """A module begins; in a second pass with the first one's inputs, of which half are changed."""
+        self.around.append(self._next(name))
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.is_floating_point()]
+        if self.base is None:
+            self.entered[self.around[-1]] = [t.detach().clone() for t in tensors]
+            return args, kwargs
+        shapes = [t.shape[:-1] for t in self.base.left.get(self.around[-1], ())]
+        before = self.base.entered.get(self.around[-1], ())
+        given = {id(t): _changed_half(own, shapes) for t, own in zip(tensors, before, strict=False)}
+        return tuple(given.get(id(t), t) for t in args), {n: given.get(id(t), t) for n, t in kwargs.items()}
+
+    def leave(self, _name: str, _m: nn.Module, _a: Arguments, out: ModelOutput) -> None:
+        """A module ends."""
+        self.left[self.around.pop()] = [t.detach().clone() for t in tensors_in((out,)) if t.is_floating_point()]
+
+    def norm(self, name: str, _m: nn.Module, args: Arguments) -> None:
+        """A norm is used."""
+        self.left[self._next(name)] = [args[0].detach().clone()]
+
+    def call(self, call: Call) -> Call:
+        """Attention is called."""
+        self.inside[call.order] = tuple(self.around)
+        self.raw[call.order] = (call.output if call.raw is None else call.raw).detach().clone()
+        return outline(call)
+
+
+def _changed_half(t: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
+    """Something random added to half of the places of what lies as what leaves a module, or is a sequence; else as it is."""
+    if (t.shape[:-1] not in shapes and t.dim() != SEQUENCE) or not float(t.abs().max()) < LARGE:
+        return t.clone()
+    draw = torch.randn(t.shape, generator=torch.Generator().manual_seed(t.numel())).to(t)
+    places = changed_places(t.shape[:-1]).view(*t.shape[:-1], 1).to(t.device)
+    return t + STEP * t.double().square().mean().sqrt().to(t) * places.to(t) * draw
 
 
 def _addition(made: Tensor, behind: _Segment) -> Tensor:
@@ -267,15 +437,15 @@ def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
     return off > allowed * float(mixed.abs().max())
 
 
-def _normed_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> bool:
-    """Whether what leaves is a norm of what was made and something besides: the block is LN(x + attention(x))."""
+def _normed_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> Normed | None:
+    """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); null for none."""
     for norm in record.normed:
         if norm.calls != passed.calls or norm.given.numel() != passed.leaf.numel() or not _same(norm.y, made):
             continue
         alone = _same(norm.x, passed.leaf.detach())
         if not alone and _reaches(norm.given, passed) and not _changed(norm.given, passed, allowed):
-            return True
-    return False
+            return norm
+    return None
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

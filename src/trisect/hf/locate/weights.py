@@ -22,7 +22,6 @@ from trisect.hf.locate.affine import (
     TOLERANCE,
     Affine,
     CallLaws,
-    MapLaw,
     Normed,
     PartLaw,
     Passed,
@@ -38,11 +37,13 @@ from trisect.hf.locate.output_projection import (
     OTHERWISE,
     UNFOLLOWED,
     Left,
+    Output,
     Selected,
     compare_with_gradients,
     find_consumers,
     find_output,
     find_placement,
+    find_shares,
     leaving,
     misplaced,
     mixed_texts,
@@ -56,7 +57,8 @@ DIGITS = {torch.float64: 1 << 14, torch.float32: 1 << 12, torch.bfloat16: 16, to
 class CallWeights:
     """What is known of one attention call: its projections, the norm and residual around it, and whether it satisfies its laws.
 
-    `order` says what is wrong with the order of its rows; empty where nothing is.
+    `order` says what is wrong with the order of its rows; empty where nothing is. `share` is how much of what positions do to
+    each other in its module comes through it.
     """
 
     module: str
@@ -65,6 +67,7 @@ class CallWeights:
     valid: bool = True
     laws: CallLaws | None = None
     order: str = ""
+    share: float = 1.0
 
 
 class TracedPart(NamedTuple):
@@ -76,7 +79,6 @@ class TracedPart(NamedTuple):
     passed: tuple[Passed, ...] = ()
     law: PartLaw | None = None
     normed: NormedMap | None = None
-    map: MapLaw | None = None
 
 
 def find_weights(
@@ -95,10 +97,13 @@ def find_weights(
     ):
         model(**inputs)
     consumers = find_consumers(calls, record)
+    outputs: list[Output] = []
     found = [
-        _one(model, call, record, address, own, left)
+        _one(model, call, record, address, own, left, outputs)
         for call, address, own in zip(calls, addresses, consumers, strict=True)
     ]
+    shares = find_shares(model, inputs, hook, calls, outputs)
+    found = [replace(one, share=shares.get(order, 1.0)) for order, one in enumerate(found)]
     outs = [None if one.laws is None else one.laws.out for one in found]
     for order, off in compare_with_gradients(model, inputs, record, outs).items():
         one = found[order]
@@ -108,7 +113,7 @@ def find_weights(
         words = f"what {one.laws.out.map.name} makes of the output {OTHERWISE} (off by a share of {off:.1e})"
         origins = {**one.projections.origins, "o": Origin("mixed", words)}
         projections = replace(one.projections, origins=origins, w_o=None, b_o=None)
-        laws = one.laws._replace(out=None, forward=())
+        laws = one.laws._replace(out=None, forward=None)
         found[order] = replace(one, projections=projections, around=None, laws=laws)
     return tuple(found)
 
@@ -120,6 +125,7 @@ def _one(
     address: Address,
     consumers: Sequence[Passed],
     left: Sequence[Left],
+    outputs: list[Output],
 ) -> CallWeights:
     before = [p for p in record.passed if p.calls <= call.order]
     norms = [n for n in record.normed if n.calls <= call.order]
@@ -127,6 +133,7 @@ def _one(
     parts = {n: _trace(model, call.module, n, t, before, norms) for n, t in given.items()}
     sources = [p for part in parts.values() for p in part.passed]
     out = find_output(call, record, sources, consumers, left, allowed)
+    outputs.append(out)
     origins = {n: part.origin for n, part in parts.items()} | {"o": out.origin}
     weights: dict[str, Tensor | None] = {f"w_{n}": part.weight for n, part in parts.items()}
     weights |= {f"b_{n}": part.bias for n, part in parts.items()} | {"w_o": out.weight, "b_o": out.bias}
@@ -141,12 +148,11 @@ def _one(
     if out.passed is not None and around is not None:
         forward = find_forward(call.order, around.kind, record, out.passed, allowed)
         around = around._replace(forward=None if forward is None else forward[0])
-    maps = {n: part.map for n, part in parts.items() if part.map is not None}
     own = {n: part.law for n, part in parts.items() if part.law is not None}
-    behind = () if forward is None else tuple(map_law(p.name, p.nth, p.map()) for p in forward[1])
-    used = [*(law.map.name for law in own.values()), *(m.name for m in maps.values()), *(law.name for law in behind)]
+    behind = None if forward is None else forward[1]
+    used = [*(law.map.name for law in own.values()), *(law.name for law in (() if behind is None else behind.maps))]
     used += [] if out.law is None else [out.law.map.name]
-    laws = CallLaws(own, out.law, maps, marks_of(model, used), behind)
+    laws = CallLaws(own, out.law, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
     order = mixed_texts(given, sources) or ("" if out.origin.how == "rows" else misplaced(call, consumers))
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
@@ -175,9 +181,8 @@ def _trace(
     selection = _selection(t[0, :, 0, :], use.leaf)
     if selection is not None:
         return _selected(model, module, name, t, use, *selection, passed)
-    origin, normed = find_normed(name, t, use, gradient, norms, tolerance(t))
-    law = None if normed is None else map_law(use.name, use.nth, use.map())
-    return TracedPart(origin, passed=(use,), normed=normed, map=law)
+    origin, normed, law = find_normed(name, t, use, gradient, norms, tolerance(t))
+    return TracedPart(origin, passed=(use,), normed=normed, law=law)
 
 
 def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -368,49 +368,17 @@ class Schedule:
         return self.rate * max(self.floor, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
-@runtime_checkable
-class TrainingRow(Protocol):
-    """What a model learns from: rows of like size go together, since each is padded to the largest."""
-
-    @property
-    def size(self) -> int:
-        """How long it is."""
-        ...
-
-    @property
-    def predicted(self) -> int:
-        """How many ids are predicted of it."""
-        ...
+def _next_ids(model: nn.Module, rows: Sequence[Example], padding: int) -> Tensor:
+    """The loss of a causal model, of every id the next one; summed over all that is predicted, nats."""
+    device = next(model.parameters()).device
+    ids = padded([row.ids for row in rows], padding).to(device)
+    labels = padded([row.labels for row in rows], IGNORED).to(device)
+    logits = model(input_ids=ids, use_cache=False).logits
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
 
-Rows = TypeVar("Rows", contravariant=True)
-
-
-@runtime_checkable
-class Lecture(Protocol[Rows]):
-    """How rows of one kind become a loss."""
-
-    def loss(self, model: nn.Module, rows: Rows) -> Tensor:
-        """Summed over all that is predicted, nats."""
-        ...
-
-
-@dataclass(frozen=True)
-class NextIds:
-    """How a causal model learns an Example: of every id the next one."""
-
-    padding: int
-
-    def loss(self, model: nn.Module, rows: Sequence[Example]) -> Tensor:
-        """Summed over all that is predicted, nats."""
-        device = next(model.parameters()).device
-        ids = padded([row.ids for row in rows], self.padding).to(device)
-        labels = padded([row.labels for row in rows], IGNORED).to(device)
-        logits = model(input_ids=ids, use_cache=False).logits
-        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-
-
-EpochRows = Callable[[int, np.random.Generator], Sequence[TrainingRow]]  # the rows of an epoch, given its number from 1
+# the rows of an epoch, given its number from 1: each of a `size`, and with how many ids are `predicted` of it
+EpochRows = Callable[[int, np.random.Generator], Sequence[Any]]
 EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and its loss
 
 
@@ -418,7 +386,8 @@ EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and i
 class Practice:
     """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
 
-    `lecture` says how the rows are learnt from; null are Examples, of which a causal model predicts the next ids.
+    `lecture` has loss(model, rows), summed over what is predicted, in nats; null are Examples, of which a causal model
+    predicts the next ids.
     """
 
     rows: EpochRows
@@ -426,7 +395,7 @@ class Practice:
     block: int
     padding: int
     seed: int
-    lecture: Lecture | None = None
+    lecture: Any = None
 
     def run(self, model: nn.Module, state: Path, report: EpochCallback = lambda epoch, loss: None) -> tuple[float, ...]:
         """Train `model` in place, on the device that it is on; returns every epoch's loss, nats per predicted character.
@@ -478,17 +447,15 @@ class Practice:
                 total, count = total + loss, count + predicted
         return total / max(1, count)
 
-    def _step(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[TrainingRow]
-    ) -> tuple[float, int]:
+    def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Any]) -> tuple[float, int]:
         """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
-        lecture: Any = self.lecture or NextIds(self.padding)
         predicted, total = sum(row.predicted for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
         ordered = sorted(batch, key=lambda row: row.size)
         size = max(LEAST, math.ceil(len(ordered) / PIECES))
         for start in range(0, len(ordered), size):
-            loss = lecture.loss(model, ordered[start : start + size])
+            piece = ordered[start : start + size]
+            loss = self.lecture.loss(model, piece) if self.lecture else _next_ids(model, piece, self.padding)
             (loss / max(1, predicted)).backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), self.schedule.clip)

@@ -25,6 +25,7 @@ from trisect.hf.locate.affine import (
     DIRECTIONS,
     TOLERANCE,
     CallLaws,
+    ForwardLaw,
     MapLaw,
     OutLaw,
     PartLaw,
@@ -34,6 +35,7 @@ from trisect.hf.locate.affine import (
     marks_of,
     quantised,
 )
+from trisect.measure.norms import activation
 
 
 class Places(NamedTuple):
@@ -63,54 +65,7 @@ class _Finding(NamedTuple):
     finite: bool = True
 
 
-class Deviations(list[_Finding]):
-    """What was found of the laws of one forward pass; `masks` [B T] of its inputs say which positions are padding."""
-
-    def __init__(self, masks: Sequence[Tensor] = ()) -> None:
-        super().__init__()
-        self.masks = masks
-
-    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
-        """By how much a law is off at some positions, beside the size of what it is about."""
-        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
-        finite = torch.isfinite(size)
-        if bool(finite.all()):
-            self.append(_Finding(share.nan_to_num(torch.inf), allowed, sample, order, words))
-            return
-        # at padding there may be no numbers; without lengths to compare, nowhere have to be any
-        padding = torch.full_like(sample.row, not sample.length, dtype=torch.bool)
-        for mask in self.masks if sample.length else ():
-            if mask.shape[1] == sample.length and mask.shape[0] > int(sample.row.max()):
-                padding = padding | ~mask.to(padding.device)[sample.row, sample.position]
-        lost = ~finite & ~padding.to(finite.device)
-        share = torch.where(finite, share.nan_to_num(torch.inf), torch.where(lost, torch.inf, 0.0))
-        self.append(_Finding(share, allowed, sample, order, words, not bool(lost.any())))
-
-    def fail(self, order: int, words: str) -> None:
-        """A law that cannot hold at all."""
-        none = torch.zeros(1, dtype=torch.long)
-        self.append(_Finding(torch.full((1,), torch.inf), 0.0, Places(none, none), order, words))
-
-    def judge(self, name: str, addresses: Sequence[object]) -> None:
-        """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
-        for one in sorted(self, key=lambda f: f.order):
-            if not one.off.numel() or float(one.off.max()) <= one.allowed:
-                continue
-            worst, layer = int(one.off.argmax()), str(addresses[one.order])
-            off, layer = float(one.off[worst]), f"{layer[0].upper()}{layer[1:]}"
-            place = f"position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
-            if not one.finite:
-                known = f"In this read there is NaN or infinity at {place}, which is no padding."
-                todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
-                raise ModelError(f"{layer} of {name} gives no numbers.", known, todo)
-            by = (
-                f", by {off:.1e} of its size at {place}; {one.allowed:.0e} would be rounding" if off < torch.inf else ""
-            )
-            todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
-            given = f"{layer} of {name} does not compute what was found on loading."
-            raise ModelError(given, f"In this read {one.words}{by}.", todo)
-
-
+NORMED = 1e-3  # share that the numbers of a norm, which are measured, leave
 AT_ONCE = 2048  # positions whose numbers are copied at once
 WEIGHTS = 1 << 24  # attention weights that are multiplied at once
 ROUNDED_PRODUCTS = 5e-3  # float32 where products may be taken in TF32
@@ -153,23 +108,45 @@ class Checker:
     wanted: set[tuple[str, int]] = field(default_factory=set)
     used: dict[str, int] = field(default_factory=dict)
     uses: dict[tuple[str, int], _Use] = field(default_factory=dict)
-    deviations: Deviations = field(init=False)
+    findings: list[_Finding] = field(default_factory=list)
     waiting: dict[tuple[str, int], _Mixed] = field(default_factory=dict)
     last: dict[tuple[str, int], int] = field(default_factory=dict)
     leaving: dict[str, tuple[int, str, Tensor]] = field(default_factory=dict)
     checked: set[tuple[str, int]] = field(default_factory=set)
-    forward: dict[tuple[str, int], tuple[int, MapLaw]] = field(default_factory=dict)
+    forward: dict[tuple[str, int], tuple[int, MapLaw, ForwardLaw]] = field(default_factory=dict)
+    hidden: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     entered: tuple[Tensor, int, Tensor] | None = None
 
     def __post_init__(self) -> None:
-        self.deviations = Deviations(self.masks)
         for order, laws in enumerate(self.laws):
             if laws is not None:
                 own = {(m.name, m.nth) for m in _maps(laws)}
-                self.forward |= {(m.name, m.nth): (order, m) for m in laws.forward}
+                if laws.forward is not None:
+                    self.forward |= {(m.name, m.nth): (order, m, laws.forward) for m in laws.forward.maps}
                 self.wanted |= own | self.forward.keys()
                 self.last |= dict.fromkeys(own, order)
                 self.wanted |= set() if laws.out is None else {(laws.out.map.name, laws.out.map.nth)}
+
+    def note(self, off: Tensor, size: Tensor, allowed: float, sample: Places, order: int, words: str) -> None:
+        """By how much a law is off at some positions, beside the size of what it is about."""
+        share = off / size.clamp_min(torch.finfo(torch.float32).tiny)
+        finite = torch.isfinite(size)
+        if bool(finite.all()):
+            self.findings.append(_Finding(share.nan_to_num(torch.inf), allowed, sample, order, words))
+            return
+        # at padding there may be no numbers; without lengths to compare, nowhere have to be any
+        padding = torch.full_like(sample.row, not sample.length, dtype=torch.bool)
+        for mask in self.masks if sample.length else ():
+            if mask.shape[1] == sample.length and mask.shape[0] > int(sample.row.max()):
+                padding = padding | ~mask.to(padding.device)[sample.row, sample.position]
+        lost = ~finite & ~padding.to(finite.device)
+        share = torch.where(finite, share.nan_to_num(torch.inf), torch.where(lost, torch.inf, 0.0))
+        self.findings.append(_Finding(share, allowed, sample, order, words, not bool(lost.any())))
+
+    def fail(self, order: int, words: str) -> None:
+        """A law that cannot hold at all."""
+        none = torch.zeros(1, dtype=torch.long)
+        self.findings.append(_Finding(torch.full((1,), torch.inf), 0.0, Places(none, none), order, words))
 
     def meet(self, name: str, x: Tensor, y: Tensor, own: Quantised | None = None) -> None:
         """A map was used."""
@@ -188,8 +165,30 @@ class Checker:
         elif key in self.last:
             self.uses[key] = use
         if key in self.forward:  # of the feed-forward block, whatever the shape that it is used in
-            order, law = self.forward[key]
+            order, law, block = self.forward[key]
             self.look(law, use, order, 1, 0)
+            self._block(key, use, order, block)
+
+    def _block(self, key: tuple[str, int], use: _Use, order: int, law: ForwardLaw) -> None:
+        """What enters the last map of a feed-forward block, beside the activation of what its first ones made."""
+        if key != law.last:
+            self.hidden[key] = use.y.clone()  # which may be written over
+            return
+        x = use.x.reshape(-1, use.x.shape[-1])
+        given = [(self.hidden.get(of), rows) for of, rows in filter(None, (law.operand, law.gate))]
+        parts = [y.reshape(-1, y.shape[-1])[:, rows] for y, rows in given if y is not None]
+        self.hidden.clear()
+        words = f"what enters {key[0]} is not what was found before it on loading"
+        if len(parts) < len(given) or any(part.shape != x.shape for part in parts):
+            self.fail(order, words)
+            return
+        kind = torch.promote_types(x.dtype, torch.float32)
+        for sample in _places(1, len(x)):
+            operand, *gate, entered = (t[sample.position.to(t.device)].to(kind) for t in (*parts, x))
+            made = activation(law.activation)(operand) * (gate[0] if gate else 1)
+            size = made.norm(dim=1) + entered.norm(dim=1)
+            size, where = size + size.nan_to_num(0.0, 0.0, 0.0).mean(), sample._replace(length=0)
+            self.note((made - entered).norm(dim=1), size, _rounding(x, *parts), where, order, words)
 
     def left(self, owner: str, out: Any) -> None:
         """A module gave something on."""
@@ -200,14 +199,14 @@ class Checker:
         made = next((t for t in given if t.shape == y.shape), given[0])
         flat, words = [t.reshape(-1, t.shape[-1]) for t in (made, y)], f"{owner} does not give on what {name} makes"
         if flat[0].shape != flat[1].shape:
-            self.deviations.fail(order, words)
+            self.fail(order, words)
             return
         for sample in _places(1, len(flat[0])):
             one, other = (t[sample.position.to(t.device)].float() for t in flat)
             size = other.norm(dim=1) + one.norm(dim=1)
             # of several rows, as one long one: no length, by which padding would be looked up
             where = sample._replace(length=0)
-            self.deviations.note((one - other).norm(dim=1), size, _rounding(made, y), where, order, words)
+            self.note((one - other).norm(dim=1), size, _rounding(made, y), where, order, words)
 
     def call(self, call: Call) -> None:
         """An attention call was made; what its parts are made of came before it."""
@@ -215,16 +214,10 @@ class Checker:
         if laws is None:
             return
         if call.fault:
-            self.deviations.fail(call.order, call.fault)
+            self.fail(call.order, call.fault)
             return
         for name, part in laws.parts.items():
             self._part(call, name, part)
-        for law in laws.maps.values():  # with a norm behind them
-            key, rows = (law.name, law.nth), call.q.shape[0]
-            use = self.uses.get(key)
-            if use is not None and key not in self.checked:
-                self.checked.add(key)
-                self.look(law, use, call.order, rows, len(use.y.reshape(-1, use.y.shape[-1])) // rows)
         self._mixed(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
         self.entered = None
@@ -235,7 +228,7 @@ class Checker:
         if use is None and self.past and name != "q":
             return  # all of it is what a cache holds, as the source's keys and values
         if use is None:
-            self.deviations.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
+            self.fail(call.order, f"{name} is not made by {law.map.name}, as it was on loading")
             return
         rows, length = t.shape[0], t.shape[2]
         if self.past and name != "q":  # what a cache holds was made in another pass
@@ -245,7 +238,7 @@ class Checker:
             t, length = t[:, :, self.past :], made
         if len(use.y.reshape(-1, use.y.shape[-1])) < rows * length or t.shape[1] != len(law.units):
             words = f"{name} is of another shape than what {law.map.name} makes, unlike on loading"
-            self.deviations.fail(call.order, words)
+            self.fail(call.order, words)
             return
         if key not in self.checked:
             self.checked.add(key)
@@ -254,7 +247,8 @@ class Checker:
         words = f"{name} is more than what {law.map.name} makes, turned by its position" if law.turned else words
         for sample in _places(rows, length):
             y = sample.of(use.y, rows, length, law.time_first)
-            made = y.to(kind)[:, law.units.to(y.device)] * law.factors.to(y.device, kind)
+            made = y.to(kind)[:, law.units.to(y.device)]
+            made = (made if law.norm is None else law.norm(made)) * law.factors.to(y.device, kind)
             made = made if law.extra is None else made + law.extra.to(made)
             given = t[sample.row.to(t.device), :, sample.position.to(t.device)].to(made)
             one, other = (a.norm(dim=2) if law.turned else a for a in (made, given))
@@ -262,7 +256,9 @@ class Checker:
             # at padding may be nothing but a bias, too small to be seen beside others
             size = size + size.nan_to_num(0.0, 0.0, 0.0).mean()
             off = (one - other).flatten(1).norm(dim=1)
-            self.deviations.note(off, size, _rounding(t, y), sample, call.order, words)
+            allowed = _rounding(t, y)
+            allowed = allowed if law.norm is None else max(allowed, NORMED)
+            self.note(off, size, allowed, sample, call.order, words)
 
     def look(self, law: MapLaw, use: _Use, order: int, rows: int, length: int, time_first: bool = False) -> None:
         """A map's input and output; a length of 0 says that no position of a text is meant."""
@@ -274,7 +270,7 @@ class Checker:
             made, given = x @ law.images.to(x.device) + law.shift.to(x.device), y @ law.directions.to(y.device)
             size = y.norm(dim=1) + x.norm(dim=1) * law.size + law.shift.norm().to(y.device) / DIRECTIONS
             off, where = (made - given).norm(dim=1) / DIRECTIONS**0.5, sample if length else sample._replace(length=0)
-            self.deviations.note(off, size, allowed, where, order, words)
+            self.note(off, size, allowed, where, order, words)
 
     def _mixed(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
@@ -297,7 +293,7 @@ class Checker:
             size = torch.einsum("bht,h->bt", output.norm(dim=3), looks.norm(dim=(1, 2)) / width**0.5)
             sample = Places(torch.arange(rows).repeat_interleave(len(part)), part.repeat(rows), length)
             off, words = (made - given).norm(dim=2).flatten(), "weights times v are not the output"
-            self.deviations.note(off, size.flatten(), allowed, sample, call.order, words)
+            self.note(off, size.flatten(), allowed, sample, call.order, words)
             found.append(made)
         if law is not None:
             made = torch.cat(found, 1) if found else call.output.new_zeros(rows, 0, DIRECTIONS, dtype=kind)
@@ -310,7 +306,7 @@ class Checker:
         assert law is not None
         length = min(length, len(use.x.reshape(-1, use.x.shape[-1])) // rows)  # it may be padded for attention alone
         if use.x.shape[-1] != len(law.own):
-            self.deviations.fail(order, f"what enters {key[0]} is of another width than on loading")
+            self.fail(order, f"what enters {key[0]} is of another width than on loading")
             return
         words = f"weights times v are not what enters {key[0]}"
         for sample in _places(rows, length):
@@ -319,7 +315,7 @@ class Checker:
             made = mixed[sample.row.to(x.device), sample.position.to(x.device)].to(given)
             off = (made - given).norm(dim=1) / DIRECTIONS**0.5
             most = max(allowed, _rounding(use.x))
-            self.deviations.note(off, x.norm(dim=1) * law.map.size, most, sample, order, words)
+            self.note(off, x.norm(dim=1) * law.map.size, most, sample, order, words)
         self.look(law.map, use, order, rows, length, law.time_first)
         if law.owner:
             self.leaving[law.owner] = order, key[0], use.y.clone()  # it may be changed in place before it leaves
@@ -327,8 +323,23 @@ class Checker:
     def judge(self, name: str, addresses: Sequence[object]) -> None:
         """Raise ModelError for the first law that does not hold, with its layer and where in the batch."""
         for key, one in self.waiting.items():
-            self.deviations.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
-        self.deviations.judge(name, addresses)
+            self.fail(one.order, f"the output does not enter {key[0]}, as it did on loading")
+        for one in sorted(self.findings, key=lambda f: f.order):
+            if not one.off.numel() or float(one.off.max()) <= one.allowed:
+                continue
+            worst, layer = int(one.off.argmax()), str(addresses[one.order])
+            off, layer = float(one.off[worst]), f"{layer[0].upper()}{layer[1:]}"
+            place = f"position {int(one.sample.position[worst])} of row {int(one.sample.row[worst])}"
+            if not one.finite:
+                known = f"In this read there is NaN or infinity at {place}, which is no padding."
+                todo = "Read it in a wider precision, as with dtype='float32', or look at its weights and at what it was given."
+                raise ModelError(f"{layer} of {name} gives no numbers.", known, todo)
+            by = (
+                f", by {off:.1e} of its size at {place}; {one.allowed:.0e} would be rounding" if off < torch.inf else ""
+            )
+            todo = "Load the model again as it is now, with an example of such inputs: load(model, inputs=...)."
+            given = f"{layer} of {name} does not compute what was found on loading."
+            raise ModelError(given, f"In this read {one.words}{by}.", todo)
 
 
 def _places(rows: int, length: int) -> Iterator[Places]:
@@ -339,7 +350,7 @@ def _places(rows: int, length: int) -> Iterator[Places]:
 
 def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:
     """The maps that q, k and v are made by."""
-    return (*(part.map for part in laws.parts.values()), *laws.maps.values())
+    return tuple(part.map for part in laws.parts.values())
 
 
 def _rounding(*given: Tensor, kind: torch.dtype | None = None) -> float:
@@ -393,7 +404,7 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             now, known = marks_of(model, [bare]).get(bare), mark.to(torch.float64)
             off = torch.inf if now is None else float((now - known).norm() / known.norm().clamp_min(1e-30))
             if not off <= TOLERANCE[torch.float64]:
-                checker.deviations.fail(order, f"{bare} is not what it was on loading")
+                checker.fail(order, f"{bare} is not what it was on loading")
         for law in maps:
             module = modules.get(law.name)
             if module is None or (law.name, law.nth) in checker.checked:

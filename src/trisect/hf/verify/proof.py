@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, began, pass_memory
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
-from trisect.core.trace import NAMES, Address, shared_weights
+from trisect.core.trace import NAMES, Address, shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import room, said_of, saying
 from trisect.hf.hooks.calls import (
@@ -51,7 +52,7 @@ from trisect.hf.verify.agreement import (
     unspoilt,
 )
 from trisect.hf.verify.examples import example_inputs
-from trisect.hf.verify.sources import displaced, find_addresses, reordered
+from trisect.hf.verify.sources import displaced, find_addresses
 
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
 
@@ -200,6 +201,8 @@ def _change(a: Tensor, b: Tensor) -> float:
 TODO = "Choose a model with softmax attention over whole sequences, or see `trisect check` for what was found."
 
 
+PART = "part of the layer's output, {:.2g} %"
+SUM_OF = "its scores are a sum of {} products; q and k are those of one of them"
 BEHIND = "rows of weights sum to less than 1, and what they are short of does not stand in the softmax, as a sink does"
 OTHER_STEPS = "where gradients are asked for it is computed in other steps than where none are"
 
@@ -273,7 +276,10 @@ class Proof:
                 origin = found.projections.origins[name]
                 row[name] = origin.how + ("" if origin.residual is None else f" ({origin.residual:.0e})")
             row["cause"] = " ".join(n for n, yes in zip("qkv", law.cause, strict=True) if yes) or "none"
-            rows.append(row | {"verdict": f"not verified: {law.failure}" if law.failure else "verified"})
+            short = [f"{n} {how}" for n in NAMES if (how := found.projections.origins[n].how) not in ("rows", "normed")]
+            short += [PART.format(100 * found.share)] if found.share < 1 else []
+            verdict = f"not verified: {law.failure}" if law.failure else ", ".join(["verified", *short])
+            rows.append(row | {"verdict": verdict})
         for one in self.unread:
             row = {"layer": "", "module": one.module, "hook": "none", **dict.fromkeys(("laws", *NAMES, "cause"), "")}
             rows.append(row | {"verdict": f"not verified: {one.words}"})
@@ -292,21 +298,28 @@ class Proof:
         own = self.found[call.order] if call.order < len(self.found) else None
         return own if own is not None and own.module == call.module and own.valid else None
 
-    @property
-    def several(self) -> tuple[str, ...]:
-        """Which layers' scores are more than one product, so that q and k are not all that makes them."""
-        return tuple(
-            f"{address}: its scores are a sum of {law.terms} products; q and k are those of one of them"
-            for address, law in zip(self.addresses, self.laws, strict=True)
-            if law.terms > 1 and not law.failure
-        )
+    def reasons(self) -> tuple[tuple[str, ...], ...]:
+        """For every call that is read what it is beside one softmax of q·k that W_O takes as it is, in words."""
+        rows = []
+        for found, law in zip(self.found, self.laws, strict=True):
+            origins = found.projections.origins
+            words = [f", {name}: {origins[name].words}" for name in NAMES if origins[name].how != "rows"]
+            words += [f": {SUM_OF.format(law.terms)}"] if law.terms > 1 else []
+            words += [f": {PART.format(100 * found.share)}"] if found.share < 1 else []
+            rows.append(() if law.failure else tuple(words))
+        return tuple(rows)
 
     def notes(self) -> tuple[str, ...]:
-        """What q, k, v or W_O is where it is no plain selection, a sentence per layer and name."""
-        pairs = zip(self.addresses, self.found, strict=True)
-        origins = [(address, name, found.projections.origins[name]) for address, found in pairs for name in NAMES]
-        said = (f"{a}, {name}: {own.words}" for a, name, own in origins if own.how != "rows")
-        return (*self.several, *said, *self.shared)
+        """All that has to be known of what is read: what is left out and why, and reasons, a sentence each for layers alike."""
+        pairs = zip(self.addresses, self.laws, strict=True)
+        left = [f"Left out, {address}: {law.failure}." for address, law in pairs if law.failure]
+        left += [f"Left out, {one.module}: {one.words}." for one in self.unread]
+        alike: dict[str, tuple[str, list[Address]]] = {}
+        for address, words in zip(self.addresses, self.reasons(), strict=True):
+            for one in words:  # of other layers' modules it is the same but for numbers
+                alike.setdefault(re.sub(r"\.\d+\.", "..", one), (one, []))[1].append(address)
+        said = (f"{spell_layers(addresses)}{words}." for words, addresses in alike.values())
+        return (*left, *(f"{one[0].upper()}{one[1:]}" for one in said), *self.shared)
 
 
 @alone
@@ -377,7 +390,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
         fault = law.fault or response.fault or (BEHIND if law.sink and not response.sink else "")
         checked.append(law._replace(scaled=response.scaled, fault=fault, sink=law.sink and response.sink))
     found = find_weights(model, given, seen.hook, addresses)
-    elsewhere = displaced(model, given, seen.hook, addresses)
+    elsewhere, moved = displaced(name, model, given, seen.hook, addresses)
     orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(found, orders, strict=True))]
     laws = tuple(law._replace(order=order) for order, law in zip(orders, checked, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
@@ -386,8 +399,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
     refusal = cached_otherwise(name, model, given, seen.calls, seen.answer, allowed)
-    refusal = refusal or reordered(name, model, given, seen.hook, seen.calls)
-    refusal = refusal or _refused(name, seen, addresses, laws, allowed)
+    refusal = refusal or moved or _refused(name, seen, addresses, laws, allowed)
     agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))
     about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
     own = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}  # one may have several names

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -161,7 +161,8 @@ def _watching(
 
 def _source(call: Call, cut: EnteredFloats) -> Met:
     kind, lengths = _kind(call, cut), (call.q.shape[2], call.k.shape[2])
-    return Met(call.module, cut.uses.get(call.module, 0), kind, *lengths, _displaced_parts(call, kind, cut.leaves))
+    order = _other_axis(call, cut.leaves) or _displaced_parts(call, kind, cut.leaves)
+    return Met(call.module, cut.uses.get(call.module, 0), kind, *lengths, order)
 
 
 def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
@@ -186,6 +187,34 @@ def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
             if bool(found.any()) and bool((expected & everywhere).any()) and not bool((expected & found).any()):
                 return f"its {name} are displaced: that at position {position} is made of nothing that its {first} there are made of"
     return ""
+
+
+def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
+    """Whether what a call attends over are no positions, as in attention over channels or over heads, in words.
+
+    Two queries far apart are then made of every position, while two units (or two heads) of theirs are made of one each.
+    """
+
+    def apart(t: Tensor, axis: int) -> bool:
+        """Whether the first and the last along an axis have no place in common, of as many in the leaves as there are."""
+        count = t.shape[axis]
+        ends = (t.select(axis, i)[0] for i in (0, count - 1))
+        first, last = ([None if g is None else g.ne(0) for g in gradients_of(end, leaves)] for end in ends)
+        for one, other in zip(first, last, strict=True):
+            if one is None or other is None or not one.any() or not other.any():
+                continue
+            for start, end in combinations(range(one.dim() + 1), 2):
+                shape = one.shape[:start].numel(), one.shape[start:end].numel(), -1
+                places = (seen.reshape(shape).any(2).any(0) for seen in (one, other))
+                if (axis == 2 or shape[1] == count) and not bool(torch.logical_and(*places).any()):
+                    return True
+        return False
+
+    t = next((t for t in (call.q, call.k) if t.requires_grad and _reached(t, leaves)), None)
+    if t is None or t.shape[2] == 1 or apart(t, 2):
+        return ""
+    other = next((words for axis, words in ((3, "units"), (1, "heads")) if t.shape[axis] > 1 and apart(t, axis)), "")
+    return other and f"it attends over {other} where positions are looked for: its rows are no positions"
 
 
 def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
@@ -224,65 +253,17 @@ TRIES = 8  # orders that are drawn until one rises and falls
 
 
 @torch.no_grad()
-def reordered(
-    name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]
-) -> ModelError | None:
-    """Why a model is refused that turns, sorts or shifts its tokens by itself; null where that does not show.
-
-    One token of the last row is replaced by another of that row; then that row is put in an order of no sort, in which tokens
-    change places. The first queries, keys or values that are as many as tokens and change have to change there: else a
-    trace's positions are not those of the tokens beside them.
-    """
-    ids = inputs.get("input_ids")
-    changed = _with_another_token(ids)
-    if changed is None or not isinstance(ids, Tensor):
-        return None
-    row = ids.shape[0] - 1
-
-    def called(tokens: Int[Tensor, " T"]) -> Sequence[Call]:
-        given = ids.clone()
-        given[row] = tokens
-        with hook(model) as made:
-            model(**{**inputs, "input_ids": given})
-        return list(made)
-
-    try:
-        moved = _moved(calls, called(changed[row]), ids)
-        if moved is None:
-            return None
-        words = f"{name} does not read its tokens where they are given."
-        todo = "Give the part of it that attends, with tokens in the order in which that takes them."
-        if not moved[row, PLACE]:
-            known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
-            return ModelError(words, known, todo)
-        one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
-        base = called(one) if swaps else []
-        still: list[int] = []
-        for other in swaps:
-            moved = _moved(base, called(other), ids)
-            places = one.ne(other).nonzero().flatten().tolist()
-            places = [p for p in places if moved is None or not moved[row, p]]
-            # two tokens may be alike to the model; then neither says anything where it stands
-            alone = {p: one.index_copy(0, torch.tensor([p], device=one.device), other[p : p + 1]) for p in places}
-            still += [p for p, tokens in alone.items() if _moved(base, called(tokens), ids) is not None]
-    except Exception as error:
-        pass_memory(error)
-        return None  # tokens may stand for images, of which there are as many
-    if not still:
-        return None
-    known = f"Two tokens of row {row} change places, and what attention is given at position {still[0]}, "
-    return ModelError(words, known + "the place of one of them, counted from 0, stays as it was.", todo)
-
-
-@torch.no_grad()
-def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]) -> dict[int, str]:
-    """Calls with queries, keys or values whose positions are not those of the tokens, in words, by their order.
+def displaced(
+    name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
+) -> tuple[dict[int, str], ModelError | None]:
+    """Calls whose queries, keys or values are not at the positions of the tokens, in words, by their order; and why a model is refused.
 
     With values of 0 no attention carries anything from one position to another, so that another token changes queries, keys and
     values where it stands, in every layer that it enters. What lies between layers may reach further, as convolutions do.
+    A model that turns, sorts or shifts its tokens by itself is refused as a whole.
     """
 
-    def run(given: ModelInputs) -> dict[int, Parts]:
+    def run(given: ModelInputs) -> list[Parts]:
         met: dict[int, Parts] = {}
 
         def silence(order: int, parts: Parts) -> Parts:
@@ -291,7 +272,7 @@ def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: 
 
         with hook(model, Edits({n: functools.partial(silence, n) for n in range(len(addresses))})):
             model(**given)
-        return met
+        return [met[n] for n in range(len(addresses))]
 
     found: dict[int, str] = {}
     # which parts of which calls are of the positions of which tokens
@@ -300,27 +281,79 @@ def displaced(model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: 
     first: dict[int, Sequence[str]] = {n: PARTS for n, stack in stacks if stack == stacks[0][1]}
     second: dict[int, Sequence[str]] = {n: PARTS for n, stack in stacks if stack.endswith("dec")}
     first, second = first | dict.fromkeys(crossing, PARTS[1:]), second | dict.fromkeys(crossing, PARTS[:1])
-    for tokens, fed in (("input_ids", first), ("decoder_input_ids", second)):
-        changed = _with_another_token(inputs.get(tokens))
-        if changed is None:
-            continue
-        row = len(changed) - 1
-        try:
+    try:
+        for tokens, fed in (("input_ids", first), ("decoder_input_ids", second)):
+            changed = _with_another_token(inputs.get(tokens))
+            if changed is None:
+                continue
             before, after = run(inputs), run({**inputs, tokens: changed})
-        except Exception as error:
-            pass_memory(error)
-            return found  # of some nothing can be replaced, and tokens may stand for images
-        if not len(before) == len(after) == len(addresses):
-            return found
-        for n, names in fed.items():
-            for name, was, now in zip(PARTS, before[n], after[n], strict=True):
-                if name not in names or was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(changed.shape):
-                    continue
-                moved = was.ne(now).any(3).any(1)
-                if bool(moved.any()) and not moved[row, PLACE]:
-                    words = f"its {name} are not at the positions of its tokens: the token at position {PLACE} of row {row} is at"
-                    found.setdefault(n, f"{words} {_first(moved)} there")
-    return found
+            if tokens == "input_ids":
+                refusal = _reordered(name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids}))
+                if refusal is not None:
+                    return {}, refusal
+            for n, part in ((n, part) for n, names in fed.items() for part in names):
+                moved = _moved(before[n][PARTS.index(part)], after[n][PARTS.index(part)], changed)
+                if moved is not None and bool(moved.any()) and not moved[-1, PLACE]:
+                    words = f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
+                    found.setdefault(n, f"{words} {len(changed) - 1} is at {_first(moved)} there")
+    except Exception as error:
+        pass_memory(
+            error
+        )  # of some nothing can be replaced, and tokens may stand for images, of which there are as many
+    return found, None
+
+
+def _reordered(
+    name: str,
+    inputs: ModelInputs,
+    before: Sequence[Parts],
+    after: Sequence[Parts],
+    run: Callable[[Int[Tensor, "B T"]], Sequence[Parts]],
+) -> ModelError | None:
+    """Why a model is refused that moves its tokens; `after` is with another at one place of the last row.
+
+    Then that row is put in an order of no sort, in which tokens change places. The first queries, keys or values that are as many
+    as tokens and change have to change there: else a trace's positions are not those of the tokens beside them.
+    """
+    ids: Tensor = inputs["input_ids"]
+    row = len(ids) - 1
+
+    def moves(one: Sequence[Parts], other: Sequence[Parts]) -> Bool[Tensor, "B T"] | None:
+        for was, now in zip(one, other, strict=True):
+            places = [m for a, b in zip(was, now, strict=True) if (m := _moved(a, b, ids)) is not None]
+            if places and bool((moved := torch.stack(places).any(0)).any()):
+                return moved
+        return None
+
+    def of_row(tokens: Int[Tensor, " T"]) -> Sequence[Parts]:
+        return run(torch.cat([ids[:-1], tokens[None]]))
+
+    if (moved := moves(before, after)) is None:
+        return None
+    words = f"{name} does not read its tokens where they are given."
+    todo = "Give the part of it that attends, with tokens in the order in which that takes them."
+    if not moved[row, PLACE]:
+        known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
+        return ModelError(words, known, todo)
+    one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
+    base = of_row(one) if swaps else []
+    for other in swaps:
+        moved = moves(base, of_row(other))
+        places = one.ne(other).nonzero().flatten().tolist()
+        for place in (p for p in places if moved is None or not moved[row, p]):
+            # two tokens may be alike to the model; then neither says anything where it stands
+            alone = one.index_copy(0, torch.tensor([place], device=one.device), other[place : place + 1])
+            if moves(base, of_row(alone)) is not None:
+                known = f"Two tokens of row {row} change places, and what attention is given at position {place}, "
+                return ModelError(words, known + "the place of one of them, counted from 0, stays as it was.", todo)
+    return None
+
+
+def _moved(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
+    """Where a part [B H T E] changed; null where it has other positions than the tokens."""
+    if was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(ids.shape):
+        return None
+    return was.ne(now).any(3).any(1)
 
 
 def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
@@ -332,16 +365,6 @@ def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
         return None
     changed[-1, PLACE] = others[-1]
     return changed
-
-
-def _moved(calls: Sequence[Call], others: Sequence[Call], ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"] | None:
-    """Where the first queries, keys or values that change do so, of those that are as many as tokens; null where none do."""
-    for was, now in zip(calls, others, strict=False):
-        pairs = [(a.detach(), b) for a, b in ((was.q, now.q), (was.k, now.k), (was.v, now.v)) if a.shape == b.shape]
-        found = [a.ne(b).any(3).any(1) for a, b in pairs if (a.shape[0], a.shape[2]) == tuple(ids.shape)]
-        if found and bool((moved := torch.stack(found).any(0)).any()):
-            return moved
-    return None
 
 
 def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], list[Int[Tensor, " T"]]]:
