@@ -298,25 +298,18 @@ class Proof:
         own = self.found[call.order] if call.order < len(self.found) else None
         return own if own is not None and own.module == call.module and own.valid else None
 
-    def reasons(self) -> tuple[tuple[str, ...], ...]:
-        """For every call that is read what it is beside one softmax of q·k that W_O takes as it is, in words."""
-        rows = []
-        for found, law in zip(self.found, self.laws, strict=True):
+    def notes(self) -> tuple[str, ...]:
+        """All that has to be known of what is read: what is left out, what is no plain map, part of a sum or shared, and why."""
+        failed = zip(self.addresses, self.laws, strict=True)
+        left = [f"Left out, {address}: {law.failure}." for address, law in failed if law.failure]
+        left += [f"Left out, {one.module}: {one.words}." for one in self.unread]
+        alike: dict[str, tuple[str, list[Address]]] = {}
+        for address, found, law in zip(self.addresses, self.found, self.laws, strict=True):
             origins = found.projections.origins
             words = [f", {name}: {origins[name].words}" for name in NAMES if origins[name].how != "rows"]
             words += [f": {SUM_OF.format(law.terms)}"] if law.terms > 1 else []
             words += [f": {PART.format(100 * found.share)}"] if found.share < 1 else []
-            rows.append(() if law.failure else tuple(words))
-        return tuple(rows)
-
-    def notes(self) -> tuple[str, ...]:
-        """All that has to be known of what is read: what is left out and why, and reasons, a sentence each for layers alike."""
-        pairs = zip(self.addresses, self.laws, strict=True)
-        left = [f"Left out, {address}: {law.failure}." for address, law in pairs if law.failure]
-        left += [f"Left out, {one.module}: {one.words}." for one in self.unread]
-        alike: dict[str, tuple[str, list[Address]]] = {}
-        for address, words in zip(self.addresses, self.reasons(), strict=True):
-            for one in words:  # of other layers' modules it is the same but for numbers
+            for one in () if law.failure else words:  # of other layers' modules it is the same but for numbers
                 alike.setdefault(re.sub(r"\.\d+\.", "..", one), (one, []))[1].append(address)
         said = (f"{spell_layers(addresses)}{words}." for words, addresses in alike.values())
         return (*left, *(f"{one[0].upper()}{one[1:]}" for one in said), *self.shared)
