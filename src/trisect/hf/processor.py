@@ -191,7 +191,7 @@ def open_image(image: object) -> object:
 
 def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:
     """The processor beside a model; raises ModelError where there is none."""
-    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
+    import transformers
 
     from trisect.hf.files.fetch import quiet, read_object
 
@@ -200,12 +200,11 @@ def _load_processor(name: str, place: str, options: Mapping[str, str | bool | No
         raise ModelError(given, f"Its folder has none of {', '.join(FILES)}.", SAVE)
     words = f"The processor of {name} cannot be read."
     with quiet(), saying(lambda error: ModelError(words, said_of(error, 200), SAVE)):
-        found = AutoProcessor.from_pretrained(place, **dict[str, Any](options))
+        found = transformers.AutoProcessor.from_pretrained(place, **dict[str, Any](options))
         if Path(place).is_dir() and not (hasattr(found, "image_processor") or hasattr(found, "feature_extractor")):
             # of models that are made of two, transformers takes the tokenizer for the processor
             body = read_object(Path(place) / FILES[1], "processor") if (Path(place) / FILES[1]).is_file() else {}
-            kind = {"image_processor_type": AutoImageProcessor, "feature_extractor_type": AutoFeatureExtractor}
-            for name, auto in kind.items():
-                if name in body:
-                    return auto.from_pretrained(place, **dict[str, Any](options))
+            kinds = {"image_processor_type": "AutoImageProcessor", "feature_extractor_type": "AutoFeatureExtractor"}
+            for auto in (getattr(transformers, kind) for name, kind in kinds.items() if name in body):
+                return auto.from_pretrained(place, **dict[str, Any](options))
         return found
