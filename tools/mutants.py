@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant("core/tables.py", "!= mark[1]:", "== b'':", f"{SURVIVORS} -k checksum"),
     Mutant("core/errors.py", RAISED, f"{RAISED} and False", "tests/unit/test_door.py -k kind"),
     Mutant("core/printable.py", "_UNSAFE.sub(_sign, text)", "text", "tests/unit/test_printable.py -k controls"),
-    Mutant("experiments/recall/settings.py", "le=MODEL[\"layers\"]", "le=10**12", "tests/unit/test_bounds.py -k upper"),
+    Mutant("lab/recipes.py", "le=MODEL[\"layers\"]", "le=10**12", "tests/unit/test_bounds.py -k upper"),
     Mutant(KEPT, "if of is not None and of != manifest[\"run\"]:", "if False:", f"{WHOLE} -k another_run_is"),
     Mutant(KEPT, "elif mark and digest_file(path) != mark:", "elif False:", f"{WHOLE} -k altered"),
     Mutant("lab/driver.py", "        folder.check_empty(f\"results", "        str(f\"results", WHOLE),
