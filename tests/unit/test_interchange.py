@@ -18,31 +18,33 @@ from trisect.measure.patching import (
 PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
 
 
+def hits(found):
+    return {name: share.hits for name, share in found.items()}
+
+
 def test_shares_count_the_pairs_whose_four_predictions_differ() -> None:
     """The fourth pair's q is the base's answer and the fifth's k is not known: neither counts, whatever came."""
     found = shares([2, 4, 1, 2, 2], PREDICTIONS, "q")
-    assert found.n == 3
-    assert (found.own.hits, found.unchanged.hits) == (1, 1)
-    assert {name: share.hits for name, share in found.others.items()} == {"k": 0, "v": 1}
-    assert found.own.value == pytest.approx(1 / 3)
+    assert {share.n for share in found.values()} == {3}
+    assert hits(found) == {"base": 1, "q": 1, "k": 0, "v": 1}
+    assert found["q"].value == pytest.approx(1 / 3)
 
 
 def test_an_answer_that_nothing_predicted_is_in_no_share() -> None:
     found = shares([9, 9, 9, 9, 9], PREDICTIONS, "v")
-    counts = [found.own.hits, found.unchanged.hits, *(s.hits for s in found.others.values())]
-    assert (found.n, counts) == (3, [0, 0, 0, 0])
+    assert (found["v"].n, hits(found)) == (3, {"base": 0, "q": 0, "k": 0, "v": 0})
 
 
 def test_a_joint_component_needs_a_prediction_that_is_its_own() -> None:
     """In the second pair q+k predicts what q does, so that nothing could tell them apart."""
     joint = {**{name: of[:2] for name, of in PREDICTIONS.items()}, "q+k": [5, 2]}
     found = shares([5, 2], joint, "q+k")
-    assert (found.n, found.own.hits, sorted(found.others)) == (1, 1, ["k", "q", "v"])
+    assert (found["q+k"].n, hits(found)) == (1, {"base": 0, "q": 0, "k": 0, "v": 0, "q+k": 1})
 
 
 def test_components_without_predictions_are_left_out() -> None:
     found = shares([2, 1], {"base": [1, 1], "q": [2, 2]}, "q")
-    assert (found.n, found.own.value, dict(found.others)) == (2, 0.5, {})
+    assert (found["q"].n, found["q"].value, sorted(found)) == (2, 0.5, ["base", "q"])
 
 
 def test_intervals_reach_to_certainty_only_where_all_pairs_say_so() -> None:

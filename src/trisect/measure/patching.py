@@ -116,31 +116,16 @@ class PairShare(NamedTuple):
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
-class InterchangeShares(NamedTuple):
-    """What answers came when one component came from the donor, among the pairs where all predictions differ.
-
-    `own` counts answers equal to the component's own prediction, `others` those equal to each other component's,
-    `unchanged` those of the base; what is left of the `n` pairs gave an answer that nothing predicted.
-    """
-
-    component: str
-    own: PairShare
-    others: Mapping[str, PairShare]
-    unchanged: PairShare
-    n: int
-
-
-def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> InterchangeShares:
-    """Which of the predicted answers came when `component` was the donor's.
+def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, PairShare]:
+    """Which of the predicted answers came when `component` was the donor's, among the pairs where all predictions differ.
 
     `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as
     known) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
-    such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ.
+    such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ; what is left
+    of them gave an answer that nothing predicted. Returned are shares by the names of predictions.
     """
     hits, clear = share_hits(answers, predictions, component)
-    found = {name: share_of(hit[clear]) for name, hit in hits.items()}
-    own, unchanged = found.pop(component), found.pop(BASE)
-    return InterchangeShares(component, own, found, unchanged, int(clear.sum()))
+    return {name: share_of(hit[clear]) for name, hit in hits.items()}
 
 
 def share_hits(

@@ -94,11 +94,10 @@ def interchange(
     base, donor, predictions = _known(pairs, words, vocabulary)
     answers = _patched_logits(final, model, site, base, donor).argmax(1).numpy()
     found = shares(answers, predictions, site.components[0])
-    others = {f"as_{name}": share for name, share in found.others.items()}
-    named = {"own": found.own, "unchanged": found.unchanged, **others}
-    values = {name: (share.value, share.n) for name, share in named.items()}
-    total = sum(share.hits for share in found.others.values()) / found.n if found.n else None
-    values["others"] = (total, found.n)
+    named = {"own": found.pop(site.components[0]), "unchanged": found.pop(BASE)}
+    named |= {f"as_{name}": share for name, share in found.items()}
+    values, n = {name: (share.value, share.n) for name, share in named.items()}, named["own"].n
+    values["others"] = (sum(share.hits for share in found.values()) / n if n else None, n)
     return [SiteRow(str(site), f"interchange_{name}", None, "valid", *value) for name, value in values.items()]
 
 
