@@ -154,8 +154,8 @@ def begin(context: JobContext, kind: type[D]) -> tuple[D, Emit]:
 class TrainingWork(Generic[S, R, D, F]):
     """Models to be trained from `data`; interrupted, call it again to resume; with more seeds it is extended.
 
-    `kind` is what the folder holds, in words, `files` are the names of its plan and of what is learnt from, `folders` those
-    it writes into besides models, whose names fit `models` below it.
+    `kind` is what the folder holds, in words. `plan_file` and `data_file` are names of its plan and of what is learnt from,
+    `folders` those it writes into besides models, whose names below it fit `model_pattern`.
     """
 
     settings: S
@@ -164,9 +164,10 @@ class TrainingWork(Generic[S, R, D, F]):
     device: str
     name: str = ""
     kind: ClassVar[str]
-    files: ClassVar[tuple[str, str]]
+    plan_file: ClassVar[str]
+    data_file: ClassVar[str]
     folders: ClassVar[tuple[str, ...]]
-    models: ClassVar[str]
+    model_pattern: ClassVar[str]
 
     def check(self, folder: Path) -> None:
         """Raise StudyError where the folder holds something else, or was begun with something else."""
@@ -175,19 +176,19 @@ class TrainingWork(Generic[S, R, D, F]):
     def own(self, folder: Path) -> Iterable[Path]:
         """Every folder that it writes into."""
         near = (path.relative_to(folder).as_posix() for path in sorted([*folder.glob("*"), *folder.glob("models/*")]))
-        models = [folder / name for name in near if re.fullmatch(self.models, name)]
+        models = [folder / name for name in near if re.fullmatch(self.model_pattern, name)]
         return [folder, *(folder / name for name in ("losses", "state", "tables", *self.folders)), *models]
 
     def measure(self, context: RunContext) -> Measured[F]:
         """Train what is not trained yet, and measure all models."""
         home, plan = context.folder, self._plan(context.folder)
-        write_json(home / self.files[0], plan.data())
-        write_json(home / self.files[1], plain(self.data))
+        write_json(home / self.plan_file, plan.data())
+        write_json(home / self.data_file, plain(self.data))
         jobs = self.jobs(home, plan.seeds)
         left = [job for job in jobs if not (job.files.is_trained and job.files.results.exists())]
         left.sort(key=lambda job: -job.seconds)
         plan = follow_plan(
-            home / self.files[0], plan, len(left), lambda: run_jobs(left, context.machine, self.device, home)
+            home / self.plan_file, plan, len(left), lambda: run_jobs(left, context.machine, self.device, home)
         )
         return self.measured(home, plan, jobs)
 
@@ -201,5 +202,7 @@ class TrainingWork(Generic[S, R, D, F]):
 
     def _plan(self, folder: Path) -> ResumePlan:
         begun: Mapping[str, Json] = {"recipe": self.recipe.data(), "device": self.device}
-        what = self.files[1].removesuffix(".json")  # `people` or `bitext`
-        return join_plan(folder / self.files[0], self.kind, {**begun, what: self.data.fingerprint}, self.settings.seeds)
+        what = self.data_file.removesuffix(".json")  # `people` or `bitext`
+        return join_plan(
+            folder / self.plan_file, self.kind, {**begun, what: self.data.fingerprint}, self.settings.seeds
+        )

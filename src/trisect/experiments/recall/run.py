@@ -68,9 +68,9 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
     """Models to be trained and asked."""
 
     kind = "recall experiment"
-    files = ("recall.json", "people.json")
+    plan_file, data_file = "recall.json", "people.json"
     folders = ("answers", "figures")
-    models = rf"models/({'|'.join(MODELS)})-[0-9]+(-base)?"
+    model_pattern = rf"models/({'|'.join(MODELS)})-[0-9]+(-base)?"
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """Every model of each seed; one that leaves names out where the data have such."""
@@ -78,7 +78,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
         asked = [RecallJob(model, seed, self.recipe, self.device) for model, seed in models]
         seconds = {"plain": 1.0}
         return [
-            ModelJob(one.files(home), train, one, home / self.files[1], seconds.get(one.model, 10.0)) for one in asked
+            ModelJob(one.files(home), train, one, home / self.data_file, seconds.get(one.model, 10.0)) for one in asked
         ]
 
     def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:

@@ -69,14 +69,14 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
     """Translation models to be trained; they lie in folders seed-N."""
 
     kind = "translation experiment"
-    files = ("translation.json", "bitext.json")
+    plan_file, data_file = "translation.json", "bitext.json"
     folders = (PAIRS, "scores")
-    models = "seed-[0-9]+(-epoch-[0-9]+)?"
+    model_pattern = "seed-[0-9]+(-epoch-[0-9]+)?"
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed."""
         asked = [TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
-        return [ModelJob(one.files(home), train, one, home / self.files[1]) for one in asked]
+        return [ModelJob(one.files(home), train, one, home / self.data_file) for one in asked]
 
     def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
         """Losses and scores of every model, and a few translations of pairs that it did not learn from."""
