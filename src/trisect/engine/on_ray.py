@@ -33,10 +33,10 @@ from trisect.engine.drive import LOSSES, JobEnd, JobLoss, OnEvent
 from trisect.engine.jobs import JobOrder, JobProgress, failure, read_failure, run_job
 from trisect.engine.ray_connect import jobs_per_gpu
 
-LOOK = 1.0  # seconds between two looks at which nodes are there
 POLL = 0.02  # seconds between two looks for messages
 ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
 SWEEPING = 10.0  # seconds that closing waits for nodes
+_VALUES: dict[str, Any] = {}  # what jobs have read in this process of a node
 
 
 def node_versions() -> dict[str, str]:
@@ -70,17 +70,19 @@ def perform(
         for path in sent.values():
             path.unlink()
 
-    here, folder = node_versions(), node_folder(engine)
+    here = node_versions()
     if different := sorted(name for name in {*here, *expected} if here.get(name) != expected.get(name)):
         words = ", ".join(f"{name} {here.get(name)} (here {expected.get(name)})" for name in different)
         tell(differs=f"The node {socket.gethostname()} has {words}", id=ray.get_runtime_context().get_node_id())
         return
     tell(share=None, words="", files={})  # where it is, should it be lost
+    folder = _node_folder(engine)
     own = folder / attempt[1]
     try:
+        folder.mkdir(mode=0o700, exist_ok=True)
         paths = {name: _placed(ref, folder / "values" / ref.hex()) for name, ref in needs.items()}
         paths |= {name: _placed(ref, own / ref.hex()) for name, ref in begins.items()}
-        run_job(order, paths, folder / "scratch", _values(engine), send)
+        run_job(order, paths, folder / "scratch", _VALUES, send)
     except RayError:
         raise  # the machine with the driver is out of reach
     except Exception as error:
@@ -89,12 +91,6 @@ def perform(
         tell(done=True)
     finally:
         shutil.rmtree(own, ignore_errors=True)
-
-
-@cache
-def _values(engine: str) -> dict[str, Any]:
-    """What jobs of one engine have read in this process."""
-    return {}
 
 
 def _placed(ref: ObjectRef, place: Path) -> Path:
@@ -113,18 +109,15 @@ def _placed(ref: ObjectRef, place: Path) -> Path:
     return place
 
 
-@cache
-def node_folder(engine: str) -> Path:
+def _node_folder(engine: str) -> Path:
     """The folder of one engine's jobs on this node, whose name nobody else can know before it is there."""
-    folder = Path(tempfile.gettempdir()) / f"trisect-{engine}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    return Path(tempfile.gettempdir()) / f"trisect-{engine}"
 
 
 @ray.remote(num_cpus=0, max_retries=0)
 def sweep(engine: str) -> None:
     """Remove what an engine's jobs left on a node."""
-    shutil.rmtree(node_folder(engine), ignore_errors=True)
+    shutil.rmtree(_node_folder(engine), ignore_errors=True)
 
 
 # On the driver's machine.
@@ -156,11 +149,10 @@ class RayEngine:
     def _look(self) -> None:
         """See how much there is of the nodes that may get jobs; raises StudyError where there has been none for long."""
         nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in self._left_out]
-        self._looked = time.monotonic()
         self._cores, self._gpus = (int(sum(n.get(kind, 0) for n in nodes)) for kind in ("CPU", "GPU"))
         if self._cores and (self._gpus or not self._uses_gpus):
-            self._seen = self._looked
-        elif self._left_out or self._looked - self._seen >= self._patience:
+            self._seen = time.monotonic()
+        elif self._left_out or time.monotonic() - self._seen >= self._patience:
             what = "node with a GPU" if self._uses_gpus else "node with a processor core for jobs"
             known = "; ".join(self._left_out.values()) or f"There has been none for {self._patience:.0f} seconds"
             todo = "Have the same trisect and packages on every node" if self._left_out else "Add a node (ray start)"
@@ -217,8 +209,7 @@ class RayEngine:
                 else:
                     words, last = "A job's process, or its node, ended unexpectedly", " ".join(str(error).split())[:300]
                     on_event(number, JobLoss(words, f"{type(error).__name__}: {last}", job.node))
-        if time.monotonic() - self._looked >= LOOK:
-            self._look()
+        self._look()
 
     def _job(self, number: int, attempt: str) -> _Open | None:
         """The job of that number; None where it has ended, or was begun again since that attempt."""

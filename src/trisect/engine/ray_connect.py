@@ -8,9 +8,9 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
-from functools import cache, partial
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 from trisect.core.errors import StudyError, need_extra
@@ -92,34 +92,40 @@ def connected(cores: int, gpus: int = 0) -> Iterator[str | None]:
     """
     need_extra("ray", "ray", "--engine ray")
     address = cluster_address()
-    variables = ALWAYS if address is not None else ALWAYS | LOOPBACK | {MODE: "token", TOKEN: _token()}
-    short = partial(tempfile.TemporaryDirectory, prefix="trisect-ray-", ignore_cleanup_errors=True)  # for sockets
-    with _environment(variables), nullcontext("") if address else short() as folder:
+    with ExitStack() as stack:
+        stack.callback(_restore, dict(os.environ))
+        os.environ.update({**ALWAYS, **({} if address else LOOPBACK), **os.environ})
+        if address is None:
+            os.environ.update({MODE: "token", TOKEN: _token()})
         import ray
         from ray.exceptions import RayError
 
         if ray.is_initialized():
             known = "A process is connected to one cluster at a time."
             raise StudyError("This process is connected to Ray already.", known, "Call ray.shutdown() before.")
-        more: dict[str, Any] = {"address": address}
         if address is not None:
             check_token(address)
-        else:
-            more = {"address": "local", "num_cpus": cores, "num_gpus": gpus, "_temp_dir": folder}
-            more["include_dashboard"] = False
+            place: dict[str, Any] = {"address": address}
+        else:  # sockets need a short path
+            short = tempfile.TemporaryDirectory(prefix="trisect-ray-", ignore_cleanup_errors=True)
+            place = {"address": "local", "num_cpus": cores, "num_gpus": gpus, "include_dashboard": False}
+            place["_temp_dir"] = stack.enter_context(short)
+        stack.callback(ray.shutdown)
         try:
-            try:
-                ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **more)
-            except (OSError, RuntimeError, ValueError, RayError) as error:
-                raise _not_reached(address, error) from error
-            places = [node["NodeManagerAddress"] for node in ray.nodes()] if address is None else []
-            if not all(place.startswith("127.") for place in places):
-                known = "Ray was imported before, with settings of its own."
-                raise StudyError(f"Ray opened ports at {places[0]}.", known, "Call trisect before ray is imported.")
-            yield address
-        finally:
-            with suppress(Exception):
-                ray.shutdown()
+            ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **place)
+        except (OSError, RuntimeError, ValueError, RayError) as error:
+            raise _not_reached(address, error) from error
+        opened = [node["NodeManagerAddress"] for node in ray.nodes()] if address is None else []
+        if not all(place.startswith("127.") for place in opened):
+            known = "Ray was imported before, with settings of its own."
+            raise StudyError(f"Ray opened ports at {opened[0]}.", known, "Call trisect before ray is imported.")
+        yield address
+
+
+def _restore(before: dict[str, str]) -> None:
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def _not_reached(address: str | None, error: Exception) -> StudyError:
@@ -131,17 +137,3 @@ def _not_reached(address: str | None, error: Exception) -> StudyError:
         if address
         else "Look for free memory and space for temporary files, or leave out --engine ray.",
     )
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables while the context lasts; those that are set already stay as they are, but for the token."""
-    fresh = {name: value for name, value in values.items() if name not in os.environ or name in (MODE, TOKEN)}
-    before = {name: os.environ.pop(name, None) for name in fresh}
-    os.environ.update(fresh)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ.update({name: value} if value is not None else {})
