@@ -255,7 +255,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trisect.text.corpus import SPLITS
+from trisect.text.lines import SPLITS
 from trisect.text.readers.base import Paragraph, Reader, SplitText, lines
 
 

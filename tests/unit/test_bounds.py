@@ -27,7 +27,7 @@ from trisect.experiments.translate.settings import TranslationRecipe
 from trisect.lab.folder import Folder
 from trisect.text import birth_places, pairs
 from trisect.text.bitext import read_pairs
-from trisect.text.corpus import open_text
+from trisect.text.lines import open_text
 
 NUMBERS = [
     (one, field)

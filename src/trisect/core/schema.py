@@ -42,7 +42,8 @@ LINES = 2**31  # of any text
 
 
 MOST_SEEDS = 10_000
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+# validators are built when they are first needed: a command's help needs none
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True)
 BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 WHOLES, NUMBERS = ("int_type", "int_from_float", "int_parsing"), ("float_type", "float_parsing", "finite_number")
 NOUNS = {
@@ -70,7 +71,7 @@ def record(kind: type[C]) -> type[C]:
     """
 
     made: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
-    assert made.__pydantic_complete__, f"{kind.__name__} names a type that is not imported"
+    assert made.__pydantic_fields_complete__(), f"{kind.__name__} names a type that is not imported"
     check = made.__init__
 
     @wraps(check)
@@ -79,6 +80,9 @@ def record(kind: type[C]) -> type[C]:
             check(self, *given, **named)
         except ValidationError as error:
             raise in_words(error, type(self)) from None
+        finally:  # pydantic puts its own here when it builds the validator
+            if made.__init__ is not checked:
+                made.__init__ = checked
 
     made.__init__ = checked
     return made

@@ -14,7 +14,7 @@ from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
 from trisect.core.machine import Machine
 from trisect.core.schema import TRAINING, WHOLE, Option, record
 from trisect.core.site import Site
-from trisect.text.corpus import SPLITS
+from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:

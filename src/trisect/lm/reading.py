@@ -30,7 +30,7 @@ from trisect.core.subject import (
 )
 from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
-from trisect.text.corpus import UNKNOWN
+from trisect.text.lines import UNKNOWN
 from trisect.text.readers.english import basic_english
 
 STACK = "plain"

@@ -13,7 +13,7 @@ import numpy as np
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
-from trisect.text.corpus import read_lines
+from trisect.text.lines import read_lines
 
 QUESTION = "Where was {name} born?"
 PATTERN = re.compile(r"Where was (\S.*\S|\S) born\?")

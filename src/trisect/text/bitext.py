@@ -13,7 +13,7 @@ from pydantic import PlainSerializer
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest, replace_file
 from trisect.core.schema import LINE_BYTES, TEXT_BYTES
-from trisect.text.corpus import open_text, read_lines
+from trisect.text.lines import open_text, read_lines
 
 Link = tuple[int, int]
 LinkSet = frozenset[Link]

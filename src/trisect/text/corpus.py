@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import stat
-import sys
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TextIO
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trisect.core.errors import CorpusError, DamagedFileError
 from trisect.core.files import Json, as_record, canonical, digest, inside, read_json, replace_file, write_json
-from trisect.core.schema import LINE_BYTES, LINES, TEXT_BYTES
 from trisect.core.spec import Text
+from trisect.text.lines import SPLITS, UNKNOWN, UNSHOWN
 
 CHUNK = 1 << 22
 
@@ -126,95 +123,6 @@ def read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.n
         found = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."
         raise DamagedFileError(f"{path} is damaged.", found, todo)
     return array
-
-
-SPECIAL = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
-
-
-class _BoundedFile(io.RawIOBase):
-    """The bytes of a file as far as bounds on them, on its lines and on each line's length are kept; CorpusError beyond."""
-
-    def __init__(self, file: IO[bytes], name: str, longest: int, most: int) -> None:
-        self.file, self.name, self.longest, self.most = file, name, longest, most
-        self.size = self.length = 0
-        self.number = 1  # of the line that is being read, and how many bytes it has so far
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """The next bytes."""
-        block = self.file.read(min(len(buffer), CHUNK))
-        self.size += len(block)
-        first, *rest = block.split(b"\n")
-        for at, piece in enumerate((first, *rest)):
-            self.number, self.length = (self.number + 1, len(piece)) if at else (self.number, self.length + len(piece))
-            if self.length > self.longest:
-                known, todo = f"A line has at most {self.longest:,} bytes.", "Break it into lines, one a text."
-                raise CorpusError(f"{self.name}, line {self.number}, is too long.", known, todo)
-        if self.size > self.most or self.number > LINES:
-            known = f"A file of this kind has at most {self.most:,} bytes and {LINES:,} lines."
-            raise CorpusError(f"{self.name} is too long.", known, "Give a part of it.")
-        buffer[: len(block)] = block
-        return len(block)
-
-
-@contextmanager
-def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable UTF-8 text file.") -> Iterator[TextIO]:
-    """A UTF-8 file to be read line by line, without a byte-order mark; `-` is standard input. Every text is read by this.
-
-    Raises CorpusError, with the advice `todo` where there is no file, for what is no regular file (a pipe, a device, a folder), for
-    a line of more than `longest` bytes or a file of more than `most`, and for bytes that are not UTF-8.
-    """
-    try:
-        if str(path) == "-":
-            source: Any = nullcontext(sys.stdin.buffer)
-        elif stat.S_ISREG(mode := path.stat().st_mode):
-            source = path.open("rb")
-        else:
-            what = next((name for holds, name in SPECIAL.items() if holds(mode)), "a device")
-            known = f"It is {what}; a text is read from a regular file, or from standard input, which is called -."
-            raise CorpusError(f"{path} is no text file.", known, todo)
-        with source as raw:
-            bounded = _BoundedFile(raw, str(path), longest, most)
-            yield io.TextIOWrapper(io.BufferedReader(bounded, _BLOCK), encoding="utf-8-sig")
-    except FileNotFoundError:
-        names = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []
-        known = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
-        raise CorpusError(f"There is no file {path}.", known, todo) from None
-    except UnicodeDecodeError as error:
-        where, byte = _undecodable(path)
-        raise CorpusError(f"{path}{where} is not UTF-8.", f"{byte} is none.", "Save it as UTF-8.") from error
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read.", f"The system says: {error}", todo) from None
-
-
-def _undecodable(path: Path) -> tuple[str, str]:
-    """The line of a file that has the first byte that is no UTF-8, and that byte's place from 1, in words."""
-    if str(path) != "-":
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    line.decode()
-                except UnicodeDecodeError as error:
-                    return f", line {number},", f"Byte {error.start + 1} of it"
-    return "", "A byte of it"
-
-
-def read_lines(path: Path, todo: str = "Give a file that is there.") -> list[str]:
-    """The lines of a UTF-8 file without their ends; raises CorpusError as `open_text` does."""
-    with open_text(path, LINE_BYTES, TEXT_BYTES, todo) as file:
-        # only a line feed ends a line: others (U+2028 ...) stand inside sentences of crawled text
-        return [line.removesuffix("\n") for line in file]
-
-
-_BLOCK = 2**20
-
-
-SPLITS = ("train", "valid", "test")
-UNKNOWN = "<unk>"
-UNSHOWN = frozenset(map(chr, {*range(32), 0xFFFE, 0xFFFF} - {9, 10, 13}))  # not in XML, and so in no figure
 
 
 FORMAT = 2  # of corpus.json

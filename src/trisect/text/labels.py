@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trisect.core.errors import CorpusError
 from trisect.text.bitext import LinkSet, SentencePair, open_bitext
-from trisect.text.corpus import UNKNOWN
 from trisect.text.generated import NAME, bitext_corpus
+from trisect.text.lines import UNKNOWN
 from trisect.text.sources import Labelled, LabelledTexts, check_split
 
 OWN = ("word", "position", "frequency")  # what every text has

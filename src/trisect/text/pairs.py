@@ -14,8 +14,8 @@ import numpy as np
 from trisect.core import files
 from trisect.core.errors import CorpusError
 from trisect.core.subject import PlainText
-from trisect.text.corpus import read_lines
 from trisect.text.generated import RoledSentence, sentences
+from trisect.text.lines import read_lines
 from trisect.text.sources import Labelled, LabelledTexts
 
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is

@@ -20,8 +20,9 @@ from trisect.core.errors import CorpusError, check_named, or_closest, shortened,
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
 from trisect.core.subject import Sample, TextOrPair, Texts, as_sample
-from trisect.text.corpus import SPLITS, Corpus, GrowingArray, Split, counts
+from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
+from trisect.text.lines import SPLITS
 from trisect.text.readers import detect_reader, find_reader
 from trisect.text.readers.base import Reader, SplitText, Token, join_tokens
 from trisect.text.readers.conllu import CONLLU

@@ -12,7 +12,7 @@ from pydantic import Field
 from trisect.core.finding import Json, ReadFacts
 from trisect.core.schema import RESAMPLES, WHOLE, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, Units
-from trisect.text.corpus import SPLITS
+from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
 WHOSE = ("own", "next")

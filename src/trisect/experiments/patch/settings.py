@@ -13,7 +13,7 @@ from trisect.core.errors import SpecError
 from trisect.core.schema import RESAMPLES, Option, record
 from trisect.core.site import Site
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
-from trisect.text.corpus import SPLITS
+from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
 WORDS = ("all", "last", "differ")

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trisect.core.schema import RESAMPLES, WHOLE, Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
-from trisect.text.corpus import SPLITS
+from trisect.text.lines import SPLITS
 from trisect.text.readers import HELP
 
 SELF, CROSS = ATTENTION = ("self", "cross")

@@ -10,8 +10,8 @@ from typing import NamedTuple, TextIO
 
 from trisect.core.errors import CorpusError
 from trisect.core.schema import CORPUS_BYTES, TEXT_LINE_BYTES
-from trisect.text.corpus import SPLITS, open_text
 from trisect.text.hub import DatasetTexts
+from trisect.text.lines import SPLITS, open_text
 
 LINE = 1 << 20  # characters read at once: a text without line ends is read in pieces of this size
 SplitText = Path | DatasetTexts  # the text of one split: a file, or the rows of a dataset

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from trisect.core.errors import CorpusError
-from trisect.text.corpus import UNSHOWN
+from trisect.text.lines import UNSHOWN
 from trisect.text.readers.base import Paragraph, Reader, SplitText, Token, join_tokens, lines
 
 READ = {"FORM": 1, "UPOS": 3, "XPOS": 4, "FEATS": 5, "DEPREL": 7}  # the columns of a word that are used

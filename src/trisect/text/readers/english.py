@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trisect.text.corpus import SPLITS, UNKNOWN
+from trisect.text.lines import SPLITS, UNKNOWN
 from trisect.text.readers.base import LINE, Paragraph, Reader, SplitText, lines
 
 _APART = str.maketrans({c: f" {c} " for c in "'.,()!?"} | {'"': "", ";": " ", ":": " "})
