@@ -10,7 +10,7 @@ import pytest
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
 from trisect.text import bitext, pairs, sources
-from trisect.text import corpus as corpus_module
+from trisect.text import lines as text_lines
 from trisect.text.corpus import Corpus
 from trisect.text.readers import base, detect_reader
 from trisect.text.readers.conllu import CONLLU
@@ -361,22 +361,22 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
 def test_a_text_has_bounds_on_its_bytes_and_its_lines(tmp_path, monkeypatch):
     path = tmp_path / "x"
     path.write_text("ab\n" * 5, encoding="utf-8")
-    with corpus_module.open_text(path, 2, 15) as file:
+    with text_lines.open_text(path, 2, 15) as file:
         assert len(file.readlines()) == 5
     for longest, most, lines, given in (
         (1, 99, 99, "line 1, is too long"),
         (9, 14, 99, "x is too long"),
         (9, 99, 4, "x is too"),
     ):
-        monkeypatch.setattr(corpus_module, "LINES", lines)
-        with pytest.raises(CorpusError, match=given), corpus_module.open_text(path, longest, most) as file:
+        monkeypatch.setattr(text_lines, "LINES", lines)
+        with pytest.raises(CorpusError, match=given), text_lines.open_text(path, longest, most) as file:
             file.readlines()
 
 
 def test_a_dash_is_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffun deux\n".encode())))
-    assert corpus_module.read_lines(Path("-")) == ["un deux"]
-    assert corpus_module.read_lines(Path("-")) == []
+    assert text_lines.read_lines(Path("-")) == ["un deux"]
+    assert text_lines.read_lines(Path("-")) == []
 
 
 def test_the_sample_is_english_with_labels_that_come_with_trisect(tmp_path, monkeypatch):
