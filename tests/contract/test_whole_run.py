@@ -138,12 +138,20 @@ def test_another_question_is_refused_and_changes_nothing(folders, models, tmp_pa
     trisect.ablate(models["one"], WORDS, sites=("q@1",), batch=1, out=ablated, quiet=True)
 
 
+def test_a_command_asks_what_a_call_in_python_asks(folders, models, monkeypatch):
+    monkeypatch.chdir(models["one"].parent)
+    words = (*(word for text in WORDS for word in ("--text", text)), "--out", folders / "one")
+    assert call("norms", "one", *words).exit_code == 0
+    refused = call("norms", "two", *words)
+    assert (refused.exit_code, "other weights" in refused.stderr) == (2, True)
+
+
 def test_other_models_of_the_same_names_are_another_question(models, tmp_path):
     both, folder = list(models.values()), tmp_path / "both"
-    trisect.similarity(both, out=folder, quiet=True)
-    trisect.similarity(both, out=folder, quiet=True)
+    trisect.ablate(both, WORDS, sites="v@1", out=folder, quiet=True)
+    trisect.ablate(both, WORDS, sites="v@1", out=folder, quiet=True)
     with pytest.raises(StudyError, match="other weights"):
-        trisect.similarity(both[::-1], out=folder, quiet=True)
+        trisect.ablate(both[::-1], WORDS, sites="v@1", out=folder, quiet=True)
 
 
 def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):

@@ -129,6 +129,7 @@ def stones(tmp_path, monkeypatch):
     monkeypatch.setattr(units_run, "files_mark", _mark)
     monkeypatch.setattr(subject, "files_mark", _mark)
     monkeypatch.setattr(units_run, "check_there", lambda model, **options: None)
+    monkeypatch.setattr(driver, "check_there", lambda model, **options: None)
     monkeypatch.setattr(ModelSource, "open", lambda source: _stone(Path(source.model)))
     monkeypatch.setattr(units_page, "page", _plain_page)  # its figures take seconds
 
@@ -393,6 +394,37 @@ def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
         weigh(asked(tmp_path, "stone1", "stone2"), out)
     weigh(asked(tmp_path, "stone2", "stone1"), out)
     assert measured == ["stone2", "stone1"]  # nothing is kept of a run that ended
+
+
+@pytest.mark.parametrize("other", ["device", "device_map", "workers", "relative paths"])
+def test_the_same_question_takes_the_place_of_the_first_whatever_machine_answers_it(tmp_path, monkeypatch, other):
+    (tmp_path / "texts").mkdir()
+    monkeypatch.setattr(units_run, "run_jobs", lambda works, machine, device, folder: drive(works, Here(folder)))
+    again = settings = asked(tmp_path, corpus=tmp_path / "texts")
+    weigh(settings, tmp_path / "out")
+    match other:
+        case "device" | "device_map":
+            again = replace(settings, source=replace(settings.source, **{other: "cpu"}))
+        case "workers":
+            again = replace(settings, machine=ModelWorkers(2))
+        case _:
+            monkeypatch.chdir(tmp_path)
+            again = asked(Path(), corpus=Path("texts"))
+    measured.clear()
+    weigh(again, tmp_path / "out")
+    assert measured == ["stone1", "stone2", "stone3"]
+    with pytest.raises(StudyError, match="--grams 4"):
+        weigh(replace(again, grams=4), tmp_path / "out")
+    (tmp_path / "texts" / "more").write_text("a")
+    with pytest.raises(StudyError, match="other files"):
+        weigh(again, tmp_path / "out")
+
+
+def test_a_site_has_one_spelling_in_a_command():
+    from trisect.experiments.ablate.settings import AblateSettings
+
+    several = [AblateSettings(ModelSource("a"), TextSource(), (site,)) for site in ("q@1,2", "q@2,1", "q@1-2")]
+    assert len({lab_command.command("ablate", settings, (), None) for settings in several}) == 1
 
 
 def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatch):

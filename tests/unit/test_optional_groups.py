@@ -61,7 +61,7 @@ def test_a_group_of_which_nothing_is_given_is_missing_and_its_help_says_what_sta
     assert from_words("m", "--where", "w").read is None
     assert from_words("m", "--where", "w", "--corpus", "c").read == TextSource("c")
     assert from_words("m", "--where", "w", "--text", "a b", "--split", "valid").read == TextSource(
-        None, ("a b",), "valid"
+        None, ("a b",), split="valid"
     )
     (split,) = (p for p in parameters_of(Asked) if p.name == "split")
     assert isinstance(split, click.Option)

@@ -11,10 +11,13 @@ from typing import Any
 
 from trisect.core.files import Json, digest, digest_place
 from trisect.core.schema import Group, Setting, settings_of
+from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.text.hub import is_hub, revision_of, split_name
 from trisect.text.worlds import is_built_in
+
+MACHINE = {"--device", "--device-map"}  # of several models, and of checkpoints: a single model's command names none
 
 
 def groups_of(settings: Any) -> Iterable[object]:
@@ -81,10 +84,20 @@ def _option(one: Setting, value: Any) -> list[str]:
 
 
 def _word(one: Setting, value: Any) -> str:
-    """A value as a word; of what lies on this machine no path: an argument's name in capitals, an option's own name."""
+    """A value as a word, in its one spelling; of what lies on this machine no path: an argument's name in capitals, an option's own
+    name.
+    """
+    if one.option.grammar == Site.parse and isinstance(value, str):
+        return str(Site.parse(value))
     if not one.has_path or not Path(value).exists():
         return str(value)
     return one.name.upper() if one.option.argument else Path(value).resolve().name
+
+
+def plain_command(command: object) -> str:
+    """A command without what says on which machine it runs: the same question is asked there and here."""
+    words = shlex.split(str(command))
+    return shlex.join(word for word, before in zip(words, ("", *words), strict=False) if not {word, before} & MACHINE)
 
 
 def question_of(words: str, settings: Any, models: Sequence[str], texts: Texts | None) -> dict[str, Json]:

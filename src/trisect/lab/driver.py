@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
 from html import escape
@@ -20,13 +20,13 @@ from trisect.core.finding import About
 from trisect.core.machine import Machine
 from trisect.core.subject import Subject
 from trisect.core.tables import write_table
-from trisect.lab.command import command, groups_of, question_of
+from trisect.lab.command import command, groups_of, plain_command, question_of
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import conclusion, read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
 from trisect.lab.subject import check_there, is_trained_here
-from trisect.lab.units.run import OverModels, check_workers, several_models
+from trisect.lab.units.run import OverModels, SeveralModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
 
@@ -54,18 +54,15 @@ def check_page(path: Path, command: str, part: bool = False) -> None:
 
     A page that is `part` of a dissection lies among its files.
     """
-    place = path.absolute()
+    place, given = path.absolute(), f"{path} was given for a page of 'trisect {command}'."
     for above in tuple(place.parents)[:DEEPEST]:
-        name = place.relative_to(above).as_posix()
-        of = _listed(above, name)
-        if of:
-            given = f"{path} was given for a page of 'trisect {command}'."
-            raise StudyError(given, f"It is a file of a run of 'trisect {of}', which lies in {above}.", TODO)
-        if (is_study(above) or _run_of(above)) and not part:
-            given = f"{path} was given for a page of 'trisect {command}'."
-            raise StudyError(
-                given, f"A study or a run lies in {above}, and its folder holds its own files alone.", TODO
-            )
+        manifest = RunFolder(above).find_manifest()
+        if manifest is not None and place.relative_to(above).as_posix() in manifest["files"]:
+            known = f"It is a file of a run of 'trisect {manifest['experiment']}', which lies in {above}."
+            raise StudyError(given, known, TODO)
+        if (is_study(above) or manifest is not None) and not part:
+            known = f"A study or a run lies in {above}, and its folder holds its own files alone."
+            raise StudyError(given, known, TODO)
     if not path.is_file():
         return
     begins = _begins(command).encode()
@@ -74,21 +71,6 @@ def check_page(path: Path, command: str, part: bool = False) -> None:
     if not own:
         known = f"'trisect {command}' did not write it, or a version before 0.2.0 did; it would be written over."
         raise StudyError(f"{path} is there already.", known, "Choose another name with --out, or move it elsewhere.")
-
-
-def _run_of(folder: Path) -> str:
-    """The experiment whose run lies in a folder; empty where there is none of ours."""
-    with suppress(DamagedFileError):
-        return RunFolder(folder).manifest()["experiment"] if RunFolder(folder).has_run else ""
-    return ""
-
-
-def _listed(folder: Path, name: str) -> str:
-    """The experiment whose run in a folder has a file of that name; empty where none has."""
-    with suppress(DamagedFileError):
-        manifest = RunFolder(folder).manifest() if RunFolder(folder).has_run else None
-        return manifest["experiment"] if manifest is not None and name in manifest["files"] else ""
-    return ""
 
 
 # What a page raises over tables that lack a table or column that it reads, or rows, or a value in one.
@@ -114,68 +96,61 @@ def run(
     lies among its files, and takes the place of whatever that part gave before. Raises TrisectError before anything is written
     where settings or inputs are wrong, or where the folder holds the answer to another question.
     """
-    models = several_models(settings)
-    if models is None:
+    several, links = several_models(settings), tuple(links)
+    if several is None:
         check_workers(settings)
-    over: Experiment[S, Any] = experiment if models is None else OverModels(experiment, models)
-    return _run(over, settings, out, quiet, tuple(links), is_part)
-
-
-def _run(
-    experiment: Experiment[S, F],
-    settings: S,
-    out: str | Path | None,
-    quiet: bool,
-    links: tuple[StudyLink, ...],
-    is_part: bool,
-) -> Result[F]:
+    one: Any = experiment if several is None else OverModels(experiment, several)
     if out is not None:  # what can be known before a model is loaded
-        check_place(out, bool(experiment.single))
-        if experiment.single:
-            check_page(_page_at(experiment, Path(out)), experiment.name, bool(links))
-        elif not isinstance(experiment, TrainingExperiment):
-            free_folder(experiment, Path(out))
-    experiment.check(settings)
-    own = _are_own(settings)
+        check_place(out, bool(one.single))
+        if one.single:
+            check_page(_page_at(one, Path(out)), one.name, bool(links))
+        elif not isinstance(one, TrainingExperiment):
+            free_folder(one, Path(out))
+    one.check(settings)
+    models = _models(settings, several)
+    own = all(is_trained_here(model) for _, model in models)
     texts = next((group.open(own) for group in groups_of(settings) if isinstance(group, TextSource)), None)
-    if experiment.reads_text(settings, texts):
-        _check_text_models(experiment, settings)
-    subjects, machine, began = _subjects(experiment, settings), _machine(settings, quiet), time.monotonic()
-    work = experiment.prepare(settings, machine) if isinstance(experiment, TrainingExperiment) else None
-    place = _place(experiment, settings, out, subjects, "" if work is None else work.name)
-    if work is not None:
+    for source, model in models if one.reads_text(settings, texts) else ():
+        check_there(model, **source.fetched(), text=True)
+    # several models are opened later, one after the other
+    sources = (group for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource) and not several)
+    opened = [source.open() for source in sources]
+    subjects = tuple(subject for of in opened for subject in (of if isinstance(of, tuple) else (of,)))
+    machine, began = _machine(settings, quiet), time.monotonic()
+    if isinstance(one, TrainingExperiment):
+        work = one.prepare(settings, machine)
+        place = _place(one, settings, out, subjects, work.name)
         with RunFolder(place).lock(lambda: work.check(place), lambda: work.own(place)):
             RunFolder(place).recover()
             measured = work.measure(RunContext(place, machine, subjects, texts))
-            words = measured.command or command(experiment.name, settings, subjects, texts)
-            return conclude(experiment, measured, place, words, time.monotonic() - began, links)
-    one: Experiment[Any, Any] = experiment
-    several = one.models if isinstance(one, OverModels) else None
+            words = measured.command or command(one.name, settings, subjects, texts)
+            return conclude(one, measured, place, words, time.monotonic() - began, links)
+    place = _place(one, settings, out, subjects)
     words = command(one.name, settings, subjects, texts, () if several is None else several.words)
-    invented = not own and _reads_invented(settings)
-    if experiment.single:
-        check_page(_page_at(experiment, place), experiment.name, bool(links))
-        context = RunContext(_parent(place), machine, subjects, texts)
-        measured = experiment.measure(settings, context)  # a page is written at once
-        return conclude(experiment, measured, place, words, time.monotonic() - began, links)
-    models = [model.fingerprint for model in subjects] if several is None else several.fingerprints
-    asked = question_of(words, settings, models, texts)
-    check = partial(free_folder, experiment, place, None if is_part else asked)
+    if one.single:
+        check_page(_page_at(one, place), one.name, bool(links))
+        measured = one.measure(settings, RunContext(_parent(place), machine, subjects, texts))
+        return conclude(one, measured, place, words, time.monotonic() - began, links)  # a page is written at once
+    marks = [model.fingerprint for model in subjects] if several is None else several.fingerprints
+    asked = question_of(words, settings, marks, texts)
+    check = partial(free_folder, one, place, None if is_part else asked)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
-        context = RunContext(stage, machine, subjects, texts, experiment.of, place)
-        measured = experiment.measure(settings, context)
-        if invented:
+        measured = one.measure(settings, RunContext(stage, machine, subjects, texts, one.of, place))
+        if not own and _reads_invented(settings):
             measured = replace(measured, notes=(INVENTED, *measured.notes))
-        done = conclude(experiment, measured, place, words, time.monotonic() - began, links, stage, asked)
+        done = conclude(one, measured, place, words, time.monotonic() - began, links, stage, asked)
         RunFolder(place).remove_units()
         return done
 
 
-def _are_own(settings: Any) -> bool:
-    """Whether all models that the settings name were trained by a study of ours; true where they name none."""
-    groups = [group for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource)]
-    named = [group.model if isinstance(group, ModelSource) else group.models for group in groups]
-    return all(is_trained_here(one) for model in named for one in (model if isinstance(model, tuple) else (model,)))
+def _models(settings: Any, several: SeveralModels | None) -> list[tuple[ModelSource | ModelsSource, Any]]:
+    """The models that the settings name, each with how it is opened."""
+    found = list[tuple[ModelSource | ModelsSource, Any]]()
+    for group in groups_of(settings):
+        if isinstance(group, ModelSource | ModelsSource):
+            named = (group.model,) if isinstance(group, ModelSource) else group.models
+            found += [(group, model) for model in (named if several is None else several.models)]
+    return found
 
 
 def _reads_invented(settings: Any) -> bool:
@@ -283,35 +258,12 @@ def free_folder(experiment: Experiment[Any, Any], out: Path, asked: Mapping[str,
         return
     noted = body.get("asked", {"command": body.get("command")})
     assert isinstance(noted, dict)
-    differ = [f"'{noted['command']}'"] if noted["command"] != asked["command"] else []
+    differ = [f"'{noted['command']}'"] if plain_command(noted["command"]) != plain_command(asked["command"]) else []
     differ += [words for name, words in PARTS.items() if name in noted and noted[name] != asked[name]]
     if differ:
         given = f"{out} was given for results of '{asked['command']}'."
         known = f"It holds results of {' and of '.join(differ)}, which would be written over."
         raise StudyError(given, known, "Choose another folder with --out, or remove this one.")
-
-
-def _subjects(experiment: Experiment[Any, Any], settings: Any) -> tuple[Subject, ...]:
-    """The models that the settings name, opened; several models are opened later, one after the other."""
-    if isinstance(experiment, OverModels):
-        return ()
-    groups = list(groups_of(settings))
-    subjects = [group.open() for group in groups if isinstance(group, ModelSource)]
-    return (*subjects, *(one for group in groups if isinstance(group, ModelsSource) for one in group.open()))
-
-
-def _check_text_models(experiment: Experiment[Any, Any], settings: Any) -> None:
-    """Raise ModelError for a model that takes sound or images, before any weights are read."""
-    for group in groups_of(settings):
-        if isinstance(group, ModelSource | ModelsSource):
-            several = experiment.models if isinstance(experiment, OverModels) else None
-            models = (
-                several.models
-                if several is not None
-                else ((group.model,) if isinstance(group, ModelSource) else group.models)
-            )
-            for model in models:
-                check_there(model, **group.fetched(), text=True)
 
 
 def _place(
@@ -351,35 +303,19 @@ def conclude(
     if experiment.single:
         return _shown(experiment, place, tables, about, measured.paths, links)
     links = links or measured.links or _noted_links(place / experiment.record)
-    if stage is None:
-        with RunFolder(place).stage() as fresh:
-            return _landed(experiment, place, fresh, tables, about, measured.paths, links, asked)
-    return _landed(experiment, place, stage, tables, about, measured.paths, links, asked)
-
-
-def _landed(
-    experiment: Experiment[S, F],
-    place: Path,
-    stage: Path,
-    tables: Mapping[str, pl.DataFrame],
-    about: About[F],
-    paths: Mapping[str, Path],
-    links: tuple[StudyLink, ...],
-    asked: Mapping[str, Json] | None,
-) -> Result[F]:
-    """Stage tables, record, figures and page, and have all of them land together."""
-    body = record_of(about)
-    mark = run_mark(experiment.name, about.command, body)
-    for name, table in tables.items():
-        write_table(stage / "tables", name, table, mark)
-    noted = {"links": [astuple(link) for link in links]} if links else {}
-    noted |= {} if asked is None else {"asked": asked}
-    write_json(stage / experiment.record, body | {"run": mark} | noted)
-    done = _shown(experiment, stage, tables, about, paths, links)
-    RunFolder(place).commit(stage, experiment.name, mark, experiment.record)
-    remove_readme(place)
-    moved = {name: _from(path, stage, place) for name, path in done.paths.items()}
-    return replace(done, folder=place, report=_from(done.report, stage, place), paths=moved)
+    with nullcontext(stage) if stage is not None else RunFolder(place).stage() as stage:
+        body = record_of(about)
+        mark = run_mark(experiment.name, about.command, body)
+        for name, table in tables.items():
+            write_table(stage / "tables", name, table, mark)
+        noted = {"links": [astuple(link) for link in links]} if links else {}
+        noted |= {} if asked is None else {"asked": asked}
+        write_json(stage / experiment.record, body | {"run": mark} | noted)
+        done = _shown(experiment, stage, tables, about, measured.paths, links)
+        RunFolder(place).commit(stage, experiment.name, mark, experiment.record)
+        remove_readme(place)
+        paths = {name: _from(path, stage, place) for name, path in done.paths.items()}
+        return replace(done, folder=place, report=_from(done.report, stage, place), paths=paths)
 
 
 def _noted_links(record: Path) -> tuple[StudyLink, ...]:
@@ -480,18 +416,11 @@ def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experim
 def _recorded(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Iterator[str]:
     """Which commands a folder's records name: those that wrote them, where they are experiments' own."""
     for one in experiments:
-        words = _command(folder / one.record).split()
-        if words[:2] == ["trisect", one.name]:
-            yield one.name
-
-
-def _command(record: Path) -> str:
-    """The command that a record names; empty where there is none that can be read."""
-    try:
-        body = read_json(record, "") if record.is_file() else {}
-    except DamagedFileError:  # altered, or another program's
-        return ""
-    return str(body.get("command", "")) if isinstance(body, dict) else ""
+        with suppress(DamagedFileError):  # altered, or another program's
+            record = folder / one.record
+            words = str(read_json(record, "").get("command", "")).split() if record.is_file() else []
+            if words[:2] == ["trisect", one.name]:
+                yield one.name
 
 
 def _over(one: Experiment[Any, Any], folder: Path) -> Experiment[Any, Any]:

@@ -85,14 +85,17 @@ class RunFolder:
             raise DamagedFileError(f"{path} is no list of a run's files.", "It names files that no run writes.", todo)
         return body
 
+    def find_manifest(self) -> ManifestData | None:
+        """The same; None where there is no list of a run's files, or none of ours."""
+        with suppress(DamagedFileError):
+            return self.manifest() if self.has_run else None
+        return None
+
     @property
     def latest(self) -> Path | None:
         """Where its run lies: here, or staged whole where it has not landed to its end; None where there is none."""
-        for place in (*self._made("run"), self.path):
-            with suppress(DamagedFileError):  # half of a run, or a list of files that is not ours
-                if RunFolder(place).has_run and RunFolder(place).manifest():
-                    return place
-        return None
+        places = (*self._made("run"), self.path)  # half of a run has no list of its files
+        return next((place for place in places if RunFolder(place).find_manifest() is not None), None)
 
     @property
     def command(self) -> str:
@@ -182,8 +185,7 @@ class RunFolder:
     def recover(self) -> None:
         """Land what a killed process had staged whole, and remove what it had not."""
         for stage in self._made("run"):
-            with suppress(DamagedFileError):
-                RunFolder(stage).manifest()
+            if RunFolder(stage).find_manifest() is not None:
                 _move(stage, self.path)
             shutil.rmtree(stage, ignore_errors=True)
         for scratch in self._made("unit"):
