@@ -82,7 +82,7 @@ ROUNDS = 40  # draws of all types
 REDRAWS = 5_000  # of single types in each round
 
 
-class Chance(NamedTuple):
+class _Chance(NamedTuple):
     """The control label of each word type, and how far their shares of train tokens are from those of true labels."""
 
     of_type: Int[np.ndarray, " V"]
@@ -102,7 +102,7 @@ def _labelled_tokens(corpus: Corpus, column: str) -> Int[np.ndarray, " N"]:
     return np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]
 
 
-def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
+def control_labels(corpus: Corpus, column: str, seed: int) -> _Chance:
     """One label for each word type, drawn from the label prior (Hewitt and Liang 2019); a function of column and seed.
 
     Types are redrawn, one at a time and frequent ones more often, wherever that brings the shares of labels among the
@@ -130,7 +130,7 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> Chance:
         # counted again: sums of many small steps round
         distance = float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2)
         if distance < NEAR:
-            return Chance(labels, distance)
+            return _Chance(labels, distance)
         nearest = min(nearest, distance)
     top = int(weights.argmax())
     raise CorpusError(

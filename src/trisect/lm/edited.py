@@ -25,7 +25,7 @@ HeldSlice = tuple[int, slice | Tensor, Tensor]  # a member's slot, which of its 
 Tied = tuple[int, slice, tuple[slice, ...]]  # a slot, the first place of a shared parameter in the row, and its others
 
 
-class FreshMember:
+class _FreshMember:
     """One member before its first step, as its edit sees and sets it; collects what is held and shared."""
 
     def __init__(self, slot: int, model: Model, places: Mapping[str, Place], row: Float[Tensor, " P"]) -> None:
@@ -86,7 +86,7 @@ class Edited:
         self.held: list[HeldSlice] = []
         self.tied: list[Tied] = []
         for slot, edit in edits.items():
-            member = FreshMember(slot, model, places, flat[slot])
+            member = _FreshMember(slot, model, places, flat[slot])
             edit.prepare(member)
             self.held += member.held
             self.tied += member.tied
@@ -159,6 +159,6 @@ def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> in
     whole = count_parameters(model, vocabulary)
     if edit is None:
         return whole
-    member = FreshMember(0, model, layout(model, vocabulary), torch.zeros(whole))
+    member = _FreshMember(0, model, layout(model, vocabulary), torch.zeros(whole))
     check_trainable(edit).prepare(member)
     return whole - member.fixed()

@@ -355,7 +355,7 @@ def finish(
     return z.view(shape)
 
 
-class Pass(NamedTuple):
+class _Pass(NamedTuple):
     """What one forward pass leaves: the last hidden states, and what it read on the way.
 
     A layer's blocks are in, what enters it; qkv, side by side; o, what enters the output projection; attn and ffn, what the
@@ -375,7 +375,7 @@ def forward(
     blocks: Iterable[Block] = (),
     rows: Float[Tensor, "F B T D"] | None = None,
     put: Mapping[int, Float[Tensor, "F B T W"]] | None = None,
-) -> Pass:
+) -> _Pass:
     """All layers, for every member at once; `blocks` names what is kept of the way.
 
     Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
@@ -398,7 +398,7 @@ def forward(
             model.idle,
         )
         kept |= {block: seen[block] for block in seen if block in wanted}
-    return Pass(x, kept)
+    return _Pass(x, kept)
 
 
 def _cuts(site: Site, model: Model) -> list[tuple[Block, slice]]:

@@ -25,7 +25,7 @@ class Scores(NamedTuple):
     correct: Bool[Tensor, "F N"]
 
 
-class Gradients(NamedTuple):
+class _Gradients(NamedTuple):
     """Of each member's mean loss, with respect to hidden states, decoder weights and decoder biases."""
 
     hidden: Float[Tensor, "F N D"]
@@ -68,7 +68,7 @@ def loss_and_gradients(
     y: Int[Tensor, " N"],
     into: tuple[Float[Tensor, "F V D"], Float[Tensor, "F V"]] | None = None,
     work: Float[Tensor, " S"] | None = None,
-) -> tuple[Scores, Gradients]:
+) -> tuple[Scores, _Gradients]:
     """Scores of every token, and the gradients of each member's mean loss, formed while a block is at hand.
 
     p = softmax(h Wᵀ + b); with r = p - onehot(y): dh = r W / N, dW = rᵀ h / N, db = sum of r over rows / N.
@@ -84,13 +84,13 @@ def loss_and_gradients(
         for members, rows in _blocks(h.shape[0], count, w.shape[1], BLOCK[kind], TALL[kind]):
             z = _room(h[members, rows], w.shape[1], work)
             torch.bmm(h[members, rows], w[members].transpose(1, 2), out=z)
-            loss[members, rows], correct[members, rows] = scores_in_place(z, b[members], y[rows], db[members], True)
+            loss[members, rows], correct[members, rows] = _scores_in_place(z, b[members], y[rows], db[members], True)
             _multiply(z, w[members], dh[members, rows], False)
             _multiply(z.transpose(1, 2), scaled[members, rows], dw[members], rows.start > 0)
-    return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
+    return Scores(loss, correct), _Gradients(dh.div_(count), dw, db.div_(count))
 
 
-def scores_in_place(
+def _scores_in_place(
     z: Float[Tensor, "F N V"], b: Float[Tensor, "F V"], y: Int[Tensor, " N"], db: Float[Tensor, "F V"], gold: bool
 ) -> Scores:
     """Scores of products that lack their biases; they become p, or with `gold` p - onehot(y), in place.
@@ -170,7 +170,7 @@ class NarrowDecoder:
         b: Float[Tensor, "F V"],
         y: Int[Tensor, " N"],
         into: tuple[Float[Tensor, "F V D"], Float[Tensor, "F V"]],
-    ) -> tuple[Scores, Gradients]:
+    ) -> tuple[Scores, _Gradients]:
         """Scores of every token, and gradients of each member's mean loss; those of the decoder go into `into`."""
         members, count, vocabulary, kind = h.shape[0], h.shape[1], w.shape[1], h.device.type
         loss, correct = h.new_empty(h.shape[:2]), torch.empty(h.shape[:2], dtype=torch.bool, device=h.device)
@@ -187,7 +187,7 @@ class NarrowDecoder:
                 for _, rows in _blocks(1, count, vocabulary, TALL[kind], TALL[kind]):
                     # each product is narrow; softmax and its sums are taken in the precision of h
                     z = torch.bmm(low[:, rows], thin.transpose(1, 2), out=p[:, rows] if size == 1 else None)
-                    loss[own, rows], correct[own, rows] = scores_in_place(z, b[own], y[rows], db[own], False)
+                    loss[own, rows], correct[own, rows] = _scores_in_place(z, b[own], y[rows], db[own], False)
                     if size > 1:
                         p[:, rows] = z
                     dh[own, rows] = torch.bmm(p[:, rows], thin).to(h.dtype)
@@ -196,7 +196,7 @@ class NarrowDecoder:
             add_at(dw, y, h, -1 / count)
             add_at(db, y, db.new_full((1, 1), -1.0).expand(members, count))
             dh.sub_(w[:, y])
-        return Scores(loss, correct), Gradients(dh.div_(count), dw, db.div_(count))
+        return Scores(loss, correct), _Gradients(dh.div_(count), dw, db.div_(count))
 
     def _room(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Room that was used before where it is large enough: on a CPU fresh pages cost more than what is done in them."""
@@ -230,7 +230,7 @@ def make_decoder(weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"]) -> Dec
     return Decoder(weight, bias, torch.cat([weight, bias[:, None], torch.ones_like(bias)[:, None]], 1))
 
 
-class Span(NamedTuple):
+class _Span(NamedTuple):
     """Directions and coefficients of each token's variants, how many directions it needs, and whether they suffice."""
 
     basis: Float[Tensor, "N R D"]
@@ -239,7 +239,7 @@ class Span(NamedTuple):
     enough: Bool[Tensor, " N"]
 
 
-def span(h: Float[Tensor, "N A D"], most: int) -> Span:
+def span(h: Float[Tensor, "N A D"], most: int) -> _Span:
     """Up to `most` directions whose combinations give each token's variants to ROUNDING steps of the longest one.
 
     Gram-Schmidt with the largest remainder as the next direction. Directions need not be orthogonal to rounding: what
@@ -260,7 +260,7 @@ def span(h: Float[Tensor, "N A D"], most: int) -> Span:
         rest.baddbmm_(c, q[:, None], alpha=-1)
         basis[:, k], shares[:, :, k] = q, c[..., 0]
         largest, row = torch.einsum("nad,nad->na", rest, rest).max(-1)
-    return Span(basis, shares, rank, largest <= limit)
+    return _Span(basis, shares, rank, largest <= limit)
 
 
 def variant_scores(h: Float[Tensor, "A N D"], decoder: Decoder, y: Int[Tensor, " N"]) -> Scores:

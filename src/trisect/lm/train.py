@@ -41,7 +41,7 @@ from trisect.text.corpus import Corpus, steps
 SlotNotes = dict[int, Mapping[str, Tensor | float]]  # values of objectives, by slot and name
 
 
-class StepResult(NamedTuple):
+class _StepResult(NamedTuple):
     """Each member's mean loss and accuracy at one step, and the values of other objectives."""
 
     loss: Float[Tensor, " F"]
@@ -57,7 +57,7 @@ class RunningMeans:
         self.notes: dict[int, dict[str, tuple[float, int]]] = {}
         self.count = 0
 
-    def add(self, steps: list[StepResult]) -> None:
+    def add(self, steps: list[_StepResult]) -> None:
         """Take in some steps; the device is waited for once."""
         seen = torch.stack([torch.stack([one.loss.double(), one.accuracy.double()]) for one in steps]).cpu()
         for loss, correct in seen:
@@ -204,7 +204,7 @@ AHEAD = 50  # steps that a GPU is given before it is waited for
 Row = tuple[int, str, str, float]  # epoch, split, name, value
 
 
-class Outcome(NamedTuple):
+class _Outcome(NamedTuple):
     """How one run ended, its metrics rows, its final parameters, its share of the fleet's seconds, and whether its
     passes were recorded and replayed (on a GPU).
     """
@@ -295,7 +295,7 @@ class Trainer:
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
         keep_freed_memory()
 
-    def advance(self, count: int) -> list[StepResult]:
+    def advance(self, count: int) -> list[_StepResult]:
         """Some steps; where they are several, none waits for the device: whether a member diverged is looked at once, at
         their end, and if one did they are done again, looked at one by one.
         """
@@ -309,7 +309,7 @@ class Trainer:
         self.steps_done -= count
         return [self.step() for _ in range(count)]
 
-    def step(self, norms: list[Tensor] | None = None) -> StepResult:
+    def step(self, norms: list[Tensor] | None = None) -> _StepResult:
         """One window: attackers first, then the model against the updated attackers (definitions A4).
 
         Members that diverged are held; where `norms` is given, those of gradients are added to it instead, unseen.
@@ -326,7 +326,7 @@ class Trainer:
             scores = self._backward(piece, notes)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch, norms)
-        return StepResult(loss, correct, notes)
+        return _StepResult(loss, correct, notes)
 
     def _replayed(self, piece: Piece, recorder: Recorder) -> tuple[Scores, SlotNotes]:
         """`_backward` on a window, recorded at the first one and replayed at others of its shape, and its notes."""
@@ -479,7 +479,7 @@ def train_fleet(
     device: str = "cpu",
     progress: Callable[[Progress], None] = lambda _: None,
     precision: str = "float32",
-) -> list[Outcome]:
+) -> list[_Outcome]:
     """Train one fleet to its last epoch, from its checkpoint where there is one; an epoch is the unit of resuming."""
     narrow = torch.bfloat16 if precision == "bfloat16" else None
     recorder = CudaGraph() if torch.device(device).type == "cuda" else None
@@ -512,7 +512,7 @@ def train_fleet(
     seconds = (spent + time.monotonic() - began) / len(runs)
     final = views(trainer.flat, trainer.places)
     return [
-        Outcome(
+        _Outcome(
             "diverged" if i in trainer.dead else "finished",
             trainer.dead.get(i),
             rows[i],

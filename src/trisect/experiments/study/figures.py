@@ -528,7 +528,7 @@ def _beside(rows: StudyRows, label: str, split: str) -> dict[str, list[Point]]:
     return ({"plain": plain} if plain else {}) | controls
 
 
-def less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """The attack less each control that has sites and seeds with it, of the layers where no run of either collapsed.
 
     Empty where there is no such layer.
@@ -542,7 +542,7 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
     """What is left of attacks when each control is subtracted, by label; then which claims survive each control."""
     for label in _controlled(rows):
         effects = _beside(rows, label, "valid")
-        for control, points in less_controls(rows, effects).items():
+        for control, points in _less_controls(rows, effects).items():
             said = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
@@ -591,7 +591,7 @@ def said_less(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> str:
     """The attack less each control in words, mean over the sites that have both."""
     return "; ".join(
         f"{NAMES[control].lower()} {words.spoken(over_seeds(points), 'nats') if points else 'not read'}"
-        for control, points in less_controls(rows, effects).items()
+        for control, points in _less_controls(rows, effects).items()
     )
 
 

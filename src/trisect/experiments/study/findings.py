@@ -81,7 +81,7 @@ def _roles(rows: StudyRows) -> Iterator[Finding]:
 
 def _costs(rows: StudyRows) -> Iterator[Finding]:
     """What a language model loses: how much each matters, which is not what it does."""
-    costs = costs_of(rows)
+    costs = _costs_of(rows)
     for component, name in NAMES.items():
         mine = {how: interval(list(of[component].values())) for how, _, of in costs if component in of}
         if not mine:
@@ -102,7 +102,7 @@ def _answer(component: str, said: str, unit: str, values: tuple[Estimate, ...], 
     return Finding("answer", said, unit, values, title=title, what=what, groups=(component,), per="seed")
 
 
-def costs_of(rows: StudyRows) -> list[Cost]:
+def _costs_of(rows: StudyRows) -> list[Cost]:
     """Mean ablation, rewinding and freezing of q, k and v in all layers at once where that was done, else layer by layer."""
     found = {
         "mean ablation": rows.measure("ablate_rise_nats", "valid"),
@@ -127,7 +127,7 @@ def costs_of(rows: StudyRows) -> list[Cost]:
 
 def compared(rows: StudyRows) -> Iterator[Finding]:
     """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
-    for how, everywhere, by_seed in costs_of(rows):
+    for how, everywhere, by_seed in _costs_of(rows):
         found = paired({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
         if found is None:
             continue

@@ -78,7 +78,7 @@ def extended_ledger(
         here = experiment.resolved()
         if ledger is None:
             size = fleet or FLEET[device]
-            ledger = Ledger(corpus, (here,), fleet_ids(here.runs(corpus), size), size, precision, STEP)
+            ledger = Ledger(corpus, (here,), _fleet_ids(here.runs(corpus), size), size, precision, STEP)
             continue
         other = [f"corpus (there {ledger.corpus!r}, here {corpus!r})"] if corpus != ledger.corpus else []
         if other := [*other, *differences(ledger.experiment, here)]:
@@ -92,7 +92,7 @@ def extended_ledger(
         asked = tuple(
             replace(one, text=here.text) for one in ledger.asked
         )  # the same by its fingerprint, it may have moved
-        grouped = (*ledger.fleets, *fleet_ids(new, ledger.fleet))
+        grouped = (*ledger.fleets, *_fleet_ids(new, ledger.fleet))
         ledger = replace(ledger, asked=(*asked, here) if more else asked, fleets=grouped)
     assert ledger is not None, "a study has a design"
     return old, ledger
@@ -105,7 +105,7 @@ def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
     extended unevenly, or by sites, several.
     """
     whole = ledger.experiment
-    same = set(fleet_ids(whole.runs(ledger.corpus), ledger.fleet)) == set(ledger.fleets)
+    same = set(_fleet_ids(whole.runs(ledger.corpus), ledger.fleet)) == set(ledger.fleets)
     if same and evaluations([whole], ledger.corpus) == evaluations(ledger.asked, ledger.corpus):
         return whole
     return ledger.asked
@@ -124,7 +124,7 @@ def fleets(runs: Iterable[Run], size: int = FLEET["cpu"]) -> list[list[Run]]:
     return sorted(cut, key=lambda fleet: all(run.edit for run in fleet))
 
 
-def fleet_ids(runs: Iterable[Run], size: int) -> tuple[tuple[str, ...], ...]:
+def _fleet_ids(runs: Iterable[Run], size: int) -> tuple[tuple[str, ...], ...]:
     """The same by the runs' ids."""
     return tuple(tuple(run.id for run in fleet) for fleet in fleets(runs, size))
 

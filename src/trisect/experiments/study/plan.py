@@ -55,7 +55,7 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     return whole + (run.edit.token_seconds(m.width) if run.edit else 0.0)
 
 
-def training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:
+def _training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:
     """Seconds of one core for a whole run over `train` tokens an epoch, evaluated on `evaluated` tokens after each."""
     epochs, (step, pass_) = run.training.epochs, (token_seconds(run, vocabulary, trains) for trains in (True, False))
     return epochs * train * step + (epochs + 1) * evaluated * pass_
@@ -82,16 +82,6 @@ def evaluation_seconds(run: Run, vocabulary: int, task: Task, experiment: Design
         )  # of train and valid
     points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(task.kind, points)
     return 0.6 * points * evaluated * token  # on average 0.6 of the layers are run again
-
-
-def disk_bytes(runs: list[Run], vocabulary: int) -> int:
-    """Bytes that stay: every run's final weights, and the baselines' in-projections of every epoch."""
-    total = 0
-    for run in runs:
-        total += 4 * count_parameters(run.model, vocabulary)
-        if run.edit is None:
-            total += 4 * (run.training.epochs + 1) * run.model.layers * 3 * run.model.width * (run.model.width + 1)
-    return total
 
 
 def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
@@ -319,7 +309,11 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         )
     words, train = len(corpus.vocabulary), len(corpus.splits["train"].tokens)
     evaluations = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
-    trained = {run: training_seconds(run, words, train, evaluated_tokens(corpus, run)) for run in runs}
+    trained = {run: _training_seconds(run, words, train, _evaluated_tokens(corpus, run)) for run in runs}
+    # every run's final weights stay, and the baselines' in-projections of every epoch
+    disk = 4 * sum(count_parameters(run.model, words) for run in runs)
+    for model, epochs in ((run.model, run.training.epochs) for run in runs if run.edit is None):
+        disk += 4 * (epochs + 1) * model.layers * 3 * model.width * (model.width + 1)
     members = fleet or FLEET["cpu"]
     teams = fleets(runs, members)
     training = tuple(sum(trained[run] for run in team) for team in teams)
@@ -331,13 +325,13 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         count_parameters(experiments[0].model, words),
         sum(trained.values()),
         sum(evaluations),
-        disk_bytes(list(runs), words),
+        disk,
         max(memory_bytes(one, words, min(members, len(runs))) for one in experiments),
         Spread(members, training, tuple(evaluations), on_gpu, Machine().cores(), None),
     )
 
 
-def evaluated_tokens(corpus: Corpus, run: Run) -> int:
+def _evaluated_tokens(corpus: Corpus, run: Run) -> int:
     """About how many tokens each evaluation covers."""
     training = run.training
     windows = len(sample_steps(corpus.splits["train"], training.columns, training.window, training.train_sample))
@@ -347,11 +341,11 @@ def evaluated_tokens(corpus: Corpus, run: Run) -> int:
 def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
     """Every piece of work of the plan that is not done: fleets in the ledger's order, then evaluations."""
     by_id, words = {run.id: run for run in plan.runs}, len(plan.corpus.vocabulary)
-    train, evaluated = len(plan.corpus.splits["train"].tokens), evaluated_tokens(plan.corpus, plan.runs[0])
+    train, evaluated = len(plan.corpus.splits["train"].tokens), _evaluated_tokens(plan.corpus, plan.runs[0])
     tasks = []
     for fleet in ledger.fleets:
         wanted = [by_id[i] for i in fleet if i in by_id]
-        cost = sum(training_seconds(run, words, train, evaluated) for run in wanted) * len(fleet) / max(1, len(wanted))
+        cost = sum(_training_seconds(run, words, train, evaluated) for run in wanted) * len(fleet) / max(1, len(wanted))
         tasks += [Task("train", fleet, seconds=cost)] if wanted else []
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not task.is_done(folder)]
@@ -366,6 +360,6 @@ def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Tas
         resolved = one.resolved()
         for run in resolved.runs(corpus.fingerprint):
             for task in asked_of(resolved, run):
-                seconds = evaluation_seconds(run, words, task, one, evaluated_tokens(corpus, run))
+                seconds = evaluation_seconds(run, words, task, one, _evaluated_tokens(corpus, run))
                 found.setdefault(task, replace(task, seconds=seconds))
     return list(found.values())

@@ -62,7 +62,7 @@ class Case(NamedTuple):
 Effects = Mapping[Case, Mapping[int, float]]  # by seed
 
 
-class CaseEffect(NamedTuple):
+class _CaseEffect(NamedTuple):
     """A method's effect in one case over seeds, p of "not above the margin", and whether its own rule finds it (null: no
     test can be made with one seed).
     """
@@ -88,12 +88,12 @@ class MethodScore(NamedTuple):
     by_seed: Mapping[int, float]
     false_alarms: float | None
     misses: float | None
-    effects: tuple[CaseEffect, ...]
+    effects: tuple[_CaseEffect, ...]
 
 
 def section(rows: StudyRows) -> Iterator[Section]:
     """The section of the page; nothing for a text that has nothing planted."""
-    truth = truth_of(rows)
+    truth = _truth_of(rows)
     if truth is None:
         return
     found, many = scores(rows), words.several(len(rows.seeds), "seed")
@@ -171,7 +171,7 @@ def _percent(share: float | None, decimals: int = 0) -> str:
 
 
 def _cell(one: MethodScore, case: Case) -> Markup:
-    effect: CaseEffect | None = next((e for e in one.effects if e.case == case), None)
+    effect: _CaseEffect | None = next((e for e in one.effects if e.case == case), None)
     if effect is None:
         return Markup("–")
     ends = [end for end in (effect.effect.low, effect.effect.high) if end is not None]
@@ -199,14 +199,14 @@ def _interchange(rows: StudyRows) -> Table:
     return Table(("Site", *SHARES.values()), body, caption, folded=False, id="planted-interchange", wrap=False)
 
 
-def truth_of(rows: StudyRows) -> Planted | None:
+def _truth_of(rows: StudyRows) -> Planted | None:
     """What the text of the study has planted; null for a text that has nothing."""
     return TRUTH.get(str((rows.about.get("corpus") or {}).get("name", "")))
 
 
 def scores(rows: StudyRows) -> tuple[MethodScore, ...]:
     """Every method that has effects in all its cases: those about a label over cells, the others over sites."""
-    truth = truth_of(rows)
+    truth = _truth_of(rows)
     return () if truth is None else (*_over_cells(rows, truth), *_over_sites(rows, truth))
 
 
@@ -283,7 +283,7 @@ def _score(key: str, title: str, over: str, unit: str, effects: Effects, pairs: 
     p = [float(t_test(sample, "above", MARGIN).p_for) for sample in samples]
     tested = all(len(own) > 1 for own in effects.values())
     judged = tuple(
-        CaseEffect(case, interval(list(own.values())), value, bool(corrected < ALPHA) if tested else None)
+        _CaseEffect(case, interval(list(own.values())), value, bool(corrected < ALPHA) if tested else None)
         for (case, own), value, corrected in zip(effects.items(), p, holm(p), strict=True)
     )
 

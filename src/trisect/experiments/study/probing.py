@@ -165,7 +165,7 @@ class SiteRow(NamedTuple):
     n: int
 
 
-class RandomMap(NamedTuple):
+class _RandomMap(NamedTuple):
     """A random map of what enters a layer: independent normal weights, the number of the draw from 0 on."""
 
     layer: int
@@ -173,7 +173,7 @@ class RandomMap(NamedTuple):
     weight: Float[Tensor, "I D"]
 
 
-Probed: TypeAlias = Site | RandomMap
+Probed: TypeAlias = Site | _RandomMap
 
 
 def probe(
@@ -220,17 +220,17 @@ def probe(
             majority, n = probes.majority(train[1], test[1], classes), len(test[1])
             named = [str(site) for site in own if isinstance(site, Site)]
             rows += [SiteRow(site, "probe_majority", None, "valid", majority, n) for site in named]
-    return [*_joined(rows), *article_rows("probe", sites, folds)]
+    return [*_joined(rows), *_article_rows("probe", sites, folds)]
 
 
-def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[RandomMap]:
+def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[_RandomMap]:
     """Random maps of a layer's input to as many numbers as a head has."""
     draw = generator("random maps", layer, seed)
     shape = (number, model.width // model.heads, model.width)
-    return [RandomMap(layer, n, w.to(device)) for n, w in enumerate(torch.randn(shape, generator=draw))]
+    return [_RandomMap(layer, n, w.to(device)) for n, w in enumerate(torch.randn(shape, generator=draw))]
 
 
-def article_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
+def _article_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> list[SiteRow]:
     """Of how many whole articles the folds are, 0 where rows were dealt."""
     articles = np.concatenate([fold.articles for fold in folds])
     many, n = len(np.unique(articles)) if all(fold.whole for fold in folds) else 0, len(articles)
@@ -279,7 +279,7 @@ def read_places(
 ) -> Read:
     """Equally wide places at the tokens whose next word carries a label, in the order of the text."""
     whole = {n: v[None] for n, v in final.items()}
-    inputs: set[Block] = {("in", place.layer) for place in places if isinstance(place, RandomMap)}
+    inputs: set[Block] = {("in", place.layer) for place in places if isinstance(place, _RandomMap)}
     blocks = [*blocks_of([place for place in places if isinstance(place, Site)], model), *sorted(inputs)]
     found, y, words = [], [], []
     for piece in pieces:
@@ -317,7 +317,7 @@ def _rows(
     for name, several in values.items():
         for place, value in zip(places, several, strict=True):
             whose = (str(place), f"probe_{kind}_{name}", None)
-            if isinstance(place, RandomMap):
+            if isinstance(place, _RandomMap):
                 whose = (str(input_site(place.layer)), f"probe_{kind}_random_{name}", float(place.draw))
             rows.append(SiteRow(*whose, "valid", float(value), len(test[1])))
     return rows
@@ -378,7 +378,7 @@ def erase(
         ("erase_explained", None, np.mean(explained), fitted),
     ]
     made = [SiteRow(str(site), name, at, "valid", finite(value), n) for name, at, value, n in rows]
-    return made + article_rows("erase", (site,), folds)
+    return made + _article_rows("erase", (site,), folds)
 
 
 def fit(

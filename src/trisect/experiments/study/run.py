@@ -53,7 +53,7 @@ METRIC: tuple[str, ...] = ("epoch", "split", "name", "value")
 
 
 @dataclass(frozen=True)
-class EndedStudy:
+class _EndedStudy:
     """What a study that has ended left: where, its record, and the tables that are no verdicts."""
 
     place: Path
@@ -61,7 +61,7 @@ class EndedStudy:
     tables: dict[str, pl.DataFrame]
 
     @classmethod
-    def read(cls, place: Path) -> EndedStudy:
+    def read(cls, place: Path) -> _EndedStudy:
         """A study from its folder; raises StudyError where there is none that has ended, or its files do not agree."""
         todo, given = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
         if not (place / ABOUT).is_file():
@@ -141,7 +141,7 @@ class JoinedStudy:
         places = [Path(place) for place in settings.join]
         if len(places) < 2:
             raise SpecError("One study was given to be joined.", "One is joined with others.", "Give two or more.")
-        first, *others = studies = [EndedStudy.read(place) for place in places]
+        first, *others = studies = [_EndedStudy.read(place) for place in places]
         seeds, ours = dict.fromkeys(first.design.seeds, first.place), first.key
         for other in others:
             theirs, given = other.key, f"{other.place} is another study than {first.place}."
@@ -235,7 +235,7 @@ def check_study(out: Path) -> list[StudyError]:
             if (path := folder.checkpoint(fleet_name(fleet))).exists():
                 attempt(read_snapshot, path, f"Delete {path} {again}this fleet then starts again.")
         for path in sorted((folder.path / "evaluations").glob("*/*.json")):
-            attempt(read_json, path, evaluation_advice(path))
+            attempt(read_json, path, _evaluation_advice(path))
         for name in STUDY_TABLES:
             if (folder.tables / f"{name}.parquet").exists():
                 attempt(read_table, folder.tables, name)
@@ -249,7 +249,7 @@ def unfinished(out: Path) -> tuple[int, int]:
     return sum(not folder.run(run).exists() for run in runs), len(runs)
 
 
-def evaluation_advice(path: Path) -> str:
+def _evaluation_advice(path: Path) -> str:
     """What to do about a damaged evaluation."""
     return f"Delete {path} and call 'trisect study' again: only this is then done again."
 
@@ -282,7 +282,7 @@ def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
         )
         metrics += [{"run": run, **dict(zip(METRIC, row, strict=True))} for row in body.metrics]
         for path in sorted(folder.evaluations(run).glob("*.json")):
-            rows = _site_rows(read_record(path, evaluation_advice(path), EvaluationData), ledger.experiment.rewind)
+            rows = _site_rows(read_record(path, _evaluation_advice(path), EvaluationData), ledger.experiment.rewind)
             sites += [{"subject": run} | row for row in rows]
     tables = {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", sites)}
     if scored := planted_rows(StudyRows.of(tables, about)):

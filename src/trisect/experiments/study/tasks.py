@@ -146,7 +146,7 @@ def _patched_logits(
     return torch.cat(found)
 
 
-class CurveData(TypedDict):
+class _CurveData(TypedDict):
     """Loss and accuracy of one split over n tokens at every place of a curve; what is not finite is missing."""
 
     at: list[float]
@@ -169,8 +169,8 @@ class EvaluationData(TypedDict, total=False):
     wall_seconds: float
     diverged: bool
     rows: list[dict[str, Json]]
-    train: CurveData
-    valid: CurveData
+    train: _CurveData
+    valid: _CurveData
     unigram: dict[str, float]
     evaluations: int
     nodes: int
@@ -197,7 +197,7 @@ def rewind(
     else:
         whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
         found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in drawn.items()}
-        curves = {s: curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
+        curves = {s: _curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
         sums = {s: c.row_nats for s, c in found.items()}
     if sample is not None:
         for split, part in drawn.items():
@@ -211,7 +211,7 @@ def rewind(
 
 def _convex(
     run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: Rewind, body: EvaluationData
-) -> tuple[dict[str, CurveData], CurveSums]:
+) -> tuple[dict[str, _CurveData], CurveSums]:
     """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes, which `body` counts."""
     whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how.points) / (how.points - 1)
     rows: dict[float, list[np.ndarray]] = {}
@@ -228,15 +228,15 @@ def _convex(
         else adaptive_curves(evaluate, grid, len(pieces), how.epsilon)
     )
     body["evaluations"], body["nodes"] = curves.evaluations, curves.nodes
-    found: dict[str, CurveData] = {}
+    found: dict[str, _CurveData] = {}
     for i, (split, part) in enumerate(pieces.items()):
         n = sum(p.tokens for p in part)
-        found[split] = curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
+        found[split] = _curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
         found[split]["check_nats"] = float(curves.checks[i])
     return found, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}
 
 
-def curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> CurveData:
+def _curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> _CurveData:
     """One split's curve, over n tokens."""
     return {"at": at, "loss_nats": numbers(losses), "accuracy": numbers(accuracies), "n": n}
 
@@ -335,7 +335,7 @@ def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> Evalu
     if task.kind == "cut":
         whole = {n: v[None] for n, v in final.items()}
         cut = {s: self_only_loss(whole, model, p) for s, p in pieces.items()}
-        curves = {s: curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
+        curves = {s: _curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
         gold = {s: np.concatenate([piece.gold.cpu().numpy() for piece in own]) for s, own in pieces.items()}
         unigram = {split: unigram_loss(corpus, targets) for split, targets in gold.items()}
         return {"train": curves["train"], "valid": curves["valid"], "unigram": unigram}
