@@ -90,7 +90,7 @@ def test_configurations_saved_folders_other_columns_and_rows_of_many_lines(tmp_p
             open_corpus(f"hf:{tmp_path / 'set'}{wrong}")
         assert caught.value.given == f"The dataset 'hf:{tmp_path / 'set'}{wrong}' cannot be opened."
         assert words in caught.value.known
-        assert caught.value.todo.startswith("Name one of the configurations that there are, as hf:NAME:CONFIG")
+        assert caught.value.todo.startswith("Name a configuration that there is, as hf:NAME:CONFIG")
     saved = datasets.DatasetDict(
         {s: datasets.Dataset.from_dict({"sentence": ["a b"], "id": [1]}) for s in ("train", "dev")}
     )
@@ -182,7 +182,7 @@ def test_no_network_no_dataset_and_no_data(tmp_path):
     (tmp_path / "empty").mkdir()
     for place in (tmp_path / "nowhere", tmp_path / "empty"):
         error = refused(f"hf:{place}")
-        assert error.given == f"There is no dataset 'hf:{place}'."
+        assert error.given == f"The dataset 'hf:{place}' is not there."
         assert "any data file" in error.known
 
 

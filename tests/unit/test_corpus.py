@@ -141,7 +141,7 @@ def test_damaged_or_newer_corpus_json(small, tmp_path):
 def test_no_corpus_folder(tmp_path):
     with pytest.raises(CorpusError, match="There is no such folder"):
         Corpus.load(tmp_path / "none")
-    with pytest.raises(CorpusError, match=r"A corpus folder holds corpus.json; this one does not"):
+    with pytest.raises(CorpusError, match=r"It holds no corpus.json"):
         Corpus.load(tmp_path)
 
 

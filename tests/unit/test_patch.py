@@ -358,7 +358,7 @@ def test_induction_says_why_a_text_or_a_tokenizer_does_not_do(gpt2, tmp_path):
     refused(lambda: induction_words(ids_of({*TWELVE}), short), few, "sentences has 0 runs of 15 words")
     refused(lambda: trisect.patch(gpt2, task="induction", out=tmp_path / "out", quiet=True), few, "0 of")
     numbered = sentences(" ".join(f"w{i}" for i in range(20)))
-    none = "0 of 0 words of letters alone (two or more), which alone were tried,"
+    none = "0 of 0 words of two letters or more, which alone were tried,"
     refused(lambda: induction_words(ids_of(set()), numbered), few, none, "1 runs of 15 words", "--pairs")
     bare = BindingTemplate("bare", "", " {key} {value}", " {key}", (), ())
     assert not word_tokens(ids_of(set()), bare, "key")

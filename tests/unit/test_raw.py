@@ -74,9 +74,9 @@ def test_texts_that_were_given_again_are_counted_and_said():
         (lambda folder: given_texts([]), "No text was given.", "At least one is needed."),
         (lambda folder: given_texts(["a", " \n"]), "Text 2 is ' \\n'.", "A text has at least one character that is not white space."),
         (lambda folder: open_texts(folder, "tset"), "Unknown split 'tset'; did you mean 'test'?", "Splits are train, valid, test."),
-        (lambda folder: open_texts(folder, "test"), "{} has no test split.", "It has train, valid."),
+        (lambda folder: open_texts(folder, "test"), "p has no test split.", "It has train, valid."),
         (lambda folder: first_texts(given_texts(["a"]), 0), "A limit of 0 texts.", "At least one is needed."),
-        (lambda folder: open_texts(folder / "no"), "There is no folder {}/no.", "A corpus is a folder with a text file for each of train and valid."),  # noqa: E501
+        (lambda folder: open_texts(folder / "no"), "There is no folder {}/no.", "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."),  # noqa: E501
     ],
 )  # fmt: skip
 def test_what_is_refused(tmp_path, call, given, known):

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST = 60  # characters of a name that are shown
+QUOTED = 200  # of anything that was given, such as a path
 ALIKE = 0.7  # letters in common: tset and test, but not depth and width
 
 
@@ -169,7 +170,7 @@ def temporary_room(what: str) -> Iterator[None]:
 
 def refused(error: OSError) -> StudyError:
     """What the system said of a file, in three parts."""
-    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    names = [str(name)[:QUOTED] for name in (error.filename, error.filename2) if name is not None]
     given = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
     known = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
     return StudyError(given, known, _todo(error))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trisect.core.errors import CorpusError, there
+from trisect.core.errors import CorpusError, shortened, there
 from trisect.core.files import Json, digest_file
 from trisect.core.printable import percent
 from trisect.text import sources
@@ -31,12 +31,7 @@ if TYPE_CHECKING:
     from spacy.language import Language
 
 
-COLUMNS = {
-    "pos": "part of speech",
-    "tag": "fine-grained tag",
-    "dep": "dependency relation",
-    "ent": "entity type",
-}
+COLUMNS = {"pos": "part of speech", "tag": "fine-grained tag", "dep": "dependency relation", "ent": "entity type"}
 NEEDS = {
     "pos": "a morphologizer (or a tagger with an attribute_ruler)",
     "tag": "a tagger",
@@ -55,9 +50,7 @@ PieceLabels = dict[str, tuple[list[str], list[int]]]
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """What there is to say of a pipeline: its exact name, a digest of its files, its columns that are used, and of those
-    that are left out why.
-    """
+    """A pipeline's exact name, a digest of its files, its columns that are used, and why others are left out."""
 
     pipeline: str
     digest: str
@@ -68,25 +61,28 @@ class PipelineFacts:
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
     """Raise CorpusError where spaCy is not installed, or a setting makes no sense."""
     if not there("spacy"):
-        todo = "Install the extra: pip install 'trisect[annotate]'"
-        raise CorpusError(
-            "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra.", todo
+        given, todo = (
+            "spaCy labels are asked for, but spaCy is not there.",
+            "Install it: pip install 'trisect[annotate]'",
         )
+        raise CorpusError(given, "Annotating is an optional extra.", todo)
     if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:
         known = "It is shown to the tagger in place of <unk>: one word, without white space."
-        raise CorpusError(f"The placeholder is {placeholder!r}.", known, "Use for example Unk.")
+        raise CorpusError(f"The placeholder is {shortened(placeholder)}.", known, "Use for example Unk.")
     if workers is not None and workers < 1:
         raise CorpusError(
-            f"{workers} workers were asked for.", "At least one process must do the work.", "Give 1 or more."
+            f"{workers} workers were asked for.", "At least one process does the work.", "Give 1 or more."
         )
     if columns is None:
         return
     if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
         known = f"columns are {', '.join(map(repr, columns))}."
-        raise CorpusError(f"columns was given {again!r} twice.", known, "Give each once.")
+        raise CorpusError(f"columns was given {shortened(again)} twice.", known, "Give each once.")
     unknown = [c for c in columns if c not in COLUMNS]
     if unknown or not columns:
-        given = f"{unknown[0]!r} is not a column that spaCy gives." if columns else "No columns were asked for."
+        given = (
+            f"{shortened(unknown[0])} is not a column that spaCy gives." if columns else "No columns were asked for."
+        )
         raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 
@@ -104,10 +100,7 @@ def _open_pipeline(name: str) -> Language:
 
 
 def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> PipelineFacts:
-    """What the pipeline says of itself; raises CorpusError where it does not set one of `columns`.
-
-    None is pos and dep, and tag and ent where the pipeline sets them.
-    """
+    """What the pipeline says of itself, for `columns` (None: pos and dep, and tag and ent if set); raises CorpusError for one not set."""
     wanted, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
     _open_pipeline.cache_clear()  # its files may be others by now
     nlp = _open_pipeline(name)
@@ -161,10 +154,7 @@ def label_text(
     workers: int,
     progress: AnnotationProgress | None = None,
 ) -> Corpus:
-    """The text with the pipeline's labels beside its tokens; hidden words, and words left out by the pipeline, get -1.
-
-    `progress` is called with (tokens done, tokens in all). Raises CorpusError.
-    """
+    """The text with the pipeline's labels beside its tokens, -1 for hidden words and those that it left out; raises CorpusError."""
     text, kind = sources.read(raw), raw.kind
     total, done = sum(len(s.tokens) for s in text.splits.values()), 0
     hidden = np.array([word in kind.hidden for word in text.vocabulary])
@@ -257,10 +247,7 @@ def _begin() -> None:
 
 
 def _label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]) -> PieceLabels:
-    """Classes and ids of each column for ready-made words; '' is the class of a word the pipeline left out.
-
-    A word's entity type is that of the entity around it, 'O' where there is none.
-    """
+    """Classes and ids of each column for ready-made words: '' for a word left out, for `ent` the entity around it or 'O'."""
     from spacy.tokens import Doc, Token
 
     read: dict[str, Callable[[Token], str]] = {

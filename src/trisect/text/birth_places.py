@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, shortened
 from trisect.core.files import digest
 from trisect.text.lines import read_lines
 
@@ -41,10 +41,10 @@ class PretrainingLine(NamedTuple):
 
 @dataclass(frozen=True)
 class People:
-    """A small world: what is read in pretraining, what is asked in fine-tuning and afterwards.
+    """What is read in pretraining, and asked in fine-tuning and afterwards.
 
-    A second pretraining leaves out the lines of `left_out`; it is empty where the world has unseen people by itself.
-    `invented` are names that nobody has. `origin` is the fingerprint of the whole world that this is a part of.
+    `left_out` are names whose lines a second pretraining leaves out, `invented` names that nobody has; `origin` is the fingerprint of the
+    whole world that this is a part of.
     """
 
     name: str
@@ -62,16 +62,13 @@ class People:
         """The same world, less every line that begins with one of the names or holds it."""
         gone = tuple(dict.fromkeys(names))
         pattern = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in gone)) if gone else None
-        kept = tuple(
-            line for line in self.lines if line.name not in gone and not (pattern and pattern.search(line.text))
-        )
-        return replace(self, lines=kept)
+        left = (line for line in self.lines if line.name not in gone)
+        return replace(self, lines=tuple(line for line in left if not (pattern and pattern.search(line.text))))
 
     def smaller(self, trained: int) -> People:
-        """The same world with the first `trained` people that train asks about, and everybody that valid asks about.
+        """The same world with the first `trained` people that train asks about and everybody that valid asks about, without test questions.
 
-        No line of anybody else is left, and the test questions are dropped: what is asked stays, what is to be learnt by
-        heart is less. Where train asks about fewer, all of them are kept. Invented names join those of people who are left.
+        Invented names are made of the people who are left.
         """
         asked = {a.name for a in self.valid}
         names = list(dict.fromkeys(a.name for a in self.train if a.name not in asked))[:trained]
@@ -79,7 +76,6 @@ class People:
         lines = tuple(line for line in self.lines if line.name in kept)
         train = tuple(a for a in self.train if a.name in kept and a.name not in asked)
         taken = {*self.names(), *kept}
-        invented = recombine(kept, len(self.invented), Random(f"invented {trained}"), taken)
         note = (
             f"This run reads {len(lines):,} of {len(self.lines):,} lines and asks {len(train):,} of {len(self.train):,} train "
             f"questions, of {len(names):,} people; all {len(self.valid):,} valid questions stay: less is to be learnt by heart."
@@ -89,7 +85,7 @@ class People:
             lines=lines,
             train=train,
             test=(),
-            invented=tuple(Question(name, ask(name), None) for name in invented),
+            invented=recombine(kept, len(self.invented), Random(f"invented {trained}"), taken),
             notes=(*self.notes, note),
             fingerprint=digest(f"{self.fingerprint} {trained}", 8),
         )
@@ -115,16 +111,16 @@ def name_in(question: str) -> str:
     found = PATTERN.fullmatch(question.strip())
     if found is None:
         known = f"A question reads {QUESTION.format(name='NAME')!r}."
-        raise CorpusError(f"The question {question!r} is about no name.", known, "Put a name into that pattern.")
+        raise CorpusError(
+            f"The question {shortened(question)} is about no name.", known, "Put a name into that pattern."
+        )
     return found[1]
 
 
 def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, invented: int = INVENTED) -> People:
-    """Read a folder of birth places: wiki.txt, birth_places_train.tsv, birth_dev.tsv and, if there, birth_test_inputs.tsv.
+    """Read a folder of birth places (WIKI, FILES), with `left_out` names of dev questions (not asked in train) drawn with `seed`.
 
-    `left_out` names of the dev questions, none of which train asks about, are drawn with `seed` for a second pretraining;
-    `invented` names join a first name of one person with a last name of another and belong to nobody. Raises CorpusError
-    for a missing or empty file, for a line that is not `question, tab, place`, and where there are not so many names.
+    Raises CorpusError for a missing or empty file, a line that is not `question, tab, place`, and where there are not so many names.
     """
     place = Path(folder)
     wiki = _lines(place / WIKI)
@@ -151,7 +147,8 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     taken = {*named, *(line.name for line in lines)}
     draw = Random(f"left out {seed}")
     gone = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
-    marks = "\n".join([*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))])
+    written = [*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))]
+    mark = digest("\n".join(written), 8)
     return People(
         place.resolve().name,
         tuple(lines),
@@ -159,20 +156,15 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
         valid,
         test,
         gone,
-        tuple(
-            Question(name, ask(name), None) for name in recombine(named, invented, Random(f"invented {seed}"), taken)
-        ),
+        recombine(named, invented, Random(f"invented {seed}"), taken),
         (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",),
-        digest(marks, 8),
-        digest(marks, 8),
+        mark,
+        mark,
     )
 
 
-def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[str] = ()) -> tuple[str, ...]:
-    """Names that nobody has: the first name of one with the last name of another. Fewer, where there are not so many.
-
-    None of them is one of `taken` either.
-    """
+def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[str] = ()) -> tuple[Question, ...]:
+    """Questions about names that nobody has, a first name with another's last; fewer where there are not so many."""
     given = set(names)
     known = given | set(taken)
     parts = [name.split(" ") for name in sorted(given) if " " in name]
@@ -183,7 +175,7 @@ def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[st
         first, last = parts[int(draw.random() * len(parts))][0], parts[int(draw.random() * len(parts))][-1]
         if (name := f"{first} {last}") not in known:
             found[name] = None
-    return tuple(found)
+    return tuple(Question(name, ask(name), None) for name in found)
 
 
 def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
@@ -245,11 +237,10 @@ class Example(NamedTuple):
 def draw_span(
     size: int, block: int, draw: np.random.Generator, shortest: int = SHORTEST, kept: float = KEPT, span: float = SPAN
 ) -> CutSpan:
-    """A cut for a text of `size` characters, for a model that reads `block` at once.
+    """A cut of a text of `size` characters for a model that reads `block` at once.
 
-    The length is uniform from `shortest` (4) to the share `kept` (7/8) of the block, and a shorter text stays whole; the
-    span is the share `span` (a quarter) of it on average, uniform from 1 to twice that less one, and lies anywhere but at
-    its first and last character.
+    The length is uniform from `shortest` to the share `kept` of the block; the span is the share `span` of it on average, uniform from 1
+    to twice that less one, anywhere but at the first and last character.
     """
     length = min(size, int(draw.integers(shortest, max(shortest, int(block * kept)) + 1)))
     if length < 3:
@@ -266,10 +257,7 @@ def corrupt(ids: Sequence[int], span: CutSpan, mask: int) -> list[int]:
 
 
 def pretraining_example(ids: Sequence[int], span: CutSpan, mask: int) -> Example:
-    """A text's ids, with the span behind the second mask; every next id is to be predicted, as of an ordinary text.
-
-    Source: the assignment's span corruption, after Raffel et al. 2020, section 3.1.4.
-    """
+    """A text with its span behind a second mask, every next id predicted (the assignment, after Raffel et al. 2020, section 3.1.4)."""
     moved = corrupt(ids, span, mask)
     return Example(tuple(moved[:-1]), tuple(moved[1:]))
 

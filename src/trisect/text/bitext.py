@@ -39,13 +39,10 @@ class _Mark(NamedTuple):
 def read_links(
     path: Path, lengths: Sequence[Link], base: int | None = None, ids: Sequence[str] = ()
 ) -> tuple[tuple[tuple[LinkSet, LinkSet], ...], int, str]:
-    """Read the links of sentence pairs with these numbers of words (source, target), each line of them behind its ID and a tab or bare.
+    """Read the links of sentence pairs with these numbers of words (source, target), each line bare or behind its ID and a tab.
 
-    Returns the sure and the possible links of each sentence, counted from 0 (possible ones include sure ones), what the
-    first word counts as in the file, 0 or 1, and a note on how that is known: by an index 0, or by one as large as its
-    sentence has words. Where neither is met a .talp file counts from 1, as its form says, and of others `base` has to be
-    given. Raises CorpusError for a malformed link, one outside its sentence, another number of lines, and what
-    contradicts itself.
+    Returns sure and possible links (these include the sure ones) of each sentence from 0, what the first word counts as in the file, and a
+    note on how that is known. Raises CorpusError for a malformed link, one outside its sentence, and what contradicts itself.
     """
     if base not in (None, 0, 1):
         raise CorpusError(f"A base of {base}.", "The first word counts as 0 or as 1.", ASK)
@@ -89,8 +86,7 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
         mark, side, _, words = last
         given = f"{path} counts from 0 in line {zero.line} ({zero.text}) and from 1 in line {mark.line} ({mark.text})."
         known = (
-            f"An index 0 is a first word counted from 0; the {side} of line {mark.line} has {_plural(words, 'word')}, so "
-            f"that its last, from 0, is {words - 1}."
+            f"The {side} of line {mark.line} has {_plural(words, 'word')}, so that its last, from 0, is {words - 1}."
         )
         raise CorpusError(given, known, TOGETHER)
     if first := zero or (last and last[0]):
@@ -138,10 +134,7 @@ OTHERS = (*GOLD, ".md", ".txt", ".json")
 
 
 class SentencePair(NamedTuple):
-    """A sentence and its translation as words; gold links (source, target) from 0, None where nobody made any.
-
-    `possible` includes `sure`.
-    """
+    """A sentence and its translation as words; gold links from 0, `possible` including `sure`, None where nobody made any."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -188,12 +181,10 @@ class Bitext:
 def read_pairs(
     source: str | Path, target: str | Path, gold: str | Path | None = None, base: int | None = None
 ) -> Pairs:
-    """Read two files, line n of one the translation of line n of the other, and a file of links from source to target.
+    """Read two files, line n of one the translation of line n of the other, and a file of links from source to target (`read_links`).
 
-    One file given twice has `source ||| target` in each line; lines of all files may begin with the ID of the pair and a tab.
-    Words stand apart by spaces or tabs. `base` says what the first word counts as in the links (0 or 1), where that does not
-    show (text.alignment_files.read_links). Raises CorpusError for sides with different numbers of lines, an empty sentence, and
-    links that do not fit.
+    One file given twice has `source ||| target` in each line; lines of all files may begin with the pair's ID and a tab. Words stand apart
+    by spaces or tabs. Raises CorpusError for different numbers of lines, an empty sentence, and links that do not fit.
     """
     if base is not None and gold is None:
         known = "It says from what the links of a gold file count."
@@ -214,9 +205,7 @@ def read_pairs(
         ids = ()
     sides = [[tuple(_words(line)) for line in side] for side in lines]
     if len(sides[0]) != len(sides[1]):
-        given = " and ".join(
-            f"{path} has {_plural(len(side), 'line')}" for path, side in zip(paths, sides, strict=True)
-        )
+        given = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
         longer = 0 if len(sides[0]) > len(sides[1]) else 1
         first = min(len(sides[0]), len(sides[1])) + 1
         known = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
@@ -236,9 +225,8 @@ def read_pairs(
     if not any(possible for _, possible in sentences):
         todo = "Give the links that somebody made, or leave them out."
         raise CorpusError(f"{gold} holds no link, so that it is no gold.", FORM, todo)
-    return Pairs(
-        tuple(SentencePair(s, t, *links) for s, t, links in zip(*sides, sentences, strict=True)), (*notes, note)
-    )
+    pairs = (SentencePair(s, t, *links) for s, t, links in zip(*sides, sentences, strict=True))
+    return Pairs(tuple(pairs), (*notes, note))
 
 
 BESIDE = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a pair that share a line
@@ -279,11 +267,8 @@ def open_bitext(
 ) -> Bitext:
     """A folder with train.en and train.fr, say, and valid and test pairs of the same languages; or two files to learn from.
 
-    One file, and a folder with one train file, has source ||| target in each line.
-
-    The middle split may be called trial, valid or dev. Links of a split are SPLIT.talp or SPLIT.pharaoh. `languages` are
-    the endings of source and target; without it they are those of the train files, in alphabetical order. Raises
-    CorpusError where the train files are missing, or more than two.
+    One file, and a folder with one train file, has source ||| target in each line. The middle split may be called trial, valid or dev,
+    links are SPLIT.talp or SPLIT.pharaoh; `languages` are the endings of source and target. Raises CorpusError.
     """
     if isinstance(where, (str, Path)) and Path(where).is_file():
         where = (where, where)

@@ -73,8 +73,7 @@ def _close(file: IO[bytes]) -> None:
 
 def _chunks(array: np.ndarray) -> Iterator[np.ndarray]:
     """The array piece by piece, so that only a piece is ever in memory."""
-    for start in range(0, len(array), CHUNK):
-        yield array[start : start + CHUNK]
+    return (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
 
 
 def counts(array: np.ndarray, classes: int) -> np.ndarray:
@@ -135,7 +134,7 @@ def is_corpus(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Documents:
-    """A text of documents of `length` tokens each, one after another, of which only the last token is to be predicted.
+    """Documents of `length` tokens, one after another, of which only the last token is to be predicted.
 
     `own` are the label columns that speak of the word that is read; all others speak of the next word.
     """
@@ -146,10 +145,7 @@ class Documents:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One part of a text: token ids [n], and for each label column a class per token [n], -1 where there is none.
-
-    `documents` is None for running text, of which every next word is to be predicted.
-    """
+    """Token ids [n], and for each label column a class per token [n], -1 where there is none; `documents` is None for running text."""
 
     tokens: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -184,18 +180,15 @@ class Corpus:
         splits: Mapping[str, Split],
         notes: tuple[str, ...] = (),
     ) -> Corpus:
-        """A corpus with its fingerprint; raises CorpusError without a train or valid split of two tokens or more, and
-        for a label column with a name that no page can show.
-        """
+        """A corpus with its fingerprint; raises CorpusError for a split of fewer than two tokens, and a column that no page can show."""
         _check_columns(name, labels)
         for split in SPLITS:
             if split == "test" and split not in splits:
                 continue
             n = len(splits[split].tokens) if split in splits else 0
             if n < 2:
-                found = (
-                    f"Its splits are {', '.join(f'{s} ({len(splits[s].tokens)} tokens)' for s in splits) or 'none'}."
-                )
+                there = ", ".join(f"{s} ({len(splits[s].tokens)} tokens)" for s in splits) or "none"
+                found = f"Its splits are {there}."
                 todo = "Give a text with at least two tokens in train and in valid (and in test, if there is one)."
                 raise CorpusError(f"The {split} split of '{name}' has {_tokens(n)}.", found, todo)
         for part in splits.values():
@@ -253,10 +246,8 @@ class Corpus:
             if most is not None and most < whole:
                 notes.append(f"Only the first {most:,} of {whole:,} {name} tokens are used.")
         if text.min_count > 1:
-            rare = f"{100 * train[~keep].sum() / train.sum():.1f}\u00a0%"
-            notes.append(
-                f"Types seen fewer than {text.min_count} times in train ({rare} of its tokens) become {UNKNOWN}."
-            )
+            rare = f"Types seen fewer than {text.min_count} times in train ({100 * train[~keep].sum() / train.sum():.1f}\u00a0%"
+            notes.append(f"{rare} of its tokens) become {UNKNOWN}.")
         return Corpus.make(self.name, vocabulary, self.labels, parts, (*self.notes, *notes))
 
     def column(self, label: str) -> tuple[str, ...]:
@@ -301,11 +292,7 @@ class Corpus:
         folder = Path(folder)
         path = folder / "corpus.json"
         if not path.is_file():
-            found = (
-                "A corpus folder holds corpus.json; this one does not."
-                if folder.is_dir()
-                else "There is no such folder."
-            )
+            found = "It holds no corpus.json." if folder.is_dir() else "There is no such folder."
             raise CorpusError(f"{folder} is not a corpus folder.", found, "Give a folder that 'trisect corpus' wrote.")
         todo = f"Delete {folder} and read or annotate the text again."
         found = read_json(path, todo)
@@ -359,10 +346,7 @@ class WindowBatch(NamedTuple):
 
 
 def steps(split: Split, columns: int, window: int) -> int:
-    """How many windows the split gives: its rows less one (nothing follows the last row), over `window`, rounded up.
-
-    Raises CorpusError when there are fewer than two rows.
-    """
+    """How many windows the split gives: its rows less one, over `window`, rounded up; raises CorpusError for fewer than two rows."""
     return -(-(_rows(split, columns) - 1) // window)
 
 
@@ -375,10 +359,9 @@ def check_windows(corpus: Corpus, window: int) -> None:
 
 
 def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> WindowBatch:
-    """Window number `step` of the split laid out as `columns` columns of n // columns rows (definitions A1).
+    """Window number `step` of the split in `columns` columns (definitions A1); the last one may be shorter.
 
-    Column b holds the tokens b*rows .. (b+1)*rows - 1, whole documents where the text has such. The last window may be
-    shorter.
+    Column b holds the tokens b*rows .. (b+1)*rows - 1, whole documents where the text has such.
     """
     rows, start = _rows(split, columns), step * window
     stop = min(start + window, rows - 1)
@@ -410,10 +393,7 @@ def sample_steps(split: Split, columns: int, window: int, tokens: int | None) ->
 
 
 def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
-    """Nats per token of those token ids under the train split's word frequencies, one added to each count.
-
-    Where only some words are to be predicted, these alone are counted.
-    """
+    """Nats per token of those that are predicted under the train split's word frequencies, one added to each count."""
     size, documents = len(corpus.vocabulary), corpus.documents
     tokens = corpus.splits["train"].tokens
     if documents is not None:
@@ -424,17 +404,14 @@ def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
 
 
 def _rows(split: Split, columns: int) -> int:
-    n = len(split.tokens)
-    if n < 2 * columns:
-        known = f"{columns} columns need at least {2 * columns} tokens: a word and a next word in each."
+    n, documents = len(split.tokens), split.documents
+    least, what = (
+        (2, "a word and a next word") if documents is None else (documents.length, f"a document of {documents.length}")
+    )
+    if n < columns * least:
+        known = f"{columns} columns need at least {columns * least} tokens: {what} in each."
         raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")
-    if split.documents is None:
-        return n // columns
-    length = split.documents.length
-    if n < columns * length:
-        known = f"{columns} columns need at least {columns * length} tokens: a document of {length} in each."
-        raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")
-    return n // columns // length * length
+    return n // columns if documents is None else n // columns // least * least
 
 
 def _tokens(n: int) -> str:

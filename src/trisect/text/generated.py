@@ -69,11 +69,6 @@ def _zipf(items: Sequence[T], mass: float = 1.0) -> list[tuple[T, float]]:
     return [(item, mass / rank / total) for rank, item in enumerate(items, 2)]
 
 
-def _function_word(index: int) -> str:
-    """The `index`-th one-syllable word."""
-    return _SYLLABLES[(index * 31 + 17) % len(_SYLLABLES)]
-
-
 def stem(index: int, syllables: int = 2) -> str:
     """The `index`-th stem of two or three syllables; no two are the same, and none ends in -s."""
     size = len(_SYLLABLES)
@@ -89,7 +84,7 @@ _NAMES = (
     *("them", "his", "its", "their", "who", "which", "two", "three", "four", "five", "when", "here", "now", "well"),
     *("yes", "no", "oh"),
 )
-FUNCTION = {name: _function_word(i) for i, name in enumerate(_NAMES)}
+FUNCTION = {name: _SYLLABLES[(i * 31 + 17) % len(_SYLLABLES)] for i, name in enumerate(_NAMES)}
 PREPOSITIONS = tuple(FUNCTION[name] for name in ("of", "in", "with", "on", "to", "before"))
 
 
@@ -106,17 +101,9 @@ class Lexicon:
             nouns.append([_Noun(s, i % KINDS, (i // KINDS + i) % GENDERS, PREPOSITIONS[i % 3]) for i, s in kinds])
             shared = stems[1:5]
             own = [self._stem() for _ in range(6 if general else 2)]
-            verbs.append(
-                [
-                    _Verb(
-                        s,
-                        FRAMES[(i + topic) % 6],
-                        (i + topic) % KINDS,
-                        PREPOSITIONS[(i * 5 + topic) % len(PREPOSITIONS)],
-                    )
-                    for i, s in enumerate([*shared, *own])
-                ]
-            )
+            governed = [PREPOSITIONS[(i * 5 + topic) % len(PREPOSITIONS)] for i in range(len(shared) + len(own))]
+            frames = enumerate(zip([*shared, *own], governed, strict=True), topic)
+            verbs.append([_Verb(s, FRAMES[i % 6], i % KINDS, preposition) for i, (s, preposition) in frames])
             adjectives.append([self._stem() for _ in range(8 if general else 5)])
         self.topics = _Menu((t, 1 / (t + 3)) for t in range(TOPICS))
         self.names = _Menu(_zipf([(self._stem(3), i % 2) for i in range(20)]))
@@ -307,10 +294,7 @@ class _Teller:
 def bitext_corpus(
     seed: int = 0, train: int = SIZES[TRAIN], valid: int = SIZES["valid"], test: int = SIZES[TEST]
 ) -> Bitext:
-    """So many different pairs of each split, with the links of all of them; a function of its arguments.
-
-    Raises CorpusError for a split without pairs, or for more than the grammar gives.
-    """
+    """So many different pairs of each split with their links, a function of its arguments; raises CorpusError for none or too many."""
     sizes = (train, valid, test)
     if min(sizes) < 1 or sum(sizes) > LARGEST:
         given = f"A bitext of {train} + {valid} + {test} pairs."
@@ -380,11 +364,10 @@ TEMPLATES = (
 
 
 def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
-    """A world of `people` that a text names or that are asked about, `unseen` others for the test, and as many names of nobody.
+    """A world of `people`, `unseen` others for the test, and as many names of nobody; a function of its arguments.
 
-    Of the people, 50 % stand in the pretraining text and are asked about in train, 40 % stand there and are asked about in
-    valid, and 10 % are asked about in train and stand in no text. A function of its arguments. Raises CorpusError for
-    more people than there are names for, or too few to be asked about.
+    Half of the people stand in the text and are asked about in train, 40 % stand there and are asked about in valid, 10 % are asked about
+    in train and stand in no text. Raises CorpusError.
     """
     if not LEAST <= people <= MOST or not 1 <= unseen <= MOST:
         given = f"A world of {people} people and {unseen} unseen ones."
@@ -413,8 +396,13 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     both, read = round(BOTH * people), round((BOTH + READ) * people)
     train = _shuffled([*everybody[:both], *everybody[read:people]], draw)
     lines = _shuffled([line for lines in told[:read] for line in lines], draw)
-    names = recombine([q.name for q in everybody], unseen, draw)
-    marks = "\n".join([*(line.text for line in lines), *(f"{q.name}\t{q.place}" for q in everybody), *names])
+    invented = recombine([q.name for q in everybody], unseen, draw)
+    written = [
+        *(line.text for line in lines),
+        *(f"{q.name}\t{q.place}" for q in everybody),
+        *(q.name for q in invented),
+    ]
+    mark = digest("\n".join(written), 8)
     return People(
         "embedded",
         lines,
@@ -422,10 +410,10 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
         tuple(everybody[both:read]),
         tuple(everybody[people:]),
         (),
-        tuple(Question(name, ask(name), None) for name in names),
+        invented,
         (PEOPLE_NOTE,),
-        digest(marks, 8),
-        digest(marks, 8),
+        mark,
+        mark,
     )
 
 
@@ -455,10 +443,7 @@ _CASES = _Menu(_zipf(PREPOSITIONS))
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a sentence with its UD part of speech and relation; `head` counts from 1, 0 is the root.
-
-    `plural` is what its form shows of number, None where it shows none.
-    """
+    """A word with its UD part of speech, relation and head (from 1, 0 is the root); `plural` is what its form shows of number."""
 
     form: str
     pos: str
@@ -500,8 +485,6 @@ class _Speaker:
     def say(self, form: str, pos: str, plural: bool | None = None) -> _Node:
         self.words.append(_Node(form, pos, plural=plural))
         return self.words[-1]
-
-    # Noun phrases -----------------------------------------------------------------------------------------------
 
     def noun_phrase(self, noun: _Noun, plural: bool, depth: int) -> _Node:
         """Determiner, numeral, adjectives, noun; then perhaps a prepositional phrase or a relative clause."""
@@ -577,8 +560,6 @@ class _Speaker:
         if self.noun is None and r < 0.17:
             return self.say(self.name, "PROPN", False)
         return self.common(kind, depth)
-
-    # Clauses --------------------------------------------------------------------------------------------------
 
     def relative(self, node: _Node, noun: _Noun, depth: int) -> None:
         """`who walks the dog` (subject relative) or `that the dog sees` (object relative)."""

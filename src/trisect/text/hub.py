@@ -18,22 +18,10 @@ PREFIX = "hf:"
 NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
 BATCH = 100  # rows in memory at once
 SHOWN = 300  # characters of the library's own words in a message
-FAILURES = (  # of the library, the first that applies: what was given, and what to do
-    (
-        ConnectionError,
-        "The dataset '{}' cannot be reached.",
-        "Check the name and the network; a dataset that was fetched once is read without one, and so is hf:FOLDER.",
-    ),
-    (
-        FileNotFoundError,
-        "There is no dataset '{}'.",
-        "Check the name on huggingface.co/datasets (a private one needs 'hf auth login'), or the folder's path.",
-    ),
-    (
-        Exception,
-        "The dataset '{}' cannot be opened.",
-        "Name one of the configurations that there are, as hf:NAME:CONFIG, or correct what it says.",
-    ),
+FAILURES = (  # of the library, the first that applies: what is wrong, and what to do
+    (ConnectionError, "cannot be reached", "Check name and network; what was fetched once, and hf:FOLDER, need none."),
+    (FileNotFoundError, "is not there", "Check its name (a private one needs 'hf auth login'), or the folder's path."),
+    (Exception, "cannot be opened", "Name a configuration that there is, as hf:NAME:CONFIG, or correct what it says."),
 )
 
 
@@ -78,10 +66,11 @@ def split_name(where: str) -> tuple[str, str | None]:
     if not colon or Path(rest).is_dir():
         name, config = rest, ""
     if not name or (colon and not config and rest != name):
-        known = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
-        raise CorpusError(
-            f"'{where}' names no dataset.", known, "Use for example hf:Salesforce/wikitext:wikitext-2-v1."
+        known, todo = (
+            "It is hf:NAME or hf:NAME:CONFIG; NAME may be a folder.",
+            "Use for example hf:Salesforce/wikitext.",
         )
+        raise CorpusError(f"'{where}' names no dataset.", known, todo)
     return name, config or None
 
 
@@ -142,10 +131,10 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
         revision = builder.hash if builder.repo_id else None
         return {str(split): rows for split, rows in found.items()}, revision
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
-        given, todo = next((given, todo) for kind, given, todo in FAILURES if isinstance(error, kind))
+        what, todo = next((what, todo) for kind, what, todo in FAILURES if isinstance(error, kind))
         words = " ".join(str(error).split()) or type(error).__name__
         known = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
-        raise CorpusError(given.format(where), known, todo) from error
+        raise CorpusError(f"The dataset '{where}' {what}.", known, todo) from error
 
 
 def _column(where: str, dataset: Dataset) -> str:

@@ -75,10 +75,7 @@ def frequency_bin(count: int) -> str:
 
 
 def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int | None) -> WordLabeller:
-    """What labels the first `limit` texts; None stands for all usual labels that the texts have.
-
-    Raises CorpusError for a label that they do not have.
-    """
+    """What labels the first `limit` texts (None: all usual labels that they have); raises CorpusError for one that they lack."""
     counts: Counter[str] = Counter()
     headed = False
     for one in islice(texts.texts(), limit):

@@ -53,8 +53,7 @@ class _BoundedFile(io.RawIOBase):
 def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable UTF-8 text file.") -> Iterator[TextIO]:
     """A UTF-8 file to be read line by line, without a byte-order mark; `-` is standard input. Every text is read by this.
 
-    Raises CorpusError, with the advice `todo` where there is no file, for what is no regular file (a pipe, a device, a folder), for
-    a line of more than `longest` bytes or a file of more than `most`, and for bytes that are not UTF-8.
+    Raises CorpusError for no regular file, a line of more than `longest` bytes, a file of more than `most`, and bytes that are not UTF-8.
     """
     try:
         if str(path) == "-":

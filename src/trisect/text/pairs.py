@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from trisect.core import files
-from trisect.core.errors import CorpusError
+from trisect.core.errors import CorpusError, shortened
 from trisect.core.subject import PlainText
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.lines import read_lines
@@ -28,10 +28,7 @@ FORM = (
 
 @dataclass(frozen=True)
 class TextPair:
-    """A base and a donor text, and the answers that are predicted, by what is from the donor (ANSWERS).
-
-    `place` says where it is from, for errors, `kind` of what kind it is, such as a template's name.
-    """
+    """A base, a donor, and the answers predicted by what is from the donor (ANSWERS); `place` is for errors, `kind` a template's."""
 
     base: PlainText
     donor: PlainText
@@ -59,7 +56,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
 def given_pairs(given: object) -> tuple[TextPair, ...]:
     """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
     if isinstance(given, str | Mapping | TextPair) or not isinstance(given, Iterable):
-        raise CorpusError(f"{given!r} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
+        raise CorpusError(f"{shortened(given)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
     pairs = []
     for number, pair in enumerate(given, start=1):
         place = f"pair {number}"
@@ -84,7 +81,7 @@ def _pair(body: object, place: str) -> TextPair:
     if not isinstance(body, Mapping):
         raise bad_pair(place, f"it is {type(body).__name__}, no object")
     if unknown := set(body) - {"base", "donor", "answers", "kind"}:
-        raise bad_pair(place, f"it has {sorted(map(str, unknown))[0]!r}, which is no field")
+        raise bad_pair(place, f"it has {shortened(min(map(str, unknown)))}, which is no field")
     texts: list[PlainText] = []
     for name in ("base", "donor"):
         match body.get(name):
@@ -95,16 +92,16 @@ def _pair(body: object, place: str) -> TextPair:
             case None:
                 raise bad_pair(place, f"it has no {name}")
             case text:
-                raise bad_pair(place, f"its {name} is {text!r}, no text")
+                raise bad_pair(place, f"its {name} is {shortened(text)}, no text")
     if isinstance(texts[0], tuple) != isinstance(texts[1], tuple):
         raise bad_pair(place, "one of its texts has a source and a target, the other has not")
     answers = body.get("answers") or {}
     if not isinstance(answers, Mapping):
         raise bad_pair(place, "its answers are no object")
     if unknown := [name for name in answers if name not in ANSWERS]:
-        raise bad_pair(place, f"it has an answer for {unknown[0]!r}, where there are {', '.join(ANSWERS)}")
+        raise bad_pair(place, f"it has an answer for {shortened(unknown[0])}, where there are {', '.join(ANSWERS)}")
     if wrong := [name for name, answer in answers.items() if not isinstance(answer, str) or not answer.strip()]:
-        raise bad_pair(place, f"its answer for {wrong[0]!r} is {answers[wrong[0]]!r}, no text")
+        raise bad_pair(place, f"its answer for {wrong[0]!r} is {shortened(answers[wrong[0]])}, no text")
     return TextPair(texts[0], texts[1], dict(answers), place, str(body.get("kind") or ""))
 
 
@@ -163,35 +160,26 @@ CITIES = _words(
 )
 ANIMALS = _words("dog cat horse cow bird fish lion bear wolf fox mouse sheep pig goat duck rabbit tiger snake")
 ROOMS = _words("kitchen garage garden office library basement bedroom yard hall attic barn street")
+HERE, LOOK = "Here they are:", "Look at them:"
 TEMPLATES = (
-    BindingTemplate("who has what", "Here they are:", " {key} has the {value}.", " So {key} has the", NAMES, THINGS),
+    BindingTemplate("who has what", HERE, " {key} has the {value}.", " So {key} has the", NAMES, THINGS),
     BindingTemplate(
         "what is in which box",
-        "Look at them:",
+        LOOK,
         " The {key} box holds the {value}.",
         " So the {key} box holds the",
         COLOURS,
         THINGS,
     ),
-    BindingTemplate(
-        "who lives where", "Here they are:", " {key} lives in {value}.", " So {key} lives in", NAMES, CITIES
-    ),
-    BindingTemplate(
-        "who is where",
-        "Look at them:",
-        " The {key} is in the {value}.",
-        " So the {key} is in the",
-        ANIMALS,
-        ROOMS,
-    ),
+    BindingTemplate("who lives where", HERE, " {key} lives in {value}.", " So {key} lives in", NAMES, CITIES),
+    BindingTemplate("who is where", LOOK, " The {key} is in the {value}.", " So the {key} is in the", ANIMALS, ROOMS),
 )
 
 
 def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[BindingTemplate, ...]:
-    """The templates that a tokenizer can distinguish, with those words that are one token of their own wherever they stand.
+    """The templates with those words that are one token of their own wherever they stand: texts differ in these positions alone.
 
-    Then all texts of a template are as long, and position by position they differ in the words alone. Raises CorpusError
-    with the reason, template by template, where none is left.
+    Raises CorpusError with the reason, template by template, where none is left.
     """
     found, reasons = [], []
     for template in templates:
@@ -208,10 +196,9 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
 
 
 def draw_bindings(templates: Sequence[BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
-    """So many pairs; in each the donor has the base's keys and values in another order, paired otherwise, and asks another key.
+    """So many pairs; the donor has the base's keys and values in another order, paired otherwise, and asks another key.
 
-    The answers of the base, and those that q, k and v from the donor predict, are all different; those of the donor, and
-    those that q, k and v from the base predict in it, are too; and the base's is not the donor's.
+    The base's answer and those of q, k and v from the donor all differ; so do the donor's and those of q, k and v from the base.
     """
     draw = np.random.default_rng([seed, 11])
     pairs = []
@@ -238,10 +225,7 @@ def _draw_bound(
 
 
 def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
-    """The answer for each way in which q, k and v can come from the donor, where each does what its name says.
-
-    q says which key is looked for, k where that key stands, v which value stands there.
-    """
+    """The answer for each origin of q (which key is looked for), k (where that key stands) and v (which value stands there)."""
     return {name: v.values[k.keys.index(q.asked)] for name, q, k, v in _combinations(base, donor)}
 
 
@@ -254,10 +238,7 @@ def _combinations(base: T, donor: T) -> Iterator[tuple[str, T, T, T]]:
 
 
 def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[str, int]:
-    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them, with their tokens.
-
-    There are none of a template that has no words to try.
-    """
+    """The words of a slot ('key', 'value') that are one token of their own wherever the template has them, with their tokens."""
     if not template.keys or not template.values:
         return {}
     words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
@@ -308,10 +289,7 @@ class InductionWords(NamedTuple):
 
 
 def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWords:
-    """Words that the tokenizer can distinguish: the most frequent of a text with passages of it, or English ones of our own.
-
-    Raises CorpusError with the reason where there are too few.
-    """
+    """The most frequent words of a text that the tokenizer can distinguish, with passages, or English ones; CorpusError for too few."""
     asked, passages = (ENGLISH, ()) if texts is None else _of_text(texts.texts())
     first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
     for word, row in zip(asked, ids([f" {word}" for word in asked]), strict=True):
@@ -321,11 +299,7 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
     keys, values = (word_tokens(ids, pairs, slot) for slot in ("key", "value"))
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
     if len(tokens) < LEAST or (texts is not None and not passages):
-        which = (
-            "words that were tried"
-            if texts is None
-            else "words of letters alone (two or more), which alone were tried,"
-        )
+        which = "English words" if texts is None else "words of two letters or more, which alone were tried,"
         has = f"{len(tokens)} of {len(asked)} {which} are one token of their own, and {LEAST} are needed"
         of = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
@@ -338,9 +312,8 @@ def draw_induction(
 ) -> tuple[TextPair, ...]:
     """So many pairs: four times two words (A B) in a passage, and one of the As again; B is to come.
 
-    The donor has the same words at the same places, its As in another order, otherwise paired, and ends in another A. What the
-    passage says besides is the same in both, and holds none of them, nor any of their tokens. The answers of the base and those
-    that q, k and v from the donor predict are all different. Raises CorpusError where the tokenizer does not give such texts.
+    The donor has the same words at the same places, its As in another order, otherwise paired, and ends in another A. The answers of the
+    base and those that q, k and v from the donor predict all differ. Raises CorpusError where the tokenizer does not give such texts.
     """
     draw, found = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
     for attempt in range(2 * TRIES):
@@ -357,21 +330,16 @@ def draw_induction(
             break
     pairs = tuple(pair for pair in found if pair is not None)
     if len(pairs) < count:
-        known = (
-            f"In {2 * TRIES} tries the words of a pair were other tokens in a whole text, or stood in it elsewhere too."
-        )
-        todo = "Give pairs of your own with --pairs."
-        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'induction'.", known, todo)
+        known = f"In {2 * TRIES} tries words of a pair were other tokens in a whole text, or stood in it elsewhere too."
+        given = "The tokenizer cannot distinguish the texts of the task 'induction'."
+        raise CorpusError(given, known, "Give pairs of your own with --pairs.")
     return pairs
 
 
 def _draw_texts(
     draw: np.random.Generator, usable: InductionWords, between: int, in_passage: bool
 ) -> tuple[tuple[str, str], tuple[Bound, Bound], Mapping[str, str]]:
-    """A base and its donor, what they say, and the answers; in a passage of the text, if there is one, else among other words.
-
-    A text is the passage with a pair of words after every few of its own, and at the end the word that is asked for.
-    """
+    """A base and its donor, what they say, and the answers: pairs of words in a passage of the text, or among other words."""
     passages = usable.passages if in_passage else ()
     passage = passages[int(draw.integers(len(passages)))] if passages else ()
     folded = {word.casefold() for word in passage}
@@ -430,10 +398,8 @@ class TranslatedText(NamedTuple):
 def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, ...]:
     """So many pairs of sources as long as each other, with targets begun as far as each other, which ask different roles.
 
-    A query asks a role, such as the object's noun; a key says at which place of the source that role stands; a value says
-    what is at a place. The answers of the base, and those that q, k and v from the donor predict, are all different. Only words
-    that are one token of their own are answers.
-    Raises CorpusError where the tokenizer has too few of them.
+    A query asks a role, a key says at which place of the source it stands, a value says what is there; the answers of the base and those
+    that q, k and v from the donor predict differ. Raises CorpusError where the tokenizer has too few words of one token.
     """
     drawn = list(islice(sentences(seed), DRAWN))
     known, usable = (_single(ids, drawn, side) for side in (0, 1))
@@ -475,10 +441,7 @@ def _candidates(
         for shape, one, other in zip(which.tolist(), ones.tolist(), others.tolist(), strict=True):
             base, donor = shapes[shape][one], shapes[shape][other]
             role = base.role
-            if role != donor.role and donor.places.get(role, -1) not in (
-                -1,
-                base.places[role],
-            ):
+            if role != donor.role and donor.places.get(role, -1) not in (-1, base.places[role]):
                 yield base, donor
 
 
@@ -495,9 +458,9 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedTex
 
 
 def predicted_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, str] | None:
-    """The answer for each way in which q, k and v can come from the donor; None unless the base's and those of q, k and v differ.
+    """The answer for each origin of q, k and v; None unless the base's and those of q, k and v differ.
 
-    Those of two components from the donor are left out unless they, too, differ from each other and from the donor's.
+    Those of two components are left out unless they, too, differ from each other and from the donor's.
     """
     found = {}
     for name, q, k, v in _combinations(base, donor):

@@ -8,6 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,10 +89,7 @@ class Ids:
 
 
 def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
-    """Read a raw text in one pass, with memory bounded by the vocabulary, not by the text.
-
-    The corpus keeps every type of every split; `Corpus.cut` chooses the vocabulary.
-    """
+    """Read a raw text in one pass, memory bounded by the vocabulary; every type of every split is kept, and `Corpus.cut` chooses."""
     source = where if isinstance(where, RawSource) else find_source(where, name)
     kind = source.kind
     types, classes = Ids(), {column: Ids(2**15 - 1) for column in kind.columns}
@@ -131,14 +129,9 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
     check_named("a corpus", where)
-    if is_generated(where) and name is None:
-        return generate(str(where))
-    if is_hub(where):
+    if not _is_tokens(where, name):
         return read(where, name)
-    folder = Path(where)
-    if name is None and (folder / "corpus.json").is_file():
-        return Corpus.load(folder)
-    return read(folder, name)
+    return generate(str(where)) if is_generated(where) else Corpus.load(Path(where))
 
 
 def absolute_place(where: str | Path) -> str:
@@ -152,9 +145,8 @@ def load_text(text: Text) -> Corpus:
     """The text of an experiment, cut as it says; raises CorpusError where it names none."""
     if text.corpus is None:
         known = "Its preset leaves the text to you."
-        raise CorpusError(
-            "The experiment names no corpus.", known, "Name a corpus folder with --corpus, or 'embedded'."
-        )
+        todo = "Name a corpus folder with --corpus, or 'embedded'."
+        raise CorpusError("The experiment names no corpus.", known, todo)
     return open_corpus(text.corpus).cut(text)
 
 
@@ -208,24 +200,20 @@ def first_texts(texts: Texts, limit: int) -> Texts:
     """The first `limit` of some texts; raises CorpusError for a limit below 1."""
     if limit < 1:
         raise CorpusError(f"A limit of {limit} texts.", "At least one is needed.", "Give 1 or more, or leave it out.")
-    note = f"Only the first {limit:,} texts are read."
-    options = (*texts.options, "--limit", str(limit))
     most, articles = min(limit, sys.maxsize), texts.articles
     return replace(
         texts,
         texts=lambda: islice(texts.texts(), most),
-        notes=(*texts.notes, note),
-        options=options,
+        notes=(*texts.notes, f"Only the first {limit:,} texts are read."),
+        options=(*texts.options, "--limit", str(limit)),
         articles=None if articles is None else lambda: islice(articles(), most),
     )
 
 
 def open_texts(where: str | Path, split: str = "test", reader: str | None = None, published: bool = False) -> Texts:
-    """The texts of one split: WikiText paragraphs, treebank sentences, lines of plain text, rows of a dataset.
+    """The texts of one split: WikiText paragraphs, joined unless `published`, treebank sentences, lines of plain text, rows of a dataset.
 
-    WikiText's headings are left out, and what it sets apart is joined again unless `published`; a treebank's sentence is its `# text`
-    line where there is one. A corpus folder and generated texts hold words without paragraphs: those are cut at full stops.
-    Raises CorpusError where there is no such split.
+    Words without paragraphs (a corpus folder, generated texts) are cut at full stops. Raises CorpusError where there is no such split.
     """
     if split not in SPLITS:
         raise CorpusError(unknown("split", split, SPLITS), f"Splits are {', '.join(SPLITS)}.", "Use one of them.")
@@ -234,39 +222,31 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
         corpus = open_corpus(where, reader)
         check_split(corpus.name, split, corpus.splits)
         notes, mark = ("A text is a run of words up to a full stop.",), f"{corpus.fingerprint}-{split}"
-        return Texts(
-            f"{corpus.name}, {split}",
-            lambda: (" ".join(words) for words, _ in _runs(corpus, split)),
-            notes,
-            mark,
-            options,
-        )
-    source = find_source(where, reader)
-    check_split(str(where), split, source.parts)
-    part, kind = source.parts[split], _as_published(source.kind, published)
+        runs = partial(_runs, corpus, split)
+        return Texts(f"{corpus.name}, {split}", lambda: (" ".join(words) for words, _ in runs()), notes, mark, options)
+    source, kind, part, joined = _open_part(where, split, reader, published)
     return Texts(
         f"{source.name}, {split}",
         lambda: (text for text, _ in kind.texts(part)),
-        (*source.notes, kind.unit, *_joined(kind, part)),
+        (*source.notes, kind.unit, *joined),
         _mark(part),
         options,
         lambda: (one.article for _, one in kind.texts(part)),
     )
 
 
-def _as_published(kind: Reader, published: bool) -> Reader:
-    """WikiText as it was published, for those who were trained on that; any other as it is."""
-    return PUBLISHED if published and kind is WIKITEXT else kind
-
-
-def _joined(kind: Reader, part: SplitText) -> tuple[str, ...]:
-    """A note on the places where texts differ from what the file says, counted in the first of them."""
+def _open_part(
+    where: str | Path, split: str, reader: str | None, published: bool
+) -> tuple[RawSource, Reader, SplitText, tuple[str, ...]]:
+    """A source, who reads it, its split, and a note on what is joined in texts, counted in the first of them."""
+    source = find_source(where, reader)
+    check_split(source.name, split, source.parts)
+    kind, part = PUBLISHED if published and source.kind is WIKITEXT else source.kind, source.parts[split]
     read = [one.joined for _, one in islice(kind.texts(part), COUNTED)]
-    if not any(read):
-        return ()
     those = f"the first {COUNTED:,} texts" if len(read) == COUNTED else f"{len(read):,} texts"
     what = "spaces beside marks, quotes and brackets, and marks such as @-@"
-    return (f"In {those} what WikiText sets apart was joined in {sum(read):,} places: {what}.",)
+    note = f"In {those} what WikiText sets apart was joined in {sum(read):,} places: {what}."
+    return source, kind, part, (note,) if any(read) else ()
 
 
 def _options(where: str | Path, split: str, reader: str | None) -> tuple[str, ...]:
@@ -343,8 +323,7 @@ def open_labelled(
 ) -> LabelledTexts:
     """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
 
-    Raises CorpusError where there is no such split, or where the words carry no labels; with `bare` words may carry none, and
-    a raw text is read as paragraphs or lines, WikiText as it was `published` or joined.
+    Raises CorpusError where there is no such split, or no labels; with `bare` a raw text is read too, WikiText as `published` or joined.
     """
     options = _options(where, split, reader)
     if _is_tokens(where, reader):
@@ -355,17 +334,15 @@ def open_labelled(
         notes = (*corpus.notes, "A text is a run of words up to a full stop, joined by spaces.")
         name, mark = f"{corpus.name}, {split}", f"{corpus.fingerprint}-{split}"
         return LabelledTexts(name, tuple(corpus.labels), lambda: _labelled_runs(corpus, split), notes, mark, options)
-    source = find_source(where, reader)
-    check_split(source.name, split, source.parts)
-    part, kind, name = source.parts[split], _as_published(source.kind, published), f"{source.name}, {split}"
+    source, kind, part, joined = _open_part(where, split, reader, published)
+    name = f"{source.name}, {split}"
     if bare and not kind.columns:
 
         def unlabelled() -> Iterator[Labelled]:
             for text, one in kind.texts(part):
                 yield Labelled(text, tuple(word.span() for word in WORD.finditer(text)), {}, (), one.article)
 
-        notes = (*source.notes, kind.unit, *_joined(kind, part))
-        return LabelledTexts(name, (), unlabelled, notes, _mark(part), options)
+        return LabelledTexts(name, (), unlabelled, (*source.notes, kind.unit, *joined), _mark(part), options)
     _check_labels(source.name, kind.columns)
     met, counted = _survey(kind, part)
     columns = tuple(sorted(met, key=lambda c: (kind.columns.index(c) if c in kind.columns else len(met), c)))
@@ -477,11 +454,9 @@ class CorpusFacts(TypedDict):
 
 
 def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> CorpusFacts:
-    """What `trisect corpus show` prints, JSON-ready.
+    """What `trisect corpus show` prints, JSON-ready: a row for each split, and one for each split, column and class.
 
-    `splits`: one row a split with tokens, types, unknown (tokens whose type train lacks), columns and rows (20 columns
-    for train and 10 for the others, unless given); `labels`: one row for each split, column and class with its
-    count, most frequent in train first, and a row of class None for tokens without label.
+    `unknown` are tokens whose type train lacks, `rows` those of so many `columns`; the class None is of tokens without label.
     """
     columns = {"train": 20, "valid": 10, "test": 10} | dict(columns or {})
     seen = {name: counts(split.tokens, len(corpus.vocabulary)) for name, split in corpus.splits.items()}
@@ -489,16 +464,9 @@ def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> Corpus
     labels: list[dict[str, str | int | None]] = []
     for name, split in corpus.splits.items():
         n = len(split.tokens)
-        splits.append(
-            {
-                "split": name,
-                "tokens": n,
-                "types": int((seen[name] > 0).sum()),
-                "unknown": int(seen[name][seen["train"] == 0].sum()),
-                "columns": columns[name],
-                "rows": n // columns[name],
-            }
-        )
+        unknown_words = int(seen[name][seen["train"] == 0].sum())
+        row = {"split": name, "tokens": n, "types": int((seen[name] > 0).sum()), "unknown": unknown_words}
+        splits.append(row | {"columns": columns[name], "rows": n // columns[name]})
         for column, classes in corpus.labels.items():
             train = counts(corpus.splits["train"].labels[column], len(classes))
             here = counts(split.labels[column], len(classes))

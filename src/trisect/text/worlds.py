@@ -23,9 +23,7 @@ SIZES = {"train": 12_800, "valid": 1_000}  # documents of each split
 
 
 class Lookup(NamedTuple):
-    """N documents of I items: the key, the value and the rest of each, at which place the one stands that is asked for,
-    and the value and the rest of the question, which mean nothing.
-    """
+    """N documents of I items (key, value, rest), the item that is asked for, and the value and rest of the question, which mean nothing."""
 
     key: Int[np.ndarray, "N I"]
     value: Int[np.ndarray, "N I"]
@@ -48,9 +46,7 @@ class Lookup(NamedTuple):
 
 
 class DonorPairs(NamedTuple):
-    """Words of documents without their answers, and of their donors; the base's answer, and those by which the donor's q,
-    k and v would show, where they are predicted. All of these are different in every pair.
-    """
+    """Words of documents and donors, the base's answer, and those by which the donor's q, k and v would show: all differ."""
 
     base: tuple[tuple[str, ...], ...]
     donor: tuple[tuple[str, ...], ...]
@@ -145,11 +141,7 @@ class World:
 
 
 def predictions(base: Lookup, donor: Lookup) -> dict[str, Int[np.ndarray, " N"]]:
-    """The value that answers the base, and those that answer it with the donor's q, k or v where items are read.
-
-    q: the donor's question, answered in the base. k: the base's value at the place where the donor has the key that is
-    asked for. v: the donor's value at the place where the base has it.
-    """
+    """The value that answers the base; its own for the donor's question (q), its own where the donor has the key (k), the donor's (v)."""
     return {
         "unchanged": _at(base.value, base.asked),
         "q": _at(base.value, base.place(donor.question)),

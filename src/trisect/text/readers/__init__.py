@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trisect.core.errors import CorpusError, unknown
-from trisect.text.readers.base import Reader, SplitText, need_folder
+from trisect.text.readers.base import Reader, SplitText, need_folder, no_split
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.english import PLAIN, PUBLISHED, WIKITEXT
 
@@ -30,9 +30,4 @@ def detect_reader(where: SplitText) -> Reader:
     assert isinstance(where, Path), "rows of text suit the last reader"
     need_folder(where)
     patterns = dict.fromkeys(pattern for known in READERS for pattern in known.files["train"])
-    there = ", ".join(sorted(path.name for path in where.iterdir())[:12]) or "nothing"
-    raise CorpusError(
-        f"{where} has no train split.",
-        f"Looked for {' or '.join(patterns)}; the folder holds {there}.",
-        "Add that file, or choose another folder.",
-    )
+    raise no_split(where, "train", patterns, "choose another folder")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -94,20 +94,23 @@ class Reader:
 
     def lacks(self, folder: Path, split: str) -> CorpusError:
         """The error of a folder that has no file of a split."""
-        there = ", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "nothing"
-        known = f"Looked for {' or '.join(self.files[split])}; the folder holds {there}."
-        todo = f"Add that file, or name a reader other than '{self.name}'."
-        return CorpusError(f"{folder} has no {split} split.", known, todo)
+        return no_split(folder, split, self.files[split], f"name a reader other than '{self.name}'")
+
+
+def no_split(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
+    """The error of a folder that has no file of a split of any of these patterns; `other` is what else to do."""
+    there = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+    known = f"Looked for {' or '.join(patterns)}; the folder holds {there}."
+    return CorpusError(f"{folder} has no {split} split.", known, f"Add that file, or {other}.")
 
 
 def need_folder(folder: Path) -> None:
     """Raise CorpusError where there is no such folder."""
+    known = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
     if folder.is_file():
-        known = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
-        todo = "Put it into such a folder; commands with --text (in Python a list of texts) also read texts themselves."
+        todo = "Put it into such a folder, or name its --reader; commands with --text also read texts themselves."
         raise CorpusError(f"{folder} is a file.", known, todo)
     if not folder.is_dir():
-        known = "A corpus is a folder with a text file for each of train and valid."
         raise CorpusError(f"There is no folder {folder}.", known, "Check the path.")
 
 
@@ -117,10 +120,9 @@ def join_tokens(tokens: Sequence[Token]) -> str:
 
 
 def lines(part: SplitText) -> Iterator[str]:
-    """The lines of a UTF-8 file, without a byte-order mark, or of a dataset's rows; what is too long comes in pieces.
+    """The lines of a UTF-8 file or of a dataset's rows; longer ones in pieces of 2^20 characters, broken at white space.
 
-    Pieces of 2^20 characters break at white space if possible. Raises CorpusError naming a file that cannot be read, or a line that is
-    too long for that too.
+    Raises CorpusError as `open_text`, and for a piece without white space.
     """
     if isinstance(part, DatasetTexts):
         for text in part.texts():

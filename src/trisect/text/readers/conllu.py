@@ -17,11 +17,6 @@ TEXT = re.compile(r"#\s*text\s*=(.*)")
 ARTICLE = re.compile(r"#\s*newdoc\b")
 
 
-def _suits(where: SplitText) -> bool:
-    """Whether a folder has files that end in .conllu, or a file does."""
-    return isinstance(where, Path) and (where.suffix == ".conllu" if where.is_file() else any(where.glob("*.conllu")))
-
-
 def _paragraphs(path: SplitText) -> Iterator[Paragraph]:
     """Sentences with labels, as their `# text` lines have them or their tokens joined; raises CorpusError naming the wrong line."""
     text, article, last, end = "", None, 0, 0  # the last word's number, and that of the last one in a range
@@ -128,7 +123,9 @@ CONLLU = Reader(
         "valid": ("valid.conllu", "dev.conllu", "*[-_.]dev.conllu", "*[-_.]valid.conllu"),
         "test": ("test.conllu", "*[-_.]test.conllu"),
     },
-    _suits,
+    lambda where: (
+        isinstance(where, Path) and any(where.glob("*.conllu") if where.is_dir() else [where.suffix == ".conllu"])
+    ),
     _paragraphs,
     "A text is a sentence of the treebank, as its '# text' line has it.",
     ("pos", "tag", "dep", MORPH),

@@ -71,9 +71,7 @@ def _paragraphs(part: SplitText) -> Iterator[Paragraph]:
 
 
 def _is_wikitext(where: SplitText) -> bool:
-    """Whether a split has a name that only WikiText has, or its first 2^20 characters hold an <unk>, an @-@, @,@ or @.@, or a
-    ` = Heading = ` line.
-    """
+    """Whether a split has a name that only WikiText has, or a mark or a heading of it in the first 2^20 characters."""
     if isinstance(where, Path):
         if not any(WIKITEXT.candidates(where, split) for split in SPLITS):
             return False
