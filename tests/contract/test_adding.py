@@ -303,7 +303,7 @@ def test_a_new_reader_is_one_file_and_its_place_in_the_tuple(copy, tmp_path):
     train = {row["class"]: row["count"] for row in facts["labels"] if row["split"] == "train" and row["label"] == "tag"}
     assert train == {"NN": 2, "DT": 1, "VB": 1, None: 0}
     assert json.loads(copy.call("corpus", "show", str(folder), "--reader", "tabbed", "--json").stdout) == facts
-    assert "tabbed, conllu, wikitext or plain" in " ".join(copy.call("corpus", "show", "--help").stdout.split())
+    assert "tabbed, conllu, wikitext, plain or" in " ".join(copy.call("corpus", "show", "--help").stdout.split())
     refused = copy.call("corpus", "show", str(folder), "--reader", "nothing")
     assert "Readers are tabbed, conllu, wikitext, plain, wikitext-tokens." in refused.stderr
 
