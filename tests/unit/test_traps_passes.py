@@ -263,7 +263,7 @@ def test_one_module_at_two_places_is_two_layers_unless_a_cache_mixes_them():
     model.layers[1].attn = model.layers[0].attn
     subject = loaded(model)
     assert [str(a) for a in subject.addresses] == ["layer 1", "layer 2"]
-    assert subject.notes == ()
+    assert subject.notes == ("Layers 1–2 share one set of weights.",)
     model = tinyhf.gpt2()
     model.transformer.h[1] = model.transformer.h[0]
     with pytest.raises(ModelError) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -145,13 +145,6 @@ class Prefix:
         return None
 
 
-def restarted(point: RestartPoint) -> AbstractContextManager[None]:
-    """The model with the blocks below giving what they gave, without being run; afterwards it is as it was."""
-    fresh = {id(output): _mapped(output, Tensor.clone) for output in point.given.values()}
-    give = lambda made, *_given, **_named: made  # noqa: E731
-    return replaced_forwards({m: functools.partial(give, fresh[id(output)]) for m, output in point.given.items()})
-
-
 def mark_of_bits(given: Tensor) -> str:
     """A hash of a tensor: the same for the same bits, zeros of either sign and whatever is no number being one each."""
     found = hashlib.blake2b(str((tuple(given.shape), given.dtype)).encode(), digest_size=16)
@@ -228,7 +221,11 @@ def run_forward(
         if prefix is not None:
             around.enter_context(prefix.recording(calls))
         if start is not None:
-            around.enter_context(restarted(start))
+            # the blocks below give what they gave, without being run
+            fresh = {id(output): _mapped(output, Tensor.clone) for output in start.given.values()}
+            give = lambda own, *_given, **_named: own  # noqa: E731
+            given = {m: functools.partial(give, fresh[id(output)]) for m, output in start.given.items()}
+            around.enter_context(replaced_forwards(given))
         around.enter_context(room(proved.name, "Running", own))
         made = proved.model(**own)
     todo = (

@@ -335,7 +335,13 @@ def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
     try:
         batch = _batch_of(subject, inputs, seen.append)
     except OtherCallsError:
-        return _read_inputs(verified_with(subject, inputs), inputs)
+        kind = frozenset(inputs)  # which attend elsewhere: the model is verified with them as the example
+        if kind not in subject.others:
+            proved = prove(subject.name, subject.model, inputs)
+            if proved.refusal is not None:
+                raise proved.refusal from None
+            subject.others[kind] = replace(subject, proof=proved, restarts=Restarts(), others={})
+        return _read_inputs(subject.others[kind], inputs)
     return _reading(subject, batch, seen)
 
 
@@ -357,18 +363,6 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     rows = tuple((i, 0) for i in range(len(source.tokens)))
     return Batch(labelled(inputs, config), source, target, rows, subject.notes, beside)
-
-
-@alone
-def verified_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
-    """The model verified with such inputs as the example, as they attend elsewhere; raises ModelError where that fails."""
-    kind = frozenset(inputs)
-    if kind not in subject.others:
-        proved = prove(subject.name, subject.model, inputs)
-        if proved.refusal is not None:
-            raise proved.refusal
-        subject.others[kind] = replace(subject, proof=proved, restarts=Restarts(), others={})
-    return subject.others[kind]
 
 
 @alone

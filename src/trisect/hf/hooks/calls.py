@@ -379,8 +379,6 @@ class Product:
 
 def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
     """The product of two tensors that a call of one of torch's functions is; null where it is none, or of nested ones."""
-    if any(t.is_nested for t in tensors_in(args)):
-        return None
     if func is torch.einsum:
         tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
         equation = args[0]
@@ -397,7 +395,7 @@ def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments
         return Product(tensors[0], tensors[1], (first, second, out), lambda a, b: torch.einsum(equation, a, b))
     if func in MATMUL:
         values = [*args, *kwargs.values()]
-        if len(values) != 2 or not all(isinstance(x, Tensor) and x.dim() >= 2 for x in values):
+        if len(values) != 2 or not all(isinstance(x, Tensor) and x.dim() >= 2 and not x.is_nested for x in values):
             return None
         return Product(values[0], values[1], _letters(*values), lambda a, b: func(a, b))
     if func in BADDBMM:
@@ -493,7 +491,8 @@ def kept() -> Iterator[None]:
         now = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
         _replaced.append(_replaced[0] if _replaced else now)
         checkpoints._checkpoint_without_reentrant_generator = lambda *_a, **_k: iter((None,))
-        checkpoints.CheckpointFunction = _Kept  # pyright: ignore[reportAttributeAccessIssue]
+        plain: Any = types.SimpleNamespace(apply=lambda function, _preserve, *args: function(*args))
+        checkpoints.CheckpointFunction = plain
     try:
         yield
     finally:
@@ -505,15 +504,6 @@ def kept() -> Iterator[None]:
 
 _lock = threading.Lock()
 _replaced: list[tuple[Any, Any]] = []  # torch's own, once for each that is inside
-
-
-class _Kept:
-    """A checkpoint's function without the checkpoint."""
-
-    @staticmethod
-    def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:
-        """Run the function."""
-        return function(*args)
 
 
 def eagerly() -> contextlib.AbstractContextManager[None]:

@@ -58,7 +58,11 @@ def record_interface(
             function = original(self, implementation, default)
 
             def recorded(*given: Any, **by_name: Any) -> Any:
-                (module, q, k, v), rest, named = _arguments(function, given, by_name)
+                # module, q, k and v, each by place or by name, then the rest
+                named = dict(by_name)
+                places = list(inspect.signature(function).parameters)[len(given) : OWN]
+                module, q, k, v = (*given[:OWN], *(named.pop(place) for place in places))
+                rest = given[OWN:]
                 if id(module) not in names:
                     return function(*given, **by_name)
                 order = len(calls)
@@ -172,15 +176,6 @@ def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Ten
     size = made.square().sum(-1, keepdim=True)
     factor = (made * output).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
     return weights * factor if bool(((factor * made - output).detach().abs() <= near).all()) else weights
-
-
-def _arguments(
-    function: Callable[..., Any], given: tuple[Any, ...], by_name: dict[str, Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
-    """Module, q, k and v of a call, then the rest by place and by name; each of the four may be given either way."""
-    named = dict(by_name)
-    places = list(inspect.signature(function).parameters)[len(given) : OWN]
-    return (*given[:OWN], *(named.pop(place) for place in places)), given[OWN:], named
 
 
 class UnreadAttention(NamedTuple):

@@ -40,7 +40,9 @@ def quantised(module: nn.Module) -> Quantised | None:
     kinds = [kind.__name__ for kind in type(module).__mro__]
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
         if getattr(getattr(module, "_packed_params", None), "dtype", None) == torch.qint8:
-            return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", _by_range)
+            # as PyTorch's dynamic quantisation rounds: one step for all of a call's numbers
+            whole = lambda x: torch.quantize_per_tensor_dynamic(x.float(), torch.quint8, True).dequantize().to(x.dtype)  # noqa: E731
+            return Quantised("8-bit integers, with inputs rounded to 7 bits of each call's range", whole)
         return Quantised("16-bit numbers", None, torch.float16)
     state: Any = getattr(module, "state", None)
     if EIGHT in kinds and state is not None:
@@ -57,11 +59,6 @@ def quantised(module: nn.Module) -> Quantised | None:
 def share_of(lost: Tensor, made: Tensor) -> float:
     """The largest number of one tensor as a share of the largest of another."""
     return float(lost.detach().abs().max()) / float(made.detach().abs().max().clamp_min(torch.finfo(made.dtype).tiny))
-
-
-def _by_range(x: Tensor) -> Tensor:
-    """As PyTorch's dynamic quantisation rounds: one step for all of a call's numbers."""
-    return torch.quantize_per_tensor_dynamic(x.float(), torch.quint8, True).dequantize().to(x.dtype)
 
 
 def _by_row(x: Tensor, limit: float) -> Tensor:

@@ -413,20 +413,16 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
             x = torch.randn(1, 4, len(law.images), generator=torch.Generator().manual_seed(order)).to(
                 law.images.device, kind
             )
-            x, y = _feed(module, x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
+            met: list[tuple[Tensor, Tensor] | None] = []  # hooks of the model's own may change what enters
+            note = lambda m, a, k, out, met=met: met.append(ends_of(m, a, k, out))  # noqa: E731
+            with module.register_forward_hook(note, with_kwargs=True):
+                module(x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
+            assert met[0] is not None
+            x, y = met[0]
             own = quantised(module)
             use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
             checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)
-
-
-def _feed(module: nn.Module, given: Tensor) -> tuple[Tensor, Tensor]:
-    """What enters a map that is given some vectors, which hooks of the model's own may change, and what it makes."""
-    met: list[tuple[Tensor, Tensor] | None] = []
-    with module.register_forward_hook(lambda m, a, k, out: met.append(ends_of(m, a, k, out)), with_kwargs=True):
-        module(given)
-    assert met[0] is not None
-    return met[0]
 
 
 def _meet(
