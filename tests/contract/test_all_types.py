@@ -17,7 +17,7 @@ from trisect.hf.load import load
 
 EVERY = 12
 DOCS = Path(__file__).parents[2] / "docs"
-SLOW = ("kimi_linear",)  # read, in 11 s of a processor
+SLOW = ("kimi_linear", "glm5_next_text")  # read, in 11 and 40 s of a processor: a pass alone takes a second
 LEAST_READ = 35
 # with the stacks that they are read by, and what each showed
 READ = {
