@@ -77,6 +77,20 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Render no figure while a patch holds."""
+    patch.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
+    patch.setattr("trisect.report.render.png", lambda text: b"")
+
+
+@pytest.fixture(scope="module")
+def undrawn_module():
+    """The same for what a module's own fixtures make."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_undrawn(patch)
+        yield
+
+
 @pytest.fixture
 def undrawn(request, monkeypatch):
     """Pages whose figures are built and never rendered, which takes most of a small run's time.
@@ -86,5 +100,4 @@ def undrawn(request, monkeypatch):
     """
     if request.node.get_closest_marker("drawn"):
         return
-    monkeypatch.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
-    monkeypatch.setattr("trisect.report.render.png", lambda text: b"")
+    leave_undrawn(monkeypatch)

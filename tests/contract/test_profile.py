@@ -446,7 +446,7 @@ def test_counts_are_of_lower_case_words(bank):
 
 
 @pytest.fixture(scope="module")
-def more(tmp_path_factory):
+def more(tmp_path_factory, undrawn_module):
     """A model of our own with MLP probes and the causal twin."""
     asked = {"labels": ["position", "pos"], "words": 900, "mlp": True, "causal": 8, "quiet": True}
     return trisect.profile(OWN, "embedded", out=tmp_path_factory.mktemp("more") / "out", **asked)

@@ -201,10 +201,10 @@ def test_labels_of_linked_words():
 
 
 @pytest.fixture(scope="module")
-def found(bitext, tmp_path_factory):
+def found(bitext, tmp_path_factory, undrawn_module):
     place = tmp_path_factory.mktemp("cross")
     model = tinyhf.save(tinyhf.bart(), place / "model")
-    words = ["profile", str(model), "--attention", "cross", "--corpus", str(bitext), "--split", "test", "--mlp"]
+    words = ["profile", str(model), "--attention", "cross", "--corpus", str(bitext), "--split", "test"]
     done = CliRunner().invoke(main, [*words, "--out", str(place / "out")])
     assert done.exit_code == 0, done.output
     return place / "out", done
@@ -230,7 +230,6 @@ def test_the_command_writes_tables_of_both_sides(found):
         assert numbers.value(spot, label, "accuracy", "q") - numbers.value(spot, label, "random", "q") == pytest.approx(
             gains["q"]
         )
-        assert numbers.value(spot, label, "mlp", "q") > 0
     claims = read_table(folder / "tables", "claims")
     assert set(claims.filter(claims["part"].is_null())["verdict"]) == {"not tested"}
     assert set(claims["reason"]) == {OTHER_WORDS}
@@ -319,8 +318,10 @@ def test_checkpoints_beside_a_translator_are_read_alike(bitext, tmp_path):
     model = tinyhf.save(tinyhf.bart(1), tmp_path / "last")
     tinyhf.save(tinyhf.bart(2), tmp_path / "first")
     asks = {"attention": "cross", "labels": ("position",), "limit": 30, "quiet": True}
-    got = trisect.profile(model, bitext, checkpoints=("first", "last"), out=tmp_path / "out", **asks)
+    got = trisect.profile(model, bitext, checkpoints=("first", "last"), mlp=True, out=tmp_path / "out", **asks)
     rows = got.tables["measures"]
+    numbers = ProfileNumbers.of(rows)
+    assert all(numbers.value(spot, "position", "mlp", c) > 0 for spot in numbers.spots for c in ("q", "k", "v"))
     stages = rows.filter(rows["measure"] == "profile_stage_gain")
     now = rows.filter(rows["measure"] == "profile_gain").sort("layer", "component")["value"]
     first, last = (stages.filter(stages["at"] == at).sort("layer", "component")["value"] for at in (0, 1))
