@@ -29,16 +29,16 @@ from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
 
-SITES = tuple(Site((c,), (layer,)) for layer in (1, 2) for c in ("q", "k", "v"))
+SITES = tuple(Site((c,), (1,)) for c in ("q", "k", "v"))
 SMALL = replace(
     tiny.EXPERIMENT,
     attack=Attack(SITES, ("pos",)),
     rewind=Rewind(SITES, points=5),
     freeze=Freeze(SITES),
-    control=Control(SITES[:3], ("pos",), ("control", "bounded")),
+    control=Control(SITES, ("pos",), ("control", "bounded")),
     tie=Tie(narrow=False),
     probe=Probe(SITES, ("pos",), ("linear",)),
-    erase=Erase(SITES[:3], ("pos",), draws=2),
+    erase=Erase(SITES, ("pos",), draws=2),
 )
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1}
@@ -59,6 +59,15 @@ OF_MODELS = {"norms", "alignment", "similarity", "ablation", "interchange", "pro
 
 def dissect(out, asked=ASKED):
     return driver.run(DISSECT, asked, out, quiet=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _undrawn():
+    """Pages of every part: their figures are built and not rendered, as in fixture `undrawn`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
+        patch.setattr("trisect.report.render.png", lambda text: b"")
+        yield
 
 
 @pytest.fixture(scope="module")

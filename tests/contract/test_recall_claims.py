@@ -123,14 +123,16 @@ def test_one_seed_gives_numbers_and_no_verdict():
     assert whole["low"].is_not_null().all()
 
 
-def test_few_seeds_that_differ_are_said_to_decide_nothing_and_how_many_would():
-    """Two seeds, one of which is right always and one never: degrees of freedom are those of two."""
-    apart = answers(World(seeds=(1, 2)))
+def test_seeds_that_differ_are_said_to_decide_nothing():
+    """Five seeds, one of which is right always and the others never: degrees of freedom are those of five."""
+    apart = answers(World(seeds=(1, 2, 3, 4, 5)))
     mine = (pl.col("model") == "pretrained") & (pl.col("split") == "valid")
     swap = pl.when(mine).then(pl.col("seed") == 1).otherwise("correct")
     found = judge(apart.with_columns(correct=swap)).filter((pl.col("claim") == "B-1") & pl.col("part").is_null())
     assert found["verdict"][0] == "inconclusive"
-    assert found["reason"][0].startswith("cannot be decided with 2 seeds")
+    assert found["reason"][0].startswith("cannot be decided with 5 seeds")
+    few = judge(answers(World(seeds=(1, 2)))).filter(pl.col("part").is_null())
+    assert set(few["reason"]) == {"5 seeds are asked for, 2 given"}
 
 
 def test_a_model_that_answers_the_commonest_place_is_not_above_it():
@@ -159,7 +161,8 @@ def test_what_is_missing_is_not_measured():
     only = answers(World(models=("pretrained",)))
     found = judge(only)
     whole = {r["claim"]: r for r in found.iter_rows(named=True) if r["part"] is None}
-    assert (whole["B-1"]["verdict"], whole["B-1"]["reason"]) == ("not tested", "not measured on this model")
+    assert whole["B-1"]["verdict"] == "inconclusive"
+    assert whole["B-1"]["reason"] == "1 of 3 parts, supported; accuracy without pretraining and 1 more not run"
     assert whole["B-3"]["verdict"] == "refuted"
     parts = {r["part"]: r["reason"] for r in found.iter_rows(named=True) if r["claim"] == "B-4" and r["part"]}
     assert [reason for part, reason in parts.items() if "last name" in part] == ["not measured on this model"]

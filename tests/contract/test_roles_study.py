@@ -45,7 +45,7 @@ def test_every_site_and_seed_has_its_shares_of_pairs(study):
 def test_only_the_claims_on_planted_roles_are_asked(study):
     claims = study.tables["claims"]
     assert claims["source"].unique().to_list() == ["roles"]
-    assert claims["claim"].unique().sort().to_list() == ["F-1", "F-4"]
+    assert claims["claim"].unique().sort().to_list() == ["F-1"]
 
 
 def test_a_text_without_donors_is_refused_before_anything_is_trained(design, tmp_path):

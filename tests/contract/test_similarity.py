@@ -18,7 +18,7 @@ from tests.raw import read_json
 from tests.traces import random_projections, random_trace
 
 import trisect
-from trisect.claims.models import Against, judge_heads
+from trisect.claims.models import Against, ResampledHeads, judge_heads
 from trisect.core.claim import Statistic
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import Batch, Heads, RowScores, Shape, Subject, Texts
@@ -419,16 +419,18 @@ def test_with_many_heads_either_verdict_is_within_reach_whatever_the_draws(alike
 def test_draws_are_for_the_correction_that_a_verdict_goes_through():
     """However many parts and claims a source has, one head beyond every draw is refuted after all corrections, and just so."""
     parts = len(matrices.CLAIMS[0].deciding())
-    assert matrices.SOURCE.corrections("D-1") == parts * matrices.SOURCE.family
     names = [part.effect.name for part in matrices.CLAIMS[0].deciding() if isinstance(part.effect, Statistic)]
     for heads in (6, 12, 66, 96, 144, 384, 1000):
         p_against = np.ones(heads)
         p_against[0] = 1 / (1 + draws_needed(heads))
         zeros = np.zeros(heads)
-        evidence = {name: Against(zeros, np.ones(heads), p_against, np.zeros((4, heads))) for name in names}
+        evidence: dict[str, Any] = {
+            name: Against(zeros, np.ones(heads), p_against, np.zeros((4, heads))) for name in names
+        }
+        evidence["symmetric_share"] = ResampledHeads(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), heads)
         row = value(judge_heads(matrices.SOURCE, evidence, {}), claim="D-1", part=None).row(0, named=True)
         assert row["verdict"] == "refuted"
-        assert row["p_holm"] == pytest.approx(2 * heads * matrices.SOURCE.corrections("D-1") * p_against[0])
+        assert row["p_holm"] == pytest.approx(2 * heads * parts * len(matrices.CLAIMS) * p_against[0])
 
 
 def shared_by(layers: int, names: str, **options: Any) -> Made:

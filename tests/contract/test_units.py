@@ -351,7 +351,7 @@ def test_a_claim_over_models_is_tested_by_their_own_effects():
 
 
 def test_what_bars_a_verdict_in_one_model_bars_it_over_models():
-    few, enough = judged(0.0, texts=3), [judged(shift) for shift in (0.01, 0.02, 0.05, 0.03)]
+    few, enough = judged(0.0, texts=3), [judged(shift) for shift in (0.01, 0.02, 0.05, 0.03, 0.04)]
     whole = (pl.col("claim") == "C-1") & pl.col("part").is_null()
     assert judge_over_models(enough, {}).filter(whole)["verdict"].item() == "supported"
     table = judge_over_models([few, *enough], {})
@@ -360,7 +360,7 @@ def test_what_bars_a_verdict_in_one_model_bars_it_over_models():
     found = table.filter(whole).row(0, named=True)
     assert (found["verdict"], found["reason"]) == (
         "inconclusive",
-        "in 1 of 5 models: 3 texts; below 30, resampling decides nothing",
+        "in 1 of 6 models: 3 texts; below 30, resampling decides nothing",
     )
 
 
@@ -374,9 +374,9 @@ def by_head(*excess):
 
 def test_what_is_tested_head_by_head_is_supported_over_models_and_never_refuted():
     whole = (pl.col("claim") == "D-1") & pl.col("part").is_null()
-    low = judge_over_models([by_head(0.0, worst) for worst in (0.01, 0.011, 0.012, 0.01)], {}).filter(whole)
+    low = judge_over_models([by_head(0.0, worst) for worst in (0.01, 0.011, 0.012, 0.01, 0.011)], {}).filter(whole)
     assert low["verdict"].item() == "supported"
-    found = judge_over_models([by_head(0.0, worst) for worst in (0.061, 0.06, 0.062, 0.06)], {})
+    found = judge_over_models([by_head(0.0, worst) for worst in (0.061, 0.06, 0.062, 0.06, 0.061)], {})
     assert found.filter(whole).select("verdict", "reason", "seeds_needed").row(0) == (
         "inconclusive",
         HEAD_BY_HEAD,

@@ -15,6 +15,7 @@ from tests.aligned import COLUMNS, pictured, planted
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from trisect.core.claim import REVISION
 from trisect.core.errors import CorpusError, ModelError
 from trisect.experiments.align.run import alignment_rows, buckets, choose_pictures, judge_alignment, link
 from trisect.hf.load import PADDING, SPECIAL, Pretrained, check_crossing, cross_batches, cut, load
@@ -322,7 +323,7 @@ def test_the_claim_follows_the_planted_difference_over_models(weight, norm, mode
     scored = planted(weight, norm, models)
     table = judge_alignment(scored, {"models": "planted"})
     whole = table.row(0, named=True)
-    assert (whole["claim"], whole["verdict"], whole["revision"]) == ("C-5", verdict, 2)
+    assert (whole["claim"], whole["verdict"], whole["revision"]) == ("C-5", verdict, REVISION)
     parts = table.filter(pl.col("part").is_not_null())
     assert len(parts) == 4
     assert parts["decides"].to_list() == [True, False, False, False]
@@ -337,7 +338,9 @@ def test_the_claim_follows_the_planted_difference_over_models(weight, norm, mode
         test: Any = scipy.stats.ttest_1samp(own, 0.0)
         assert parts["effect"][0] == pytest.approx(np.mean(own))
         assert parts["p"][0] == pytest.approx(min(1.0, float(test.pvalue)))
-        assert whole["p_holm"] == pytest.approx(min(1.0, 5 * whole["p"]))  # one of five claims of its source
+        assert (
+            whole["p_holm"] == whole["p"]
+        )  # alone in its family: the other claims of its source are about given models
 
 
 def test_few_models_or_models_that_do_not_align_decide_nothing():

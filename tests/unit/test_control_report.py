@@ -153,7 +153,7 @@ def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows,
     assert removal.removed(rows, "dep", "probe_linear_bits") == []
     panel = drawn["removed-pos-elsewhere"].panels[0]
     assert "Lowest -0.75" in panel.alt
-    assert "highest 0.5 at q@5 after an attack at v@1" in panel.alt
+    assert "highest 0.499 at q@5 after an attack at v@1" in panel.alt
     assert "15 attacked by 6 probed sites" in panel.alt
     labels = re.findall(r'"labelFontSize": (\d+)', json.dumps(panel.chart.to_dict()))
     assert labels

@@ -6,10 +6,20 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trisect.claims.models import NO_NULL, NOT_MEASURED, Against, ResampledHeads, judge_heads, judge_sampled
+from trisect.claims.models import (
+    NO_NULL,
+    NO_SPREAD_OVER_LAYERS,
+    NOT_MEASURED,
+    Against,
+    LayerMeans,
+    ResampledHeads,
+    judge_heads,
+    judge_over_models,
+    judge_sampled,
+)
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.tables import SCHEMAS
-from trisect.papers import matrices
+from trisect.papers import matrices, profile
 from trisect.report.cards import cards
 
 ABOUT = {"subject": "a model", "corpus": None}
@@ -136,4 +146,46 @@ def test_the_rule_is_one_for_heads_and_texts():
     texts = judge_sampled(source(*claims), draws, means, 50, ABOUT)
     columns = pl.exclude("seeds_needed", "n")
     assert heads.select(columns).equals(texts.select(columns))
-    assert heads.filter(pl.col("part").is_null())["reason"].to_list()[1:] == [NOT_MEASURED, None]
+    assert heads.filter(pl.col("part").is_null())["reason"].to_list()[1:] == [
+        "1 of 2 parts, refuted; part missing not run",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict", "reason"),
+    [
+        ([0.3, 0.31, 0.29, 0.3, 0.32], "supported", None),
+        ([0.0, 0.01, -0.01, 0.0, 0.02], "refuted", None),
+        ([0.3, 0.31, 0.29, 0.3], "inconclusive", "5 layers are asked for, 4 given"),
+        ([0.3] * 6, "inconclusive", NO_SPREAD_OVER_LAYERS),
+    ],
+)
+def test_layers_are_the_units_of_a_mean_over_each_layers_heads(values, verdict, reason):
+    """However many heads are behind each of them."""
+    table = judge_heads(source((part("gain", "above", 0.1),)), {"gain": LayerMeans(np.array(values))}, ABOUT)
+    assert (table["verdict"][0], table["n"][0], table["reason"][1]) == (verdict, len(values), reason)
+
+
+def test_a_claim_of_three_parts_without_its_third_says_so():
+    """F-2 of a model whose weights were not held while another text's parts were put in."""
+    layers = LayerMeans(np.array([0.3, 0.31, 0.29, 0.3, 0.32, 0.3]))
+    found: dict[str, LayerMeans | ResampledHeads] = {"position_q-v": layers, "position_k-v": layers}
+    row = judge_heads(profile.SOURCE, found, ABOUT).row(0, named=True)
+    assert (row["claim"], row["verdict"]) == ("F-2", "inconclusive")
+    assert row["reason"] == "2 of 3 parts, supported; interchange with the pattern held not run"
+    held = {"held_share_v": ResampledHeads(1.0, np.ones(4000), 600, "text")}
+    whole = judge_heads(profile.SOURCE, found | held, ABOUT)
+    assert whole["verdict"][0] == "supported"
+    five = judge_over_models([whole] * 4 + [judge_heads(profile.SOURCE, {"position_q-v": layers} | held, ABOUT)], ABOUT)
+    assert five.row(0, named=True)["verdict"] == "inconclusive"
+    shifted = [
+        whole.with_columns(
+            effect=pl.when(pl.col("part").str.starts_with("position"))
+            .then(pl.col("effect") + i / 100)
+            .otherwise("effect")
+        )
+        for i in range(5)
+    ]
+    over = judge_over_models(shifted, ABOUT).row(0, named=True)
+    assert (over["verdict"], over["n"]) == ("supported", 5)  # the share is 1 in every model, by each one's own test

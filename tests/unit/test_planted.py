@@ -165,15 +165,13 @@ def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
     assert (
         whole["F-1"]["verdict"] == "supported"
     )  # shares that are the same in all seeds have the spread of their pairs
-    assert whole["F-4"]["verdict"] == "not tested"
-    parts = found.filter((pl.col("claim") == "F-4") & pl.col("part").is_not_null())
-    assert dict(parts.select("part", "effect").iter_rows())["linear erasure (LEACE), over cells"] == 1
+    assert list(whole) == ["F-1"]  # how well methods find what is planted is measured, and no claim
     low = claims.judge(tables(perfect, five, own=0.7), about).filter(
         (pl.col("claim") == "F-1") & pl.col("part").is_null()
     )
     assert low["verdict"].to_list() == ["refuted"]
     few = claims.judge(tables(perfect), about).filter((pl.col("claim") == "F-1") & pl.col("part").is_null())
-    assert few.select("verdict", "reason").row(0) == ("inconclusive", "5 seeds are asked for, 3 run")
+    assert few.select("verdict", "reason").row(0) == ("inconclusive", "5 seeds are asked for, 3 given")
 
 
 def test_the_spread_of_a_share_is_that_of_its_posterior():
@@ -196,7 +194,7 @@ def test_the_page_begins_with_it_and_marks_the_truth():
     notices = [
         block.text for block in sheet.sections[3].blocks if isinstance(block, TextBlock) and block.look == "notice"
     ]
-    assert notices == ["The claims on planted roles ask for at least 5 seeds; this study has 3 seeds."]
+    assert notices == ["A verdict asks for at least 5 seeds; this study has 3 seeds."]
     many = next(planted.section(asked(tables(perfect, seeds=(1, 2, 3, 4, 5)))))
     assert not any(isinstance(block, TextBlock) and block.look == "notice" for block in many.blocks)
     records = {one.groups[0]: one for one in planted.findings(rows) if one.measure == "planted"}

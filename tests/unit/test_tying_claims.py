@@ -55,7 +55,7 @@ def test_planted_costs_support_it_and_no_cost_refutes_it(study):
     whole = rows_of(study[0]["claims"]).filter(pl.col("part").is_null()).row(0, named=True)
     assert (whole["claim"], whole["verdict"]) == ("D-2", "supported")
     assert whole["n"] == len(SEEDS)
-    assert whole["p_holm"] == pytest.approx(3 * whole["p"])  # one family with D-1 and D-3
+    assert whole["p_holm"] == whole["p"]  # D-1 and D-3 are about given models, and not tested here
     turned, _ = tied({key: -value for key, value in COSTLY.items()})
     assert rows_of(turned["claims"])["verdict"].drop_nulls().to_list() == ["refuted"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trisect.claims.evidence import MARGIN, Check, preconditions
+from trisect.claims.evidence import MARGIN, REPEATED_NATS, Check, preconditions
 from trisect.claims.models import LEAST, judge_sampled
 from trisect.claims.verdicts import EPSILON, judge
-from trisect.core.claim import REVISION, Claim, plain
+from trisect.core.claim import LEAST_SEEDS, REVISION, Claim, plain
 from trisect.core.files import canonical, digest
 from trisect.papers import SOURCES
 from trisect.stats.tested import ALPHA
@@ -36,7 +36,6 @@ def listing(unit: str | None = None) -> list[dict[str, object]]:
         {
             "source": source.key,
             "revision": source.revision,
-            "beside": source.beside,
             "citation": source.citation,
             "claim": claim.id,
             "claim_sentence": claim.sentence,
@@ -60,7 +59,10 @@ def listing(unit: str | None = None) -> list[dict[str, object]]:
 
 def claims_hash(unit: str = "seed") -> str:
     """Sixteen hex digits of every claim, part, margin and reason that varies over `unit`, and of the rule's own numbers."""
-    rule: dict[str, float] = {"alpha": ALPHA}
-    rule |= {"precondition_margin": MARGIN, "epsilon": EPSILON} if unit == "seed" else {"least": LEAST}
-    listed = [{k: v for k, v in row.items() if (k, v) != ("beside", 0)} for row in listing(unit)]
-    return digest(canonical({"rule": rule, "claims": listed}), 8)
+    rule: dict[str, float] = {"alpha": ALPHA, "least_seeds": LEAST_SEEDS}
+    rule |= (
+        {"precondition_margin": MARGIN, "epsilon": EPSILON, "noise_nats": REPEATED_NATS}
+        if unit == "seed"
+        else {"least": LEAST}
+    )
+    return digest(canonical({"rule": rule, "claims": listing(unit)}), 8)

@@ -313,10 +313,11 @@ When = Literal["final", "best_valid", "matched_train"]
 
 
 class EffectReading(NamedTuple):
-    """One seed's effect, and the ids of the runs that it was read from."""
+    """One seed's effect, the ids of the runs that it was read from, and what training the same twice makes of it, in its unit."""
 
     value: float
     runs: frozenset[str]
+    noise: float = 0.0
 
 
 def read(
@@ -329,7 +330,10 @@ def read(
     if isinstance(effect, Combination):
         readings = [read(leaf, evidence, seed, when, variant) for _, leaf in effect.terms]
         weights = [weight for weight, _ in effect.terms]
-        return _join(readings, lambda values: float(np.dot(weights, values)))
+        found = _join(readings, lambda values: float(np.dot(weights, values)))
+        # REPEATED_NATS is already that of a difference of two runs
+        noise = sum(abs(weight) * r.noise for weight, r in zip(weights, readings, strict=True) if r is not None) / 2
+        return None if found is None else found._replace(noise=noise)
     if isinstance(effect, (LossChange, LearnedFraction)):
         return _read_losses(effect, evidence, seed, when, variant)
     assert not isinstance(effect, Statistic), "a statistic of one model has no seeds"
@@ -363,11 +367,12 @@ def _read_losses(
             return None
         edited, baseline, initial, runs = pair
         if isinstance(effect, LossChange):
-            return EffectReading(abs(edited - baseline) if effect.absolute else edited - baseline, runs)
+            change = edited - baseline
+            return EffectReading(abs(change) if effect.absolute else change, runs, REPEATED_NATS)
         start = words_alone if isinstance(effect, AboveUnigram) else initial
         if start is None or start <= baseline:
             return None
-        return EffectReading((start - edited) / (start - baseline), runs)
+        return EffectReading((start - edited) / (start - baseline), runs, REPEATED_NATS / (start - baseline))
 
     return _mean(one(site) for site in effect.sites)
 
@@ -422,30 +427,35 @@ def _read_measures(
         curves = [run.curves[effect.split] for run in runs if run is not None and effect.split in run.curves]
         if len(curves) < 2 or len(curves[0]) != len(curves[1]):
             return None
+        noise = REPEATED_NATS
         if curves_of.standardised:  # between 0 (the lowest) and 1; a flat one never came down, so it is 1 throughout
             ends = [(curve.min(), curve.max()) for curve in curves]
+            noise /= max((high - low for low, high in ends), default=0.0) or 1.0
             curves = [
                 (curve - low) / (high - low) if high > low else np.ones_like(curve)
                 for curve, (low, high) in zip(curves, ends, strict=True)
             ]
         x, y = curves
-        return EffectReading(float(np.mean(np.abs(x - y)[1:])), frozenset(run.run for run in runs if run is not None))
+        of = frozenset(run.run for run in runs if run is not None)
+        return EffectReading(float(np.mean(np.abs(x - y)[1:])), of, noise)
 
     if isinstance(effect, CurveDistance):
         return _mean(distance(layer, label, effect) for layer, label in product(effect.layers, effect.labels))
     if base is None:
         return None
-    ids = frozenset((base.run,))
+    ids, noise = frozenset((base.run,)), REPEATED_NATS
     if isinstance(effect, SiteMean):
+        noise *= effect.measure.endswith("_area")  # other measures of sites are no losses
         values = [evidence.measured(seed, site, effect.measure, effect.split) for site in effect.sites]
         shown = [abs(v) if effect.absolute and v is not None else v for v in values]
     elif {effect.split, "train"} <= base.curves.keys():
         scale = 1.0 if isinstance(effect, RewindChange) else base.curves["train"][-1]
         losses = [evidence.measured(seed, site, "rewind_loss_nats", effect.split, 0.0) for site in effect.sites]
         shown = [None if loss is None else (loss - base.curves[effect.split][-1]) / scale for loss in losses]
+        noise /= scale
     else:
         return None
-    return _mean(None if value is None else EffectReading(value, ids) for value in shown)
+    return _mean(None if value is None else EffectReading(value, ids, noise) for value in shown)
 
 
 def _mean(readings: Iterable[EffectReading | None]) -> EffectReading | None:
@@ -457,4 +467,5 @@ def _join(readings: Sequence[EffectReading | None], combine: Callable[[list[floa
     whole = [reading for reading in readings if reading is not None]
     if len(whole) < len(readings) or not whole:
         return None
-    return EffectReading(combine([r.value for r in whole]), frozenset().union(*(r.runs for r in whole)))
+    runs = frozenset[str]().union(*(r.runs for r in whole))
+    return EffectReading(combine([r.value for r in whole]), runs, combine([r.noise for r in whole]))

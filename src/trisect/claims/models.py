@@ -1,4 +1,4 @@
-"""Verdicts on claims about given models: heads, resampled texts, or several models as units."""
+"""Verdicts on claims about given models: heads, layers, resampled texts, or several models as units."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
-from trisect.claims.verdicts import UNDECIDED, ClaimColumns, Decided, TestedPart, claim_rows, slack
-from trisect.core.claim import Claim, Combination, Effect, Part, Source, Statistic
+from trisect.claims.verdicts import (
+    UNDECIDED,
+    ClaimColumns,
+    Decided,
+    TestedPart,
+    claim_rows,
+    family_of,
+    slack,
+    too_few_models,
+)
+from trisect.core.claim import LEAST_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
 from trisect.stats.bootstrap import percentile_tested
@@ -83,16 +92,20 @@ def judge_sampled(
     """
     rest = Drawn(n, n if groups is None else min(n, groups), source.unit)
 
+    def is_measured(part: Part) -> bool:
+        effect, draws = _value(part.effect, estimates), _value(part.effect, replicates)
+        return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
+
+    family = family_of(source, is_measured)
+
     def test(part: Part) -> SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
         seeds = [one.seeds for one in of if one.seeds is not None]
         drawn = Drawn(min(one.n for one in of), min(one.groups for one in of), rest.unit, min(seeds, default=None))
-        effect = _value(part.effect, estimates)
-        known = effect is not None and bool(np.isfinite(effect))
-        found = _value(part.effect, replicates) if known else None
-        values = np.asarray([] if found is None else found, dtype=float)
+        effect, known = _value(part.effect, estimates), is_measured(part)
+        values = np.asarray(_value(part.effect, replicates) if known else [], dtype=float)
         alone = (own or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
-        barred = _barred(values, drawn, ALPHA / source.family, alone) if known and len(values) else NOT_MEASURED
+        barred = _barred(values, drawn, ALPHA / family, alone) if known else NOT_MEASURED
         tested = percentile_tested(
             float(effect) if known and effect is not None else None,
             values,
@@ -100,7 +113,7 @@ def judge_sampled(
             drawn.groups,
             part.direction,
             part.bound,
-            source.family,
+            family,
             barred,
         )
         if alone is not None and barred is None:
@@ -113,7 +126,7 @@ def judge_sampled(
         )  # a test over layers: more texts would not decide it
         reason = whole.barred or (UNDECIDED if alone is None else f"{OPEN} {alone.n} {alone.unit}s")
         more = whole.undecided and alone is None and more_helps(whole.barred)
-        needed = _needed(whole.deciding, source.family) if more else None
+        needed = _needed(whole.deciding, family) if more else None
         return whole.row(reason, needed, whole.weakest.drawn.n)
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
@@ -124,14 +137,13 @@ def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -
     """Why a statistic that was measured decides nothing, or null."""
     if drawn.n < LEAST:
         return too_few(drawn.n, drawn.unit)
-    if drawn.seeds == 1:
-        return ONE_SEED
+    if drawn.seeds is not None and drawn.seeds < LEAST_SEEDS:
+        return ONE_SEED if drawn.seeds == 1 else too_few_models(drawn.seeds, "seeds")
     if alone is not None:
         return None if smallest_p("permutation", alone.n) < level else cannot(alone.n, alone.unit)
     if smallest_p("bootstrap", drawn.groups, len(values)) < level:
         return None
-    scarce = (drawn.groups, drawn.unit) if drawn.seeds is None else (drawn.seeds, "seed")
-    return cannot(*scarce)
+    return cannot(drawn.groups, drawn.unit) if drawn.seeds is None else cannot(drawn.seeds, "seed")
 
 
 def cannot(n: int, unit: str) -> str:
@@ -184,8 +196,9 @@ HEAD_BY_HEAD = (
 )
 
 
-# what models have of a part: a number each, why no verdict may rest on it or null, and whether each is of its weakest head
-PartOfModels: TypeAlias = tuple[Sequence[float], str | None, bool]
+# what models have of a part: a number each, why no verdict may rest on it or null, whether each is of its weakest head, and
+# the p-values of the model that speaks least where each has a test of its own
+PartOfModels: TypeAlias = tuple[Sequence[float], str | None, bool, PValues | None]
 
 
 @dataclass(frozen=True)
@@ -216,12 +229,12 @@ def judge_models(
 
     `values` holds for every Statistic by name a number of each model, paired already (norms less weights of the same
     model); one that is missing was not measured. `barred` gives, for single statistics, the reason why no verdict may rest on
-    them. With fewer than two models, or than a claim asks for, there is none. `about` stands in the column `runs`.
+    them. With fewer than LEAST_SEEDS models there is none. `about` stands in the column `runs`.
     """
 
     def read(claim: Claim, part: Part) -> PartOfModels:
         assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
-        return values.get(part.effect.name, ()), (barred or {}).get(part.effect.name), False
+        return values.get(part.effect.name, ()), (barred or {}).get(part.effect.name), False, None
 
     return frame("claims", _judged(source, read, about))
 
@@ -230,7 +243,8 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
     """The table `claims` of a recipe: what each of its models' own tables has as a part's effect, tested over the models.
 
     Every source in `claims`, which are of one experiment, is a family as it is for one model. What bars a part in any model
-    bars it over them: all of them have read the same texts, so that models do not make up for texts that are too few. A part
+    bars it over them, but that it has few layers: all of them have read the same texts, so that models do not make up for
+    texts that are too few. What has the same value in every model is decided as in the model that speaks least. A part
     that is tested head by head enters with each model's weakest head, which noise moves towards the bound: a mean of these
     may support a claim and cannot refute it. `about` stands in the column `runs`; the column `over` says that `n` counts models.
     """
@@ -244,8 +258,14 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             of = [row for one in claims for row in one.filter(*mine).iter_rows(named=True)]
             values = [row["effect"] for row in of if row["effect"] is not None]
             reasons = [row["reason"] for row in of if row["reason"] not in (None, UNDECIDED, ONE_SEED)]
+            reasons = [reason for reason in reasons if " layers are asked for, " not in reason]
             why = f"in {reasons.count(reasons[0])} of {len(of)} models: {reasons[0]}" if values and reasons else None
-            return values, why, any(row["p"] is not None and row["spread"] is None for row in of)
+            alone = None
+            if of and all(row["p"] is not None for row in of):  # two-sided, on the side that all have in common
+                p_for = np.asarray(max(row["p"] for row in of) / 2)
+                holds = slack(part, values[0]) > 0
+                alone = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
+            return values, why, any(row["p"] is not None and row["spread"] is None for row in of), alone
 
         for row in _judged(source, read, about):
             rows.append(row | {"over": "model"})
@@ -263,17 +283,22 @@ def _judged(
     read: Callable[[Claim, Part], PartOfModels],
     about: Mapping[str, object],
 ) -> list[ClaimColumns]:
+    places = {part: claim for claim in source.claims for part in claim.parts}
+    family = family_of(source, lambda part: bool(read(places[part], part)[0]))
+
     def test(part: Part, claim: Claim) -> ModelsPart:
-        values, barred, by_head = read(claim, part)
+        values, barred, by_head, alone = read(claim, part)
         sample, reason = summary(values), barred
         if not sample.n:
             reason = NOT_MEASURED
         elif sample.n == 1:
             reason = ONE_MODEL
-        elif sample.n < claim.least_seeds:
-            reason = f"{claim.least_seeds} models trained alike are asked for, {int(sample.n)} given"
+        elif barred is None and sample.n < LEAST_SEEDS:
+            reason = too_few_models(int(sample.n), "models trained alike")
         untestable = ONE_MODEL if sample.n == 1 else NO_SPREAD_OVER_MODELS
-        tested = t_tested(sample, part.direction, part.bound, source.family, untestable)
+        tested = t_tested(sample, part.direction, part.bound, family, untestable)
+        if sample.spread == 0 and alone is not None:
+            tested = replace(tested, p=alone, reason=None)
         if barred is not None:
             tested = replace(tested, p=NO_TEST, reason=barred)
         elif by_head:
@@ -283,7 +308,7 @@ def _judged(
     def whole_row(whole: Decided[ModelsPart]) -> ClaimColumns:
         needed = None
         if whole.undecided and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
-            needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], source.family)
+            needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
         return whole.row(whole.why(needed), needed)
 
     tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
@@ -315,9 +340,18 @@ class ResampledHeads(NamedTuple):
     unit: str = "head"
 
 
+class LayerMeans(NamedTuple):
+    """A mean over heads in every layer of a model, whose units are its layers."""
+
+    values: Reals
+
+
+NO_SPREAD_OVER_LAYERS = "no spread between the layers, so no t test can be made"
+
+
 def judge_heads(
     source: Source,
-    found: Mapping[str, Against | ResampledHeads],
+    found: Mapping[str, Against | ResampledHeads | LayerMeans],
     about: Mapping[str, object],
     missing: str | Mapping[str, str] = NOT_MEASURED,
 ) -> pl.DataFrame:
@@ -326,14 +360,21 @@ def judge_heads(
     `missing` says why not, of all or of each by its name.
 
     A part that is tested head by head holds when it holds for every head (intersection–union): p_for is the largest of
-    the heads', p_against their smallest times their number; it carries the head that speaks for it least.
+    the heads', p_against their smallest times their number; it carries the head that speaks for it least. Layers are tested
+    by Student's t, at least LEAST_SEEDS of them.
     """
     why = {} if isinstance(missing, str) else missing
     rest = missing if isinstance(missing, str) else NOT_MEASURED
 
-    def test(part: Part) -> TestedPart:
+    def evidence(part: Part) -> Against | ResampledHeads | LayerMeans | None:
         assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
-        given = found.get(part.effect.name)
+        return found.get(part.effect.name)
+
+    family = family_of(source, lambda part: evidence(part) is not None)
+
+    def test(part: Part) -> TestedPart:
+        assert isinstance(part.effect, Statistic)
+        given = evidence(part)
         if given is None:
             reason = why.get(part.effect.name, rest)
             return TestedPart(part, Tested(reason=reason), reason)
@@ -345,13 +386,18 @@ def judge_heads(
             low, high, low_family, high_family = (number(end) for end in given.ends[:, weakest])
             effect, n = float(given.effects[weakest]), len(given.effects)
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
+        if isinstance(given, LayerMeans):
+            sample = summary(given.values)
+            few = too_few_models(int(sample.n), "layers") if sample.n < LEAST_SEEDS else None
+            tested = t_tested(sample, part.direction, part.bound, family, few or NO_SPREAD_OVER_LAYERS)
+            return TestedPart(part, tested, few)
         barred = None
         if not np.isfinite(given.effect):
             barred = NOT_MEASURED
         elif given.n < LEAST:
             barred = too_few(given.n, given.unit)
         tested = percentile_tested(
-            number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, source.family, barred
+            number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, family, barred
         )
         return TestedPart(part, tested, barred)
 

@@ -23,6 +23,7 @@ from trisect.claims.evidence import (
     read,
 )
 from trisect.core.claim import (
+    LEAST_SEEDS,
     Claim,
     Combination,
     CurveDistance,
@@ -99,20 +100,27 @@ T = TypeVar("T", bound=TestedPart)
 
 @dataclass(frozen=True)
 class Decided(Generic[T]):
-    """A claim by the rule: the parts that decide, both sides of their conjunction, p before and after Holm, and what bars it."""
+    """A claim by the rule: the parts that decide, those of them that were measured, both sides of their conjunction, p before
+    and after Holm, and what bars a verdict.
+    """
 
     deciding: tuple[T, ...]
+    measured: tuple[T, ...]
     sides: PValues
     p: float
     p_holm: float
     barred: str | None
-    collected: bool = True
 
     @property
     def verdict(self) -> str:
-        """supported, refuted or inconclusive, where only p after Holm decides; not tested where its data were not collected."""
-        if not self.collected:
+        """supported or refuted where all parts were measured, else inconclusive; not tested where none was."""
+        if not self.measured:
             return NOT_TESTED
+        return self._side if len(self.measured) == len(self.deciding) else "inconclusive"
+
+    @property
+    def _side(self) -> str:
+        """What the parts that were measured say; only p after Holm decides."""
         if not self.p_holm < ALPHA:
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
@@ -123,13 +131,19 @@ class Decided(Generic[T]):
         `reason` stands there where there is no verdict; `n` is else the least of the parts'.
         """
         measured = all(test.tested.effect is not None for test in self.deciding)
+        parts = {test.part for test in self.measured}
+        lacking = {t.part.name.partition(":")[0]: t.barred for t in self.deciding if t.part not in parts}
+        if self.barred is None and lacking:
+            (name, why), more = next(iter(lacking.items())), f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            gone = " not run" if why is None or why.startswith("not measured") else f": {why}"
+            reason = f"{len(parts)} of {len(self.deciding)} parts, {self._side}; {name}{more}{gone}"
         return {
             **(self.weakest.columns() if measured else {}),
             "decides": True,
             "p": self.p,
             "p_holm": self.p_holm,
             "verdict": self.verdict,
-            "n": min(test.tested.n for test in self.deciding) if n is None else n,
+            "n": min((test.tested.n for test in self.measured), default=0) if n is None else n,
             "reason": reason if self.undecided else None,
             "seeds_needed": needed,
         }
@@ -161,28 +175,29 @@ def decide(
     claims: Sequence[Sequence[T]],
     missing: str | Collection[str],
     everywhere: str | None = None,
-    beside: int = 0,
 ) -> list[Decided[T]]:
     """Every claim of a source, given its parts (definitions E).
 
-    A claim that a rule bars stays in the family with p = 1; `everywhere` bars all of them. Of several reasons `missing`, that
-    its data were not collected (or one of several such reasons), is the one that is said: the claim is then not tested.
-    `beside` claims of the same source, judged on other data, stay in the family with p = 1.
+    A part that is barred by `missing`, that its data were not collected (or by one of several such reasons), says nothing: what
+    is left of the claim is judged, and none of it is a verdict on the whole. The family of Holm's correction are the claims of
+    which something was measured; one that another rule bars stays in it with p = 1. `everywhere` bars all of them.
     """
-    found = []
     gone = (missing,) if isinstance(missing, str) else tuple(missing)
+    found: list[Decided[T]] = []
     for parts in claims:
         deciding = tuple(test for test in parts if test.part.decides)
-        reasons = [test.barred for test in deciding if test.barred is not None]
-        lacking = next((reason for reason in reasons if reason in gone), None)
-        barred = lacking or everywhere or next(iter(reasons), None)
-        joint = conjunction([test.tested.p for test in deciding])
-        found.append((deciding, joint, 1.0 if barred else float(two_sided(joint)), barred, lacking is None))
-    adjusted = holm([*(p for _, _, p, _, _ in found), *[1.0] * beside])
-    return [
-        Decided(deciding, joint, p, float(p_holm), barred, collected)
-        for (deciding, joint, p, barred, collected), p_holm in zip(found, adjusted, strict=False)
-    ]
+        measured = tuple(test for test in deciding if test.barred not in gone)
+        reasons = [everywhere, *(test.barred for test in measured)] if measured else [deciding[0].barred]
+        barred = next((reason for reason in reasons if reason is not None), None)
+        joint = conjunction([test.tested.p for test in measured or deciding])
+        found.append(Decided(deciding, measured, joint, 1.0 if barred else float(two_sided(joint)), 1.0, barred))
+    adjusted = iter(holm([whole.p for whole in found if whole.measured]))
+    return [replace(whole, p_holm=float(next(adjusted))) if whole.measured else whole for whole in found]
+
+
+def family_of(source: Source, is_measured: Callable[[Part], bool]) -> int:
+    """How many claims of a source are tested together: those of which some deciding part was measured, at least one."""
+    return max(1, sum(any(map(is_measured, claim.deciding())) for claim in source.claims))
 
 
 def claim_rows(
@@ -201,12 +216,17 @@ def claim_rows(
     if about is not None:
         shared["runs"] = canonical(dict(about))
     rows: list[ClaimColumns] = []
-    wholes = decide(tested, missing, everywhere, source.beside)
+    wholes = decide(tested, missing, everywhere)
     for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
         named = {**shared, "claim": claim.id}
         rows.append({**named, "sentence": claim.sentence, **whole_row(whole)})
         rows += [{**named, **test.row()} for test in parts]
     return rows
+
+
+def too_few_models(n: int, units: str) -> str:
+    """Why nothing is said about training with so few seeds or models, nor about one model with so few layers."""
+    return f"{LEAST_SEEDS} {units} are asked for, {n} given"
 
 
 def slack(part: Part, effect: float) -> float:
@@ -272,14 +292,14 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
     """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
 
     `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
-    are. A source about ties is judged where something was tied: other studies do not ask it. A claim that a rule bars from
-    a verdict stays in the family with p = 1.
+    are. A source about ties is judged where something was tied: other studies do not ask it.
     """
     evidence = gather(tables, depth(about))
     everywhere, collapsed = barred_everywhere(evidence), collapsed_runs(evidence)
     rows: list[ClaimColumns] = []
     for source in asked(evidence):
-        family = source.family
+        readings = {part: _readings(part, evidence) for claim in source.claims for part in claim.parts}
+        family = family_of(source, lambda part, of=readings: bool(of[part]))
 
         def whole_row(whole: Decided[SeedPart], family: int = family) -> ClaimColumns:
             needed = None
@@ -291,7 +311,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
             return found | _run_columns(whole.deciding)
 
         tested = [
-            tuple(_test(part, claim, evidence, about, collapsed, family) for part in claim.parts)
+            tuple(_test(part, claim, readings[part], evidence, about, collapsed, family) for part in claim.parts)
             for claim in source.claims
         ]
         rows += claim_rows(source, tested, whole_row, NOT_MEASURED, everywhere)
@@ -325,13 +345,27 @@ def barred_everywhere(evidence: Evidence) -> str | None:
     return NOT_CHECKED if any(check.n < max(1, len(evidence.seeds)) for check in found) else NOT_IN_USE
 
 
+def _readings(part: Part, evidence: Evidence) -> dict[int, EffectReading]:
+    return {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
+
+
 def _test(
-    part: Part, claim: Claim, evidence: Evidence, about: StudyAbout, collapsed: frozenset[str], family: int
+    part: Part,
+    claim: Claim,
+    readings: Mapping[int, EffectReading],
+    evidence: Evidence,
+    about: StudyAbout,
+    collapsed: frozenset[str],
+    family: int,
 ) -> SeedPart:
-    """The test of a part over seeds, and the first rule that bars a verdict from resting on it."""
-    readings = {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
+    """The test of a part over seeds, and the first rule that bars a verdict from resting on it.
+
+    No seed's difference is surer than that of a baseline that is trained twice.
+    """
     runs = frozenset[str]().union(*(r.runs for r in readings.values()))
     sample = summary([r.value for r in readings.values()])
+    if sample.spread > 0:
+        sample = sample._replace(spread=np.maximum(sample.spread, np.mean([r.noise for r in readings.values()])))
     leaves = list(part.leaves())
     measures = [leaf.measure for leaf in leaves if isinstance(leaf, SiteMean)]
     # shares of pairs: drawing the pairs leaves them open even where they are the same in every seed
@@ -345,16 +379,18 @@ def _test(
     barred = None
     if not readings:
         barred = NOT_MEASURED
-    elif 1 < sample.n < claim.least_seeds:
-        barred = f"{claim.least_seeds} seeds are asked for, {int(sample.n)} run"
+    elif 1 < sample.n < LEAST_SEEDS:
+        barred = too_few_models(int(sample.n), "seeds")
     elif critical and rewind is not None and float(rewind["epsilon"]) != EPSILON:
         barred = OTHER_EPSILON
     elif sum(value in (0.0, 1.0) for value in values) > len(values) / 2:
         barred = AT_FLOOR  # more than half of the contrast's sites, counted in every seed
     elif claim.floored and (reason := off_floor(claim, evidence)):
         barred = reason
-    elif isinstance(part.effect, (Combination, CurveDistance)) and runs & collapsed and any(map(is_attack, leaves)):
-        barred = STOPPED  # a contrast of attacked components, labels or layers
+    elif runs & collapsed and any(map(is_attack, leaves)):
+        # contrasts are not read from collapsed attacks, and nothing is refuted by them
+        contrast = isinstance(part.effect, (Combination, CurveDistance))
+        barred = STOPPED if contrast or not slack(part, float(sample.mean)) > 0 else None
     return SeedPart(
         part,
         t_tested(sample, part.direction, part.bound, family, ONE_SEED if sample.n == 1 else NO_SPREAD),

@@ -8,7 +8,8 @@ from html import escape
 from typing import TypeAlias
 
 DIRECTIONS = ("above", "below", "within")
-REVISION = 2  # of the rules by which claims are judged
+REVISION = 3  # of the rules by which claims are judged
+LEAST_SEEDS = 5  # with fewer models that were trained alike nothing is said about training
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class Claim:
     """A sentence of a source and the parts that must all hold for it; `where` says where it stands there.
 
     A claim that is `floored` needs a measure off its floor: at least one of its sites has to move the loss at full dose.
-    With fewer than `least_seeds` there is no verdict.
+    With fewer than LEAST_SEEDS seeds, models or layers as its units there is no verdict.
     """
 
     id: str
@@ -157,7 +158,6 @@ class Claim:
     where: str
     parts: tuple[Part, ...]
     floored: bool = False
-    least_seeds: int = 2
 
     def deciding(self) -> tuple[Part, ...]:
         """The parts that the verdict rests on."""
@@ -172,11 +172,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Source:
-    """One source: how to cite it, and its claims, which are one family for Holm's correction.
+    """One source: how to cite it, and its claims; those that are tested together are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
     model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `revision` is that of the
-    rules. `beside` counts the source's other claims, which are judged on other data and belong to the same family.
+    rules.
     """
 
     key: str
@@ -186,17 +186,6 @@ class Source:
     claims: tuple[Claim, ...]
     unit: str = "seed"
     revision: int = REVISION
-    beside: int = 0
-
-    @property
-    def family(self) -> int:
-        """How many claims Holm's correction is over."""
-        return len(self.claims) + self.beside
-
-    def corrections(self, claim: str) -> int:
-        """How many tests a p-value against one part of a claim is corrected for: its parts that decide, times the family."""
-        (found,) = (one for one in self.claims if one.id == claim)
-        return len(found.deciding()) * self.family
 
 
 def plain(value: object) -> object:

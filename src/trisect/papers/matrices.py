@@ -63,5 +63,4 @@ SOURCE = Source(
     "A question with two answers, one by Luca Anzalone, on a question-and-answer site.",
     claims=CLAIMS,
     unit="head",
-    beside=1,  # D-2 is about training
 )

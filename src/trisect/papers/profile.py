@@ -1,4 +1,4 @@
-"""What queries, keys and values keep and drop: two claims of this project's own about one model's heads."""
+"""What queries, keys and values keep and drop: two claims of this project's own, over layers or models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST = "last third of the layers"
 
 
 def _last(label: str, component: str, direction: str) -> Part:
-    name = f"{label.upper()} in the {LAST}: {component} less random maps, mean over heads"
+    name = f"{label.upper()} in the {LAST}: {component} less random maps, mean over layers"
     return Part(name, Statistic(f"late_{label}_{component}"), direction, 0.0, _UNIT, WHY_SIDE)
 
 
@@ -28,7 +28,7 @@ CLAIMS: tuple[Claim, ...] = (
         (
             *(
                 Part(
-                    f"position: {one} less v, mean over heads",
+                    f"position: {one} less v, mean over layers",
                     Statistic(f"position_{one}-v"),
                     "above",
                     MARGIN,
@@ -44,7 +44,6 @@ CLAIMS: tuple[Claim, ...] = (
                 0.9,
                 "of the change",
                 WHY_HELD,
-                decides=False,
             ),
         ),
     ),

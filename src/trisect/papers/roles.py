@@ -1,26 +1,15 @@
-"""Claims of our own on worlds with planted roles: what q, k and v do where that is known, and which methods find it."""
+"""A claim of our own on worlds with planted roles: what q, k and v do where that is known."""
 
 from __future__ import annotations
 
 from trisect.core.claim import Claim, Part, SiteMean, Source
 
-LEAST = 5  # seeds that the claims ask for; with fewer there is no verdict
 LAYER = 2  # the layer that reads, in every world
 READS = f"q+k+v@{LAYER}"  # the site under which a study's tables hold what is of all three there
-OWN, OTHER, AUROC = 0.90, 0.05, 0.9
+OWN, OTHER = 0.90, 0.05
 
 WHY_OWN = "Nine of ten pairs: the component does this and, up to errors of the model itself, nothing else."
 WHY_OTHER = "One of twenty pairs: what the component would do in another's role is no more than an error."
-WHY_AUROC = "Nine of ten comparisons of a true cell with a false one come out right; 0.5 is guessing."
-
-METHODS = {
-    "attack": ("attacks with λ = 1", "cells"),
-    "bounded": ("bounded attacks", "cells"),
-    "site": ("attacks confined to the site", "cells"),
-    "leace": ("linear erasure (LEACE)", "cells"),
-    "rewind": ("rewinding to initial weights", "sites"),
-    "freeze": ("freezing", "sites"),
-}
 
 
 def _share(name: str, component: str, measure: str, direction: str, bound: float, why: str) -> Part:
@@ -42,24 +31,6 @@ CLAIMS: tuple[Claim, ...] = (
                 if other != c
             ),
         ),
-        least_seeds=LEAST,
-    ),
-    Claim(
-        "F-4",
-        "Removal, rewinding and freezing find the roles that were planted.",
-        "our own, on worlds with planted roles",
-        tuple(
-            Part(
-                f"{words}, over {over}",
-                SiteMean(f"auroc_{key}", (READS,), "valid"),
-                "above",
-                AUROC,
-                "of AUROC",
-                WHY_AUROC,
-            )
-            for key, (words, over) in METHODS.items()
-        ),
-        least_seeds=LEAST,
     ),
 )
 
@@ -67,6 +38,6 @@ SOURCE = Source(
     key="roles",
     title="Planted roles: what q, k and v do where it is known",
     authors="trisect",
-    citation="trisect: claims of our own on worlds with planted roles, fixed before their data.",
+    citation="trisect: a claim of our own on worlds with planted roles, fixed before their data.",
     claims=CLAIMS,
 )

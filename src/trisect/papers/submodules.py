@@ -287,7 +287,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Under convex rewinding layer 1 is the least critical, values are more critical than keys and queries, which "
         "are alike, and upper layers are more critical than lower ones.",
         "5.1.1, figure 9",
-        (*_contrasts("criticality", "criticality", "of α", 0.05, WHY_CRITICALITY), *_AREA),
+        (*_AREA, *_secondary(_contrasts("criticality", "criticality", "of α", 0.05, WHY_CRITICALITY))),
         floored=True,
     ),
     Claim(

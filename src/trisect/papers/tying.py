@@ -51,5 +51,4 @@ SOURCE = Source(
     authors=matrices.SOURCE.authors,
     citation=matrices.SOURCE.citation,
     claims=CLAIMS,
-    beside=len(matrices.CLAIMS),
 )

@@ -228,6 +228,8 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
         return "sample size sufficient"
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
+    if asked := re.match(r"(\d+) (models trained alike|seeds) are asked for", whole["reason"] or ""):
+        return asked.group(1)
     if varies not in TRAINED:
         if str(whole["reason"]).startswith(CARDS_OPEN):
             return "not known"
@@ -239,8 +241,7 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
         return f"more than {MOST_SEEDS - 1}"
     if whole["reason"] in (ONE_SEED, NO_SPREAD, ONE_MODEL, models.NO_SPREAD_OVER_MODELS):
         return "not known"
-    asked = re.match(r"(\d+) (models trained alike|seeds) are asked for", whole["reason"] or "")
-    return asked.group(1) if asked else "not testable here"
+    return "not testable here"
 
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> _PartView:

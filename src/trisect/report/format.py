@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -178,9 +178,14 @@ def number(value: float | None, signed: bool = False, places: int | None = None)
 def ends(
     one: HasInterval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
 ) -> str:
-    """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` spells an end where it is no plain number."""
+    """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` spells an end where it is no plain number.
+
+    Those of a share are no further apart than a share can be.
+    """
     if one.low is None or one.high is None:
         return "–"
+    if text is share:
+        return " to ".join(share(min(max(end, 0.0), 1.0)) for end in (one.low, one.high))
     return " to ".join(text(end) if text else number(end, signed, places) for end in (one.low, one.high))
 
 
@@ -288,15 +293,45 @@ ClaimRow = dict[str, Any]  # a row of the table claims
 
 
 def verdicts_said(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
-    """Each claim's row with a line: its verdict, its effect with its interval, and why if it is inconclusive."""
+    """Each claim's row with a line: its verdict, the part that speaks for it least with its bound, and why if it is inconclusive."""
     found = []
-    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
-        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}"
-        if row["effect"] is not None and row["low"] is not None:
-            interval = f"{number(row['low'], True)} to {number(row['high'], True)}"
-            line += f" {number(row['effect'], True)} {row['unit']} (95\u00a0%: {interval})"
+    for row, weakest in weakest_parts(claims):
+        line = f"{row['claim']}  {row['verdict']}: {row['sentence']}" + f" {weakest}" * bool(weakest)
         found.append((row, line + (f" ({why})" if (why := why_open(row)) else "")))
     return found
+
+
+def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
+    """Each claim's row with the part that speaks for it least, against its bound; empty where that has no interval."""
+    parts = claims.filter(pl.col("part").is_not_null(), pl.col("decides")).to_dicts()
+    same = ("source", "claim", "effect", "bound", "direction", "margin_reason")
+    for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True):
+        weakest = next((part for part in parts if all(part[name] == row[name] for name in same)), None)
+        if weakest is None or row["effect"] is None or row["low"] is None:
+            yield row, ""
+        else:
+            yield row, f"{capital(weakest['part'])} {_against_bound(row)}"
+
+
+COUNTED = (
+    "of pairs",
+    "of the questions",
+    "of the queries",
+    "of the names",
+)  # units that are shares of what can be counted
+
+
+def _against_bound(row: ClaimRow) -> str:
+    """An effect with its interval and its bound, as in `0.1 % of pairs (95 %: 0.0 % to 0.3 %; bound: below 5 %)`."""
+    numbers, bound = [row["effect"], row["low"], row["high"]], f"{row['bound']:g}".replace("-", "−")
+    if row["unit"] == "of pairs":  # no difference, so that neither end is beyond what a share can be
+        numbers = [min(max(value, 0.0), 1.0) for value in numbers]
+    if row["unit"] in COUNTED:
+        (effect, low, high), bound = map(share, numbers), percent(row["bound"])
+    else:
+        effect, low, high = (number(value, True) for value in numbers)
+    sign = {"above": "above ", "below": "below ", "within": "within ±"}[row["direction"]]
+    return f"{effect} {row['unit']} (95\u00a0%: {low} to {high}; bound: {sign}{bound})"
 
 
 def why_open(row: ClaimRow) -> str:

@@ -277,8 +277,8 @@ DECIDES = {
     "submodules": "trisect study wikitext2-small --corpus CORPUS",
     "tying": "trisect study wikitext2-small --corpus CORPUS --only tie",
     "roles": "trisect study roles",
-    "profile": "trisect profile MODEL --corpus TREEBANK (F-3: 30 or more heads in the last third of its layers)",
-    "recall": "trisect recall --seeds 5",
+    "profile": "trisect profile MODEL... --corpus TREEBANK (five models or more, or one of many layers)",
+    "recall": "trisect recall --seeds 8",
     "norms": "trisect norms MODEL --corpus CORPUS",
     "alignment": "trisect align MODEL... --source FILE --target FILE --gold FILE",
     "matrices": "trisect similarity MODEL --corpus CORPUS",
@@ -343,7 +343,11 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
         (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in named), blind
     )
     # what the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v
-    by, fixed = _by_claim(claims), "Claim F-1, that each does this and nothing else, was fixed before these data"
+    by = _by_claim(claims)
+    fixed = (
+        "Claim F-1, that each does this and nothing else, was fixed before these data; in a world that one layer solves it calibrates "
+        "the instrument, since it is nearly an identity of attention's formula"
+    )
     rests = [f"{fixed}: {by['F-1']}."] if "F-1" in by else []
     rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
     return (
@@ -393,10 +397,8 @@ def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
     said = (str(found) for found in one.findings if found.measure != "answer")
     judged = claims.filter(pl.col("claim").is_in(one.claims))
     rows = []
-    for row in judged.filter(pl.col("part").is_null()).iter_rows(named=True):
-        known = None if row["effect"] is None else Mean(row["effect"], row["low"], row["high"], row["n"])
-        effect = "–" if known is None else words.spoken(known, row["unit"])
-        rows.append((row["claim"], row["sentence"], row["verdict"], effect, words.why_open(row) or "–"))
+    for row, weakest in words.weakest_parts(judged):
+        rows.append((row["claim"], row["sentence"], row["verdict"], weakest or "–", words.why_open(row) or "–"))
     is_open = any(row[2] in OPEN for row in rows)
     columns = ("claim", "what the source says", "verdict", "its weakest part", *(("why it is open",) * is_open))
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"

@@ -303,7 +303,7 @@ def planted_evidence(found: Sequence[Findings]) -> Iterator[Line]:
                 value._replace(name=value.name[0]) for value in one.values if value.name.endswith(f"@{roles.LAYER}")
             )
             own = replace(one, measure="interchange", values=values, what=PLANTED_WHAT)
-            yield from present(Line.of(own, "Interchange", ("F-1", "F-4")))
+            yield from present(Line.of(own, "Interchange", ("F-1",)))
 
 
 PLANTED = DissectPart(

@@ -119,6 +119,7 @@ def mean(site: SiteNumbers, measure: str) -> float | None:
 def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tuple[Finding, ...]:
     """What the model answers by itself; each component's strongest site, and those that act as another component."""
     directions, found = _by_direction(read_sites(tables["measures"])), []
+    few = " The model answers few of these texts as stated, so that this says little." * _is_seldom_answered(tables)
     if answered := Measures.of(tables["measures"], missing=True).where("answered"):
         parts = ", ".join(f"{row.group} {spoken_subject(row, False)}" for row in answered)
         values = tuple(row.estimate(row.group or "") for row in answered)
@@ -129,7 +130,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
             if best := [site[measure] for site in _best(sites, measure)]:
                 parts = ", ".join(f"{row.site} {spoken_subject(row, False)}" for row in best)
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
-                text = f"The largest of each component{way}, {what}: {parts}."
+                text = f"The largest of each component{way}, {what}: {parts}.{few}"
                 values, signed = tuple(row.estimate() for row in best), measure != "own"
                 found.append(
                     Finding(f"largest_{measure}", text, unit, values, per="pair", groups=(how,), signed=signed)
@@ -183,8 +184,9 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
                 f"{shares['own']} of pairs, the base's own answer in {shares.get('unchanged', '–')}{rest}."
             )
     largest = next((one for one in found if one.measure.startswith("largest_")), None)
-    if len(lead) == 1 and largest is not None:
-        most = max(largest.values, key=lambda e: abs(e.mean or 0.0))
+    apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
+    if len(lead) == 1 and largest is not None and apart and not _is_seldom_answered(tables):
+        most = max(apart, key=lambda e: abs(e.mean or 0.0))
         what = NUMBERS[largest.measure.removeprefix("largest_")][0]
         lead.append(f"Most comes through {most.name}: {spoken_subject(most, largest.signed)}, {what}.")
     drawn = tuple(_figures(sites, facts))
@@ -199,9 +201,13 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     return Section("What came", tuple(lead), drawn, present(sentences(found)), blocks=quiet(_notes(tables, facts)))
 
 
-def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[str]:
+def _is_seldom_answered(tables: Mapping[str, pl.DataFrame]) -> bool:
     answered = tables["measures"].filter(pl.col("measure") == "answered")["value"].min()
-    if isinstance(answered, float) and answered < FEW_ANSWERED:
+    return isinstance(answered, float) and answered < FEW_ANSWERED
+
+
+def _notes(tables: Mapping[str, pl.DataFrame], facts: PatchFacts) -> Iterable[str]:
+    if _is_seldom_answered(tables):
         yield (
             "The model does not answer most of these texts as stated, so that shares of such answers say little of what q, k and v do "
             "in it; --answered counts the pairs that it does answer."

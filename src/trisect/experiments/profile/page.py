@@ -564,9 +564,11 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     if len(found) < len(KINDS) * len(COMPONENTS):
         return ()
     what = "share of the output" if facts.unit == "share" else "nats, without the sign"
+    free = ", ".join(f"{c} {spoken_subject(found[KINDS[0], c])}" for c in COMPONENTS)
+    # queries and keys act by the weights alone, so that theirs are 0 by what is done and no finding
     parts = [
-        f"with attention's {kind} {', '.join(f'{c} {spoken_subject(found[kind, c])}' for c in COMPONENTS)}"
-        for kind in KINDS
+        f"with attention's {KINDS[0]} {free}",
+        f"with them held, so that values alone can act, v {spoken_subject(found[HELD, 'v'])}",
     ]
     said = (
         f"Another text's part in one layer changes the model by ({what}, mean over layers, "

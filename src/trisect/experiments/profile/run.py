@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from trisect.claims.models import ResampledHeads, judge_heads
+from trisect.claims.models import LayerMeans, ResampledHeads, judge_heads
 from trisect.core.errors import CorpusError, SpecError, need_extra
 from trisect.core.files import digest
 from trisect.core.finding import About
@@ -498,7 +498,7 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     )
     measures = frame("measures", ({"subject": subject.name, **row} for row in made))
     unread = barred(scores, corpus.labels, {address: layer.own for address, layer in read.layers.items()})
-    found = evidence(scores, corpus.labels, settings.seed, unread)
+    found: dict[str, ResampledHeads | LayerMeans] = {**evidence(scores, corpus.labels, unread)}
     if moved is not None and (share := held_share(moved, settings.seed)) is not None:
         found["held_share_v"] = share
     facts = _facts(settings, context, read, corpus, stages, twin)

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from trisect.claims.models import ResampledHeads
+from trisect.claims.models import LayerMeans
 from trisect.core.trace import Address, crosses
 from trisect.measure.profile import MapScores
-from trisect.stats.bootstrap import drawn_means
 from trisect.stats.null import Null
 from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.tested import Interval, Reals, holm
@@ -114,15 +113,22 @@ def paired(scores: LayerScores, one: str, other: str, label: int) -> Float[np.nd
     return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
 
 
-def over_heads(
+def _by_matrices(
     scores: Sequence[LayerScores], components: Sequence[str], of: Callable[[LayerScores], Reals]
-) -> Float[np.ndarray, " H"]:
-    """Numbers of each head of several layers; where layers share the matrices of `components`, their mean, since it is one head."""
+) -> list[Reals]:
+    """Numbers of each head, layer by layer; where layers share the matrices of `components`, their mean, since they are one."""
     layers: dict[object, list[Reals]] = {}
     for one in scores:
         own = tuple(one.matrices.get(c, one.address) for c in components)
         layers.setdefault(own, []).append(of(one))
-    return np.concatenate([np.mean(own, 0) for own in layers.values()])
+    return [np.mean(own, 0) for own in layers.values()]
+
+
+def over_heads(
+    scores: Sequence[LayerScores], components: Sequence[str], of: Callable[[LayerScores], Reals]
+) -> Float[np.ndarray, " H"]:
+    """The same of all layers together."""
+    return np.concatenate(_by_matrices(scores, components, of))
 
 
 def gains_over_heads(scores: Sequence[LayerScores], component: str, label: int) -> Float[np.ndarray, " H"]:
@@ -154,28 +160,24 @@ def _mean_test(differences: Reals) -> MeanTest:
 
 
 def evidence(
-    scores: Sequence[LayerScores], labels: Sequence[str], seed: int, unread: Collection[str] = ()
-) -> dict[str, ResampledHeads]:
-    """What the claims F-2 and F-3 speak of: means over the model's heads, with heads resampled; nothing of cross-attention.
-
-    Without the statistics that are `unread`; each is drawn all the same, so that the others' draws do not depend on it.
-    """
-    found: dict[str, ResampledHeads] = {}
+    scores: Sequence[LayerScores], labels: Sequence[str], unread: Collection[str] = ()
+) -> dict[str, LayerMeans]:
+    """What the claims F-2 and F-3 speak of: every layer's mean over its heads; nothing of cross-attention, nor what is `unread`."""
+    found: dict[str, LayerMeans] = {}
     if any(s.apart for s in scores):
         return found
-    draw = np.random.default_rng([seed, 2])
     late = _late(scores)
     if "position" in labels:
         at = labels.index("position")
         for one in ("q", "k"):
-            own = over_heads(scores, (one, "v"), lambda s, one=one, at=at: paired(s, one, "v", at))
-            found[f"position_{one}-v"] = _drawn(own, draw)
+            own = _by_matrices(scores, (one, "v"), lambda s, one=one, at=at: paired(s, one, "v", at))
+            found[f"position_{one}-v"] = _means(own)
     for label in ("pos", "dep"):
         if label in labels:
             at = labels.index(label)
             for c in ("q", "v"):
-                found[f"late_{label}_{c}"] = _drawn(gains_over_heads(late, c, at), draw)
-    return {name: drawn for name, drawn in found.items() if name not in unread}
+                found[f"late_{label}_{c}"] = _means(_by_matrices(late, c, lambda s, c=c, at=at: s.gains(c, at)))
+    return {name: means for name, means in found.items() if name not in unread}
 
 
 def barred(
@@ -204,5 +206,5 @@ def _late(scores: Sequence[LayerScores]) -> Sequence[LayerScores]:
     return scores[-math.ceil(len(scores) / LATE) :]
 
 
-def _drawn(every: Reals, draw: np.random.Generator) -> ResampledHeads:
-    return ResampledHeads(float(every.mean()), drawn_means(every, draw), len(every))
+def _means(layers: Sequence[Reals]) -> LayerMeans:
+    return LayerMeans(np.array([heads.mean() for heads in layers]))

@@ -108,10 +108,10 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
 
     Overlaps are tested with and without biases, and a second time in claim D-1, whose correction for its parts and for the
-    claims of its source comes on top of that for heads. Effective ranks are a family for each component, since a draw of
+    claims that are judged beside it comes on top of that for heads. Effective ranks are a family for each component, since a draw of
     theirs costs a decomposition.
     """
-    overlaps = max(2 * len(PAIRS), matrices.SOURCE.corrections("D-1"))
+    overlaps = (len(matrices.CLAIMS) + 1) * len(PAIRS)
     tests = {"subspaces": overlaps, "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
     return fewest_draws(tests, SPARE)
 
@@ -500,16 +500,17 @@ def _excess(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
 
 def _is_decided(evidence: Iterable[Against], draws: int) -> bool:
     """Whether claim D-1 is refuted by one of its heads, or is not and is or is not supported, however draws would fall."""
-    tests, given = matrices.SOURCE.corrections("D-1"), [a for a in evidence if len(a.effects)]
+    family = len(matrices.CLAIMS)
+    tests, given = len(PAIRS) * family, [a for a in evidence if len(a.effects)]
     against = [(float(a.p_against.min()), 2 * tests * len(a.effects)) for a in given]
     if any(n * p < ALPHA and is_decided(p, draws, n) for p, n in against):
         return True
     weakest = max((float(a.p_for.max()) for a in given), default=1.0)
-    return all(is_decided(p, draws, n) for p, n in (*against, (weakest, 2 * matrices.SOURCE.family)))
+    return all(is_decided(p, draws, n) for p, n in (*against, (weakest, 2 * family)))
 
 
 def _excess_of(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
-    family, evidence = matrices.SOURCE.family, {}
+    family, evidence = len(matrices.CLAIMS), {}
     for one, other in PAIRS:
         mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
         columns = []
