@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from trisect.core.claim import LEAST_SEEDS
 from trisect.core.finding import Estimate, Finding
 from trisect.core.printable import percent
 from trisect.core.tables import TableRow
 from trisect.experiments.study import removal
 from trisect.experiments.study.rows import StudyRows
 from trisect.measure.recall import auroc
-from trisect.papers.roles import LEAST, READS, SOURCE
+from trisect.papers.roles import READS, SOURCE
 from trisect.report import format as words
 from trisect.report.format import Mean, Point, by_site, interval
 from trisect.report.sheet import BLIND, PageBlock, Section, Table, TextBlock
@@ -98,8 +99,8 @@ def section(rows: StudyRows) -> Iterator[Section]:
         return
     found, many = scores(rows), words.several(len(rows.seeds), "seed")
     blocks: list[PageBlock] = []
-    if len(rows.seeds) < LEAST:
-        said = f"The claims on planted roles ask for at least {LEAST} seeds; this study has {many}."
+    if len(rows.seeds) < LEAST_SEEDS:
+        said = f"A verdict asks for at least {LEAST_SEEDS} seeds; this study has {many}."
         blocks.append(TextBlock(said, "notice"))
     ends = {
         "These separate what is planted from what is not (AUROC above 0.99)": [
