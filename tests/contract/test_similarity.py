@@ -203,7 +203,7 @@ def test_without_texts_only_weights_speak(tmp_path, pageless):
     made = run(Made(bias=False), tmp_path)
     assert made.tables["measures"]["group"].null_count() == len(made.tables["measures"])
     reasons = dict(value(made.tables["claims"], part=None).select("claim", "reason").iter_rows())
-    assert reasons["D-3"] == "not measured on this model"
+    assert reasons["D-3"] == "8 heads; below 30, resampling decides nothing"
     sections = sheet_of(made).sections
     assert "Whether a token scores highest with itself was not measured: that needs texts." in sections[2].words
     assert [len(section.figures) for section in sections] == [2, 0, 1, 2, 2, 0]

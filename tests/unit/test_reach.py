@@ -118,7 +118,7 @@ def test_every_source_that_draws_is_one_of_these():
 )
 def test_resampling_reaches_either_verdict_in_every_family(source, n):
     """The least p, times the parts that a refutation is corrected for, times the claims of the family."""
-    tests = max(source.corrections(claim.id) for claim in source.claims)
+    tests = max(len(claim.deciding()) for claim in source.claims) * len(source.claims)
     assert tests * smallest_p("bootstrap", n, RESAMPLED[source.key]) < 0.05
 
 
@@ -126,7 +126,7 @@ def test_resampling_reaches_either_verdict_in_every_family(source, n):
     "source", [source for source in SOURCES if source.key in RESAMPLED], ids=lambda source: source.key
 )
 def test_random_orders_reach_either_verdict_in_every_family(source):
-    tests = max(source.corrections(claim.id) for claim in source.claims)
+    tests = max(len(claim.deciding()) for claim in source.claims) * len(source.claims)
     assert tests * 2 / (ORDERS + 1) < 0.05
 
 
@@ -135,7 +135,7 @@ def test_random_matrices_reach_either_verdict_in_every_family(heads):
     """With and without biases, for three pairs; head by head in a claim, of which the weakest decides."""
     for kind, tests in (("subspaces", 2 * len(PAIRS)), ("forms", len(PAIRS)), ("ranks", 1), ("products", 1)):
         assert 2 * tests * heads / (1 + max(MATRICES, draws_needed(heads, kind))) < 0.05, kind
-    corrections = 2 * heads * matrices.SOURCE.corrections("D-1")
+    corrections = 2 * heads * len(matrices.CLAIMS[0].deciding()) * len(matrices.CLAIMS)
     assert corrections / (1 + draws_needed(heads)) < 0.05
     assert not is_decided(
         1 / (1 + draws_needed(heads)), draws_needed(heads), corrections
