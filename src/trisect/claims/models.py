@@ -92,17 +92,13 @@ def judge_sampled(
     """
     rest = Drawn(n, n if groups is None else min(n, groups), source.unit)
 
-    def is_measured(part: Part) -> bool:
-        effect, draws = _value(part.effect, estimates), _value(part.effect, replicates)
-        return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
-
-    family = family_of(source, is_measured)
+    family = family_of(source, lambda part: _is_measured(part, estimates, replicates))
 
     def test(part: Part) -> SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
         seeds = [one.seeds for one in of if one.seeds is not None]
         drawn = Drawn(min(one.n for one in of), min(one.groups for one in of), rest.unit, min(seeds, default=None))
-        effect, known = _value(part.effect, estimates), is_measured(part)
+        effect, known = _value(part.effect, estimates), _is_measured(part, estimates, replicates)
         values = np.asarray(_value(part.effect, replicates) if known else [], dtype=float)
         alone = (own or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
         barred = _barred(values, drawn, ALPHA / family, alone) if known else NOT_MEASURED
@@ -131,6 +127,11 @@ def judge_sampled(
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
     return frame("claims", claim_rows(source, tested, whole_row, NOT_MEASURED, about=about))
+
+
+def _is_measured(part: Part, estimates: Mapping[str, float], replicates: Mapping[str, Reals]) -> bool:
+    effect, draws = _value(part.effect, estimates), _value(part.effect, replicates)
+    return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
 
 
 def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> str | None:
