@@ -367,15 +367,11 @@ def judge_heads(
     why = {} if isinstance(missing, str) else missing
     rest = missing if isinstance(missing, str) else NOT_MEASURED
 
-    def evidence(part: Part) -> Against | ResampledHeads | LayerMeans | None:
-        assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
-        return found.get(part.effect.name)
-
-    family = family_of(source, lambda part: evidence(part) is not None)
+    family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in found)
 
     def test(part: Part) -> TestedPart:
-        assert isinstance(part.effect, Statistic)
-        given = evidence(part)
+        assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
+        given = found.get(part.effect.name)
         if given is None:
             reason = why.get(part.effect.name, rest)
             return TestedPart(part, Tested(reason=reason), reason)
