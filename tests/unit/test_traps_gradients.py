@@ -115,6 +115,31 @@ def test_a_change_inside_attention_that_its_gradient_hides(name):
 
 
 @pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("part", "qkv")
+def test_a_change_behind_a_projection_that_its_gradient_hides(name, part):
+    """Its values are compared, on loading and in every read, so that no matrix is given that does not make them."""
+    subject = load(Fooling(**{part: CHANGES[name]()}), inputs=fooling.ids())
+    projections = subject.proof.found[0].projections
+    assert getattr(projections, f"w_{part}") is None
+    assert {n: o.how for n, o in projections.origins.items() if n != part} == dict.fromkeys(
+        set("qkvo") - {part}, "rows"
+    )
+    assert subject.notes[0].startswith(f"Layer 1, {part}: ")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+def test_a_change_behind_a_norm_that_its_gradient_hides(name, kind):
+    """What a layer is given is then no norm's, so that no block is found around it."""
+    change = CHANGES[name]()
+    subject = load(Fooling(inside=change).to(kind), inputs=fooling.ids())
+    first, second = subject.proof.found
+    assert first.around is None or first.around.kind != "pre"
+    assert second.around is not None
+    assert second.around.kind == "pre"
+
+
+@pytest.mark.parametrize("name", CHANGES)
 def test_a_change_outside_attention_that_its_gradient_hides(name):
     model = model_of(lambda layer, x, a: layer.behind(x + layer.change(a)), CHANGES[name]())
     assert_first_is_named(model)
