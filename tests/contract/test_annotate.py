@@ -349,10 +349,10 @@ def test_a_pipeline_without_parts_of_speech(tmp_path):
     [
         ({"placeholder": "two words"}, r"The placeholder is 'two words'.\n  .*one word.*\n  Use for example Unk"),
         ({"placeholder": ""}, r"The placeholder is ''"),
-        ({"workers": 0}, r"0 workers were asked for.\n  At least one process.*\n  Give 1 or more"),
+        ({"workers": 0}, r"0 workers were asked for.\n  One process at least.*\n  Give 1 or more"),
         (
             {"columns": ("ner",)},
-            r"'ner' is not a column that spaCy gives.\n  Columns are pos, tag, dep, ent.\n  Ask for some",
+            r"'ner' is no column of spaCy.\n  Columns are pos, tag, dep, ent.\n  Ask for some",
         ),
         ({"columns": ()}, r"No columns were asked for"),
         (

@@ -61,18 +61,13 @@ class PipelineFacts:
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
     """Raise CorpusError where spaCy is not installed, or a setting makes no sense."""
     if not there("spacy"):
-        given, todo = (
-            "spaCy labels are asked for, but spaCy is not there.",
-            "Install it: pip install 'trisect[annotate]'",
-        )
-        raise CorpusError(given, "Annotating is an optional extra.", todo)
+        given, known = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
+        raise CorpusError(given, known, "Install it: pip install 'trisect[annotate]'")
     if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:
         known = "It is shown to the tagger in place of <unk>: one word, without white space."
         raise CorpusError(f"The placeholder is {shortened(placeholder)}.", known, "Use for example Unk.")
     if workers is not None and workers < 1:
-        raise CorpusError(
-            f"{workers} workers were asked for.", "At least one process does the work.", "Give 1 or more."
-        )
+        raise CorpusError(f"{workers} workers were asked for.", "One process at least is needed.", "Give 1 or more.")
     if columns is None:
         return
     if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
@@ -80,9 +75,7 @@ def check_settings(placeholder: str, workers: int | None, columns: Sequence[str]
         raise CorpusError(f"columns was given {shortened(again)} twice.", known, "Give each once.")
     unknown = [c for c in columns if c not in COLUMNS]
     if unknown or not columns:
-        given = (
-            f"{shortened(unknown[0])} is not a column that spaCy gives." if columns else "No columns were asked for."
-        )
+        given = f"{shortened(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
         raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 

@@ -111,9 +111,8 @@ def name_in(question: str) -> str:
     found = PATTERN.fullmatch(question.strip())
     if found is None:
         known = f"A question reads {QUESTION.format(name='NAME')!r}."
-        raise CorpusError(
-            f"The question {shortened(question)} is about no name.", known, "Put a name into that pattern."
-        )
+        given = f"The question {shortened(question)} is about no name."
+        raise CorpusError(given, known, "Put a name into that pattern.")
     return found[1]
 
 

@@ -85,9 +85,7 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
     if zero and last:
         mark, side, _, words = last
         given = f"{path} counts from 0 in line {zero.line} ({zero.text}) and from 1 in line {mark.line} ({mark.text})."
-        known = (
-            f"The {side} of line {mark.line} has {_plural(words, 'word')}, so that its last, from 0, is {words - 1}."
-        )
+        known = f"The {side} of line {mark.line} has {_plural(words, 'word')}: its last, from 0, is {words - 1}."
         raise CorpusError(given, known, TOGETHER)
     if first := zero or (last and last[0]):
         shown, sign = (0, "an index 0") if zero else (1, "an index as large as the sentence")

@@ -405,9 +405,8 @@ def unigram_loss(corpus: Corpus, targets: np.ndarray) -> float:
 
 def _rows(split: Split, columns: int) -> int:
     n, documents = len(split.tokens), split.documents
-    least, what = (
-        (2, "a word and a next word") if documents is None else (documents.length, f"a document of {documents.length}")
-    )
+    least = 2 if documents is None else documents.length
+    what = "a word and a next word" if documents is None else f"a document of {least}"
     if n < columns * least:
         known = f"{columns} columns need at least {columns * least} tokens: {what} in each."
         raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")

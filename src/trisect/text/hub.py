@@ -66,11 +66,8 @@ def split_name(where: str) -> tuple[str, str | None]:
     if not colon or Path(rest).is_dir():
         name, config = rest, ""
     if not name or (colon and not config and rest != name):
-        known, todo = (
-            "It is hf:NAME or hf:NAME:CONFIG; NAME may be a folder.",
-            "Use for example hf:Salesforce/wikitext.",
-        )
-        raise CorpusError(f"'{where}' names no dataset.", known, todo)
+        known = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
+        raise CorpusError(f"'{where[:200]}' names no dataset.", known, "Use for example hf:Salesforce/wikitext.")
     return name, config or None
 
 

@@ -25,7 +25,7 @@ from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
 from trisect.text.lines import SPLITS
 from trisect.text.readers import detect_reader, find_reader
-from trisect.text.readers.base import Reader, SplitText, Token, join_tokens
+from trisect.text.readers.base import Reader, SplitText, Token, join_tokens, no_split
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.english import PUBLISHED, WIKITEXT
 from trisect.text.worlds import BUILT_IN, SAMPLE, generate, is_built_in, is_generated
@@ -100,7 +100,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
             if place == SAMPLE_FILE:
                 known = "It is some 300 sentences to be read, as its test split."
                 raise CorpusError(f"'{SAMPLE}' has no {split} split.", known, "Use 'embedded', or a folder of texts.")
-            raise kind.lacks(place.parent, split)
+            raise no_split(place.parent, split, kind.files[split], f"name a reader other than '{kind.name}'")
     splits = {}
     for split, part in source.parts.items():
         tokens = GrowingArray(np.int32)
@@ -290,9 +290,8 @@ Labels = Mapping[str, tuple[str | None, ...]]
 class Labelled(NamedTuple):
     """A text, where in it each word stands (first character, and the one after the last), and each column's labels.
 
-    Words that are written as one (zum: zu dem) share its place, unless they make it up (don't: do n't).
-    `heads` is the number of each word's syntactic head among the words, from 1, and 0 for a root; empty where it is not known.
-    `article` counts the articles (documents) that texts follow one another in; None where they are not marked.
+    Words that are written as one (zum: zu dem) share its place, unless they make it up (don't: do n't). `heads` and `article` are
+    those of a Paragraph.
     """
 
     text: str
@@ -344,7 +343,21 @@ def open_labelled(
 
         return LabelledTexts(name, (), unlabelled, (*source.notes, kind.unit, *joined), _mark(part), options)
     _check_labels(source.name, kind.columns)
-    met, counted = _survey(kind, part)
+    met: set[str] = set()
+    count = words = rebuilt = shared = 0
+    for text, one in kind.texts(part):
+        placed = locate_words(text, one.words, {}, one.tokens)
+        met |= {column for column, names in one.labels.items() if any(names)}
+        count, words = count + 1, words + len(placed.spans)
+        rebuilt += placed.text != text
+        shared += len(placed.spans) - len(placed.leading_words())
+    notes = [*source.notes, *kind.label_notes, kind.unit]
+    if rebuilt:
+        which = f"In {rebuilt:,} of {count:,} sentences the '# text' line does not hold the words"
+        notes.append(f"{which}: what is read is their tokens, joined.")
+    if shared:
+        which = f"{shared:,} of {words:,} words are written as one with the word before (as French 'du' is for 'de le')"
+        notes.append(f"{which}: what is written carries the labels of its first word.")
     columns = tuple(sorted(met, key=lambda c: (kind.columns.index(c) if c in kind.columns else len(met), c)))
 
     def texts() -> Iterator[Labelled]:
@@ -353,8 +366,7 @@ def open_labelled(
             labels = {column: tuple(one.labels.get(column) or none) for column in columns}
             yield locate_words(text, one.words, labels, one.tokens)._replace(heads=one.heads, article=one.article)
 
-    notes = (*source.notes, *kind.label_notes, kind.unit, *counted)
-    return LabelledTexts(name, columns, texts, notes, _mark(part), options)
+    return LabelledTexts(name, columns, texts, tuple(notes), _mark(part), options)
 
 
 def _labelled_runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
@@ -420,26 +432,6 @@ def _match_in_order(text: str, forms: Sequence[str], end: int) -> list[tuple[int
 def _spelling(text: str) -> str:
     """The same for é as one character and as e with an accent, and for every kind of space."""
     return re.sub(r"\s", " ", unicodedata.normalize("NFD", text))
-
-
-def _survey(kind: Reader, part: SplitText) -> tuple[set[str], list[str]]:
-    """The label columns of a split, and notes on sentences that are not read, or not word by word, as they are written."""
-    met: set[str] = set()
-    texts = words = rebuilt = shared = 0
-    for text, one in kind.texts(part):
-        read = locate_words(text, one.words, {}, one.tokens)
-        met |= {column for column, names in one.labels.items() if any(names)}
-        texts, words = texts + 1, words + len(read.spans)
-        rebuilt += read.text != text
-        shared += len(read.spans) - len(read.leading_words())
-    notes = []
-    if rebuilt:
-        which = f"In {rebuilt:,} of {texts:,} sentences the '# text' line does not hold the words"
-        notes.append(f"{which}: what is read is their tokens, joined.")
-    if shared:
-        which = f"{shared:,} of {words:,} words are written as one with the word before (as French 'du' is for 'de le')"
-        notes.append(f"{which}: what is written carries the labels of its first word.")
-    return met, notes
 
 
 class CorpusFacts(TypedDict):

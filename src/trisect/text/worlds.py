@@ -157,12 +157,12 @@ class Roles(World):
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Items, questions, answers."""
-        items = [f"a{a}b{b}c{c}" for a, b, c in product(*map(_upto, (self.keys, self.values, self.rests)))]
+        items = ["".join(names) for names in product(*self._classes().values())]
         return (*items, *(f"find-{item}" for item in items), *self._classes()["b"])
 
     def _classes(self) -> dict[str, tuple[str, ...]]:
         sizes = {"a": self.keys, "b": self.values, "c": self.rests}
-        return {name: tuple(f"{name}{i}" for i in _upto(size)) for name, size in sizes.items()}
+        return {name: tuple(f"{name}{i}" for i in range(1, size + 1)) for name, size in sizes.items()}
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -217,7 +217,8 @@ class Induction(World):
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Keys, values."""
-        return (*(f"k{i}" for i in _upto(self.keys)), *(f"v{i}" for i in _upto(self.values)))
+        sizes = {"k": self.keys, "v": self.values}
+        return tuple(f"{kind}{i}" for kind, size in sizes.items() for i in range(1, size + 1))
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -333,10 +334,6 @@ def _placed(size: tuple[int, int], where: slice, values: Int[np.ndarray, "N W"])
 
 def _spell(words: tuple[str, ...], numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:
     return tuple(words[i] for i in numbers.tolist())
-
-
-def _upto(size: int) -> range:
-    return range(1, size + 1)
 
 
 def _at(of: Int[np.ndarray, "N I"], place: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:

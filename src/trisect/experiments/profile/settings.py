@@ -26,8 +26,8 @@ class ProfileSettings:
     corpus: Annotated[
         str | Path,
         Field(
-            description="A treebank's folder, a corpus folder, a raw text's folder, or 'embedded'; with --attention cross a "
-            "bitext's folder, or 'embedded'."
+            description="A treebank's folder or file, a corpus or a raw text's folder, 'sample' (English) or 'embedded'; with "
+            "--attention cross a bitext's folder, or 'embedded'."
         ),
         Option(metavar="CORPUS"),
     ]

@@ -89,12 +89,8 @@ class Reader:
             if paths:
                 found[split] = paths[0]
         if not found:
-            raise self.lacks(where, "train")
+            raise no_split(where, "train", self.files["train"], f"name a reader other than '{self.name}'")
         return found
-
-    def lacks(self, folder: Path, split: str) -> CorpusError:
-        """The error of a folder that has no file of a split."""
-        return no_split(folder, split, self.files[split], f"name a reader other than '{self.name}'")
 
 
 def no_split(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:

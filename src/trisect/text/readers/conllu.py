@@ -30,9 +30,8 @@ def _paragraphs(path: SplitText) -> Iterator[Paragraph]:
         elif not line.strip():
             if end > last:
                 given = f"{path}, before line {number}: a sentence ends in a range."
-                raise CorpusError(
-                    given, f"Words {last + 1} to {end} of it are not there.", "Add them, or remove the range."
-                )
+                known = f"Words {last + 1} to {end} of it are not there."
+                raise CorpusError(given, known, "Add them, or remove the range.")
             if rows:
                 yield _sentence(rows, text, article, f"{path}, the sentence before line {number}")
             text, rows, last, end = "", [], 0, 0
@@ -97,14 +96,7 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
             labels.setdefault(f"{MORPH}.{name}", [None] * len(words))[i] = value
     heads = [row[6] for row in words]
     known = all(head.isdecimal() and len(head) < 10 and int(head) <= len(heads) for head in heads)
-    tokens = _tokens(rows)
-    text = text or join_tokens(tokens)
-    return Paragraph(forms, labels, text, tuple(map(int, heads)) if known else (), article, tokens)
-
-
-def _tokens(rows: list[list[str]]) -> tuple[Token, ...]:
-    """Words, and ranges such as `4-5 zum` in the place of theirs."""
-    tokens: list[Token] = []
+    tokens: list[Token] = []  # words, and ranges such as `4-5 zum` in the place of theirs
     end = 0  # of the range that is open
     for row in rows:
         number, _, last = row[0].partition("-")
@@ -113,7 +105,8 @@ def _tokens(rows: list[list[str]]) -> tuple[Token, ...]:
         else:
             end = int(last or 0)
             tokens.append(Token(row[READ["FORM"]], 0 if last else 1, "SpaceAfter=No" not in row[9].split("|")))
-    return tuple(tokens)
+    text = text or join_tokens(tokens)
+    return Paragraph(forms, labels, text, tuple(map(int, heads)) if known else (), article, tuple(tokens))
 
 
 CONLLU = Reader(
