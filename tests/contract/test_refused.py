@@ -191,7 +191,7 @@ def study(out, experiment=tiny.EXPERIMENT, **how):
 
 
 def copied(begun: Path, out: Path) -> Path:
-    """The study with files of others in it, and with scratch files of its own, of this version and the one before."""
+    """The study with files of others in it, and with scratch files of its own."""
     fill(Path(shutil.copytree(begun, out)))
     for name in SCRATCH:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -202,8 +202,8 @@ def copied(begun: Path, out: Path) -> Path:
 SCRATCH = (
     ".study.json.4711-0a1b2c3d.trisect-part",
     "tables/.runs.parquet.4711-0a1b2c3d.trisect-part",
-    "corpus/.train.npy.4711.part",
-    "fleets/.abc.safetensors.4711.part",
+    "corpus/.train.npy.4711-0a1b2c3d.trisect-part",
+    "fleets/.abc.safetensors.4711-0a1b2c3d.trisect-part",
 )
 
 

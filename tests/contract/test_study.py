@@ -436,7 +436,7 @@ def test_what_is_killed_before_its_end_can_be_reported(tmp_path, monkeypatch):
 
 def test_a_scratch_file_of_a_killed_process_is_swept_away(tmp_path):
     (tmp_path / "study").mkdir()
-    scratch = tmp_path / "study" / ".study.json.123.part"
+    scratch = tmp_path / "study" / ".study.json.123-0a1b2c3d.trisect-part"
     scratch.write_text("half")
     run(tmp_path / "study", replace(tiny.EXPERIMENT, seeds=(1,), attack=None, rewind=None))
     assert not scratch.exists()

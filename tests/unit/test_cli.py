@@ -268,9 +268,8 @@ def read(name: str, *words: str) -> dict[str, object]:
 
 
 def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
-    for words in (["--labels", "pos,dep"], ["--labels", "pos", "--labels", "dep"], ["--label", "pos", "--label=dep"]):
+    for words in (["--labels", "pos,dep"], ["--labels", "pos", "--labels", "dep"], ["--labels=pos", "--labels=dep"]):
         assert read("erase", "MODEL", "--corpus", "embedded", *words)["labels"] == ("pos", "dep")
-    assert "--label " not in call("erase", "--help").stdout
     assert read("theory", "--beta", "2, 8", "--beta", "1e1")["beta"] == (2.0, 8.0, 10.0)
     said = call("theory", "average", "--beta", "2,many")
     assert said.exit_code == 2
@@ -325,14 +324,6 @@ def _needed(experiment, but):
     """The options without which a command does not begin."""
     found = [d for d in flat(experiment.settings) if d.required and not d.option.argument and d.words != but.words]
     return [word for d in found for word in (f"--{d.words}", "1")]
-
-
-def test_a_former_name_is_read_as_an_option_alone_and_not_as_another_ones_value():
-    made = main.commands["erase"]
-    words = ["model", "--corpus", "--label", "--label", "pos"]
-    named = made.make_context("erase", words, **main.context_settings).params
-    assert (named["corpus"], named["labels"]) == ("--label", ("pos",))
-    assert "--label " not in CliRunner().invoke(main, ["erase", "--help"]).output
 
 
 def test_results_go_to_the_commands_name_and_what_it_reads_and_the_manual_names_each():

@@ -144,7 +144,7 @@ def test_names_made_from_hashes_differ():
 def test_scratch_files_carry_a_mark_and_are_removed_in_the_folders_that_are_named_alone(tmp_path):
     seen = []
     replace_file(tmp_path / "x.json", lambda scratch: (seen.append(scratch.name), scratch.write_text("whole")))
-    ours = [seen[0], ".runs.parquet.123.part"]
+    ours = [seen[0], ".runs.parquet.123-0a1b2c3d.trisect-part"]
     others = [".x.part", ".x.json.part", ".x.py.12.part", "x.json.1-01234567.trisect-part", ".x.1-0123.trisect-part"]
     for folder in (tmp_path / "own", tmp_path / "own" / "below"):
         folder.mkdir()

@@ -254,11 +254,3 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
         find_experiments(tmp_path / "x.json")
     (tmp_path / "y.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
     assert find_experiments(tmp_path / "y.json") == (tiny.EXPERIMENT,)
-
-
-def test_the_name_of_an_earlier_version_names_todays():
-    import trisect
-
-    with pytest.raises(AttributeError, match=r"Experiment.*trisect\.Design"):
-        _ = trisect.Experiment  # pyright: ignore[reportAttributeAccessIssue]
-    assert trisect.Design is Design

@@ -46,18 +46,6 @@ class Spaced(click.Command):
         return super().parse_args(ctx, joined)
 
 
-class Renamed(click.Option):
-    """An option that is also read by a name that it had before, which no help shows."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The record of its first name alone."""
-        every, self.opts = self.opts, self.opts[:1]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = every
-
-
 def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None]) -> click.Command:
     """The command of an experiment; `show` prints what the terminal shows beside findings and the page."""
 
@@ -145,8 +133,9 @@ def _parameter(one: Setting) -> click.Parameter:
         return click.Option([flag, name], nargs=option.count, required=one.required, **rest)
     if one.several and option.many in ("repeat", "words", "commas", "places"):
         kind = click.STRING if option.many == "commas" else kind
-        names = [flag, *([f"--{option.former}"] if option.former else []), name]
-        return Renamed(names, multiple=True, type=kind, default=_default(one), required=one.required, **rest)
+        return click.Option(
+            [flag, name], multiple=True, type=kind, default=_default(one), required=one.required, **rest
+        )
     if option.many == "pairs":
         return click.Option([flag, name], multiple=True, **rest)
     if one.several:

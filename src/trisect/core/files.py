@@ -107,10 +107,6 @@ def digest_place(place: Path) -> str:
 
 LONGEST = 220  # bytes of a file's name: what systems allow, less what a scratch file's name adds
 _SCRATCH = re.compile(r"\..+\.[0-9]+-[0-9a-f]{8}\.trisect-part", re.DOTALL)
-# as versions before wrote them: without a mark of ours, so that only names of files that those versions wrote count
-_EARLIER = re.compile(
-    r"\..+\.(json|safetensors|parquet|npy|svg|png|html|source|target|pharaoh|talp)\.[0-9]+\.part", re.DOTALL
-)
 
 
 def is_name(text: str) -> bool:
@@ -137,7 +133,7 @@ def inside(folder: Path, *names: str) -> Path:
 
 def is_scratch(name: str) -> bool:
     """Whether a file of that name is one of ours that was being written when its process ended."""
-    return bool(_SCRATCH.fullmatch(name) or _EARLIER.fullmatch(name))
+    return bool(_SCRATCH.fullmatch(name))
 
 
 def remove_scratch(folders: Iterable[Path]) -> None:

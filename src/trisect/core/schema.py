@@ -125,7 +125,7 @@ class Option:
     """How a field stands on the command line and in Python, and what it may be besides its type and bounds.
 
     It is one of `choices`, where there are any. `name` is its name on the command line where it is not the field's (empty: Python
-    alone), `former` a name that it had before and that is still read; an `argument` has none. Several values are given one by one
+    alone); an `argument` has none. Several values are given one by one
     ('repeat'), or, each of them once, also with spaces between ('words') or commas ('commas'), as files that
     may all stand behind one option ('places'), as a number of seeds or the seeds
     themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument
@@ -137,7 +137,6 @@ class Option:
 
     choices: tuple[str, ...] = ()
     name: str | None = None
-    former: str | None = None
     argument: bool = False
     many: str = "repeat"
     count: int | None = None

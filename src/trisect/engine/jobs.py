@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from trisect.core import errors
 from trisect.core.errors import StudyError, TrisectError
@@ -28,6 +28,15 @@ Content = bytes | Path  # a file's bytes, or on one machine a file that its rece
 Files = Mapping[str, Content]  # by path below the experiment's folder, with '/' between its parts
 Emit = Callable[[float, str], None]  # the share that is done, and a few words
 Value = TypeVar("Value")
+
+
+class OrderMessage(TypedDict):
+    """An order without its files: the function as 'module:name', its record as JSON, names of files, and the home's path."""
+
+    job: str
+    asked: str
+    begins: list[str]
+    home: str
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,8 @@ class JobOrder:
     needs: Mapping[str, Path] = field(default_factory=dict)
     begins: Mapping[str, Path] = field(default_factory=dict)
 
-    def message(self) -> dict[str, Json]:
-        """The order as JSON without its files: the function as 'module:name', and its record; floats come back bit for bit."""
+    def message(self) -> OrderMessage:
+        """What is sent of it beside files; floats come back bit for bit."""
         name = f"{self.function.__module__}:{self.function.__qualname__}"
         asked = json.dumps(plain(self.asked), allow_nan=False)
         return {"job": name, "asked": asked, "begins": list(self.begins), "home": str(self.home)}
@@ -162,10 +171,10 @@ def find_job(name: str) -> Callable[[Any, JobContext], None]:
 
 
 def run_job(
-    message: Mapping[str, Any],
+    message: OrderMessage,
     paths: Mapping[str, Path],
     folder: Path,
-    values: dict[str, Any],
+    values: dict[str, object],
     send: Callable[[JobProgress], None],
 ) -> None:
     """Run the job of an order's message in a scratch folder of its own below `folder`; `values` are what its process has read.
@@ -206,10 +215,10 @@ def failure(error: Exception) -> dict[str, Json]:
     return {"crash": "".join(traceback.format_exception(error))}
 
 
-def read_failure(message: Mapping[str, Any]) -> Exception | None:
+def read_failure(message: Mapping[str, Json]) -> Exception | None:
     """The error that a message is about; None where it is about none."""
-    if "error" in message:
-        kind, *parts = map(str, message["error"])
+    if isinstance(said := message.get("error"), list):
+        kind, *parts = map(str, said)
         return getattr(errors, kind, TrisectError)(*parts)
     return RuntimeError(message["crash"]) if "crash" in message else None
 

@@ -30,13 +30,13 @@ from trisect.core.errors import StudyError
 from trisect.core.files import whole_files
 from trisect.core.machine import code_mark, versions
 from trisect.engine.drive import LOSSES, JobEnd, JobLoss, OnEvent
-from trisect.engine.jobs import JobOrder, JobProgress, failure, read_failure, run_job
+from trisect.engine.jobs import JobOrder, JobProgress, OrderMessage, failure, read_failure, run_job
 from trisect.engine.ray_connect import jobs_per_gpu
 
 POLL = 0.02  # seconds between two looks for messages
 ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
 SWEEPING = 10.0  # seconds that closing waits for nodes
-_VALUES: dict[str, Any] = {}  # what jobs have read in this process of a node
+_VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 
 
 def node_versions() -> dict[str, str]:
@@ -53,7 +53,7 @@ def perform(
     engine: str,
     queue: Any,
     expected: Mapping[str, str],
-    order: dict[str, Any],
+    order: OrderMessage,
     needs: dict[str, ObjectRef],
     begins: dict[str, ObjectRef],
 ) -> None:

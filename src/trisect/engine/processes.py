@@ -184,7 +184,7 @@ class _Worker:
 
 def serve(lines: Iterable[bytes], out: IO[bytes]) -> None:
     """Do one job a line of `lines`, and write on `out` how each goes."""
-    stage, values = "", dict[str, Any]()
+    stage, values = "", dict[str, object]()
 
     def write(**message: Any) -> None:
         out.write(json.dumps(message).encode() + b"\n")

@@ -32,7 +32,7 @@ class EraseSettings:
     labels: Annotated[
         tuple[str, ...],
         Field(description="Label columns, separated by commas."),
-        Option(many="commas", former="label", metavar="LABELS"),
+        Option(many="commas", metavar="LABELS"),
     ] = ("pos",)
     split: Annotated[
         str,
