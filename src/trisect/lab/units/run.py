@@ -81,7 +81,7 @@ class SeveralModels:
     """The models that settings name, as `load` takes them, in their order; `group` is the field that names them."""
 
     settings: Any
-    models: tuple[Any, ...]
+    models: tuple[object, ...]
     kind: str
     group: str
     title: str
@@ -113,7 +113,7 @@ class SeveralModels:
 
     @property
     def fingerprints(self) -> list[str]:
-        """What tells the models' weights from others, before any is opened; empty where nobody can mark them."""
+        """A mark of every model's weights, before any is opened; empty where nobody can mark them."""
         marked = zip(self.models, self.marks, strict=True)
         return [model.fingerprint if isinstance(model, Subject) else mark for model, mark in marked]
 
@@ -127,10 +127,11 @@ class SeveralModels:
                 return digest(f"{found}\n{earlier}")
         return ""
 
-    def of(self, source: ModelSource) -> Any:
-        """The settings for one of the models alone."""
-        alone = {"units": None} if hasattr(self.settings, "units") else {}
-        return replace(self.settings, **{self.group: source}, **alone)
+
+def _settings_for(several: SeveralModels, source: ModelSource) -> Any:
+    """The settings for one of the models alone."""
+    alone = {"units": None} if hasattr(several.settings, "units") else {}
+    return replace(several.settings, **{several.group: source}, **alone)
 
 
 def several_models(settings: Any) -> SeveralModels | None:
@@ -364,7 +365,7 @@ def measure_units(
     """Where each model's files lie: those that a call before finished, and those that are measured now."""
     settings, workers = several.settings, several.workers
     source: ModelSource = getattr(settings, several.group)
-    plain = several.of(replace(source, model=None))
+    plain = _settings_for(several, replace(source, model=None))
     marks = place_marks(plain)
     check = partial(check_same, plain, marks)
     keys = {
@@ -386,7 +387,9 @@ def measure_units(
                 write_texts(context.given_texts, texts)
             far = workers.engine == "ray"
             works = [
-                UnitWork(u.called, keys[u], one, several.of(u.source), several.group, folder, texts, far, check)
+                UnitWork(
+                    u.called, keys[u], one, _settings_for(several, u.source), several.group, folder, texts, far, check
+                )
                 for u in left
             ]
             run_jobs(works, machine, machine.device, scratch)
@@ -402,7 +405,7 @@ def measure_units(
             names[subject.fingerprint] = subject.name
             with folder.unit(keys[unit], one.name) as place:
                 alone = RunContext(place, context.machine, (subject,), context.given_texts)
-                write_unit(one, several.of(unit.source), alone, numerics)
+                write_unit(one, _settings_for(several, unit.source), alone, numerics)
                 check()
             del subject, alone
             gc.collect()  # a model's hooks refer to it in circles
