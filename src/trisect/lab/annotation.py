@@ -12,7 +12,7 @@ from trisect.lab.run_folder import RunFolder, check_place
 from trisect.text.annotate import PIECE, AnnotationProgress, check_settings, describe_pipeline, label_text, statement
 from trisect.text.corpus import Corpus
 from trisect.text.hub import DatasetTexts
-from trisect.text.sources import RawSource, find_source
+from trisect.text.sources import find_source
 
 NAME = "corpus annotate"  # whose run the folder's list of files names
 STATEMENT = "annotation.json"
@@ -51,18 +51,16 @@ def annotate(
             if other := [key for key in asked if there.get(key) != asked[key]]:
                 raise _another(out, f"It differs in {', '.join(other)}.")
             return Corpus.load(out)
-        corpus = label_text(raw, pipeline, about, placeholder, workers or _workers(raw), progress)
+        if not workers:  # one a core, and no more than the text is worth
+            parts = raw.parts.values()
+            sizes = (part.size() if isinstance(part, DatasetTexts) else part.stat().st_size for part in parts)
+            workers = min(Machine().cores(), 1 + sum(sizes) // (5 * PIECE))
+        corpus = label_text(raw, pipeline, about, placeholder, workers, progress)
         with RunFolder(out).stage() as stage:
             corpus.save(stage)
             write_json(stage / STATEMENT, asked)
             RunFolder(out).commit(stage, NAME, digest(canonical(asked)))
     return Corpus.load(out)
-
-
-def _workers(raw: RawSource) -> int:
-    """One process a core, and no more than the text is worth."""
-    sizes = (part.size() if isinstance(part, DatasetTexts) else part.stat().st_size for part in raw.parts.values())
-    return min(Machine().cores(), 1 + sum(sizes) // (5 * PIECE))
 
 
 def _check_folder(out: Path) -> None:

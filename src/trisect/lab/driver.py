@@ -346,17 +346,15 @@ def _shown(
         page = with_links(experiment.page(tables, about), links)
         if INVENTED in about.notes and isinstance(page, Sheet):
             page = replace(page, links=f'{page.links}<p class="lede notice">{escape(INVENTED)}</p>')
-        report = _alone(experiment, place, page, bool(links)) if experiment.single else write_page(place, page)
+        if experiment.single:
+            assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
+            path = _page_at(experiment, place)
+            check_page(path, experiment.name, bool(links))  # once more: measuring may have lasted
+            report = write_document(path, signed(page, experiment.name))
+        else:
+            report = write_page(place, page)
     found = tuple(experiment.findings(tables, about))
     return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
-
-
-def _alone(experiment: Experiment[Any, Any], place: Path, page: Sheet | Document, part: bool) -> Path:
-    """Write the page of an experiment that leaves nothing else, signed by it."""
-    assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
-    path = _page_at(experiment, place)
-    check_page(path, experiment.name, part)  # once more: measuring may have lasted
-    return write_document(path, signed(page, experiment.name))
 
 
 def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:
@@ -371,7 +369,11 @@ def _parent(place: Path) -> Path:
 
 def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
     """Make page, figures and README.md of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
-    one = _over(_found(experiments, folder), folder)
+    one = _found(experiments, folder)
+    record = folder / one.record
+    body = read_json(record, f"Delete {record} and call 'trisect {one.name}' again.")
+    if {"units", "what", "models"} <= body.keys() and body["what"] == one.name:
+        one = OverModels(one, None)
     return describe(one, render(one, folder))
 
 
@@ -421,11 +423,3 @@ def _recorded(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Iter
             words = str(read_json(record, "").get("command", "")).split() if record.is_file() else []
             if words[:2] == ["trisect", one.name]:
                 yield one.name
-
-
-def _over(one: Experiment[Any, Any], folder: Path) -> Experiment[Any, Any]:
-    """The experiment over several models where the record is of such a run."""
-    path = folder / one.record
-    body = read_json(path, f"Delete {path} and call 'trisect {one.name}' again.")
-    several = {"units", "what", "models"} <= body.keys() and body["what"] == one.name
-    return OverModels(one, None) if several else one

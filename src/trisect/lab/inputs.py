@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,7 +139,12 @@ class ModelsSource:
         """The models, loaded unless they are; those of one name get numbers. Raises ModelError, also where there is none."""
         if not self.models:
             raise ModelError("No model was given.", "At least one is read.", "Give a model.")
-        return _named_apart([_opened(self, model, **self.fetched()) for model in self.models])
+        opened: list[Any] = [_opened(self, model, **self.fetched()) for model in self.models]
+        names = [subject.name for subject in opened]
+        return tuple(
+            replace(subject, name=f"{subject.name} ({number})") if names.count(subject.name) > 1 else subject
+            for number, subject in enumerate(opened, start=1)
+        )
 
     def fetched(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
@@ -165,15 +170,6 @@ def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> S
         known = f"{model.name} is loaded already, so that they cannot be applied."
         raise ModelError(f"{', '.join(given)} was given.", known, "Give them to trisect.load instead.")
     return model
-
-
-def _named_apart(subjects: Sequence[Any]) -> tuple[Subject, ...]:
-    """Models of the same name get numbers, so that rows tell them apart."""
-    names = [subject.name for subject in subjects]
-    return tuple(
-        replace(subject, name=f"{subject.name} ({number})") if names.count(subject.name) > 1 else subject
-        for number, subject in enumerate(subjects, start=1)
-    )
 
 
 @record

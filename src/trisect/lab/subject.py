@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -223,44 +224,38 @@ def check_folder(model: Any) -> None:
         raise ModelError(given, "It is a text.", todo)
     if not place.is_dir():
         return
-    if not (held := _held(place)):
+    if not (models := _models_below(place)):
         return
-    listed = ", ".join(str(path.relative_to(place)) for path in held[:SHOWN])
-    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    listed = ", ".join(str(path.relative_to(place)) for path in models[:SHOWN])
+    more = f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
     known = f"It has models in it: {listed}{more}."
-    raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {held[0]}.")
+    raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {models[0]}.")
 
 
-def _held(place: Path) -> list[Path]:
+def _models_below(place: Path) -> list[Path]:
     """The folders of models and of studies below a folder, those nearest to it first; links are not followed.
 
     Of what cannot be read nothing is said, and where there are very many folders not all are looked into.
     """
     found, level, looked = list[Path](), [place], 0
     for _ in range(DEPTH):
-        below = [inner for folder in level[: max(0, LOOKED - looked)] for inner in _folders(folder)]
-        looked += len(level)
-        models = [path for path in below if _is_model(path)]
-        found += models
-        level = [path for path in below if path not in set(models)]
+        below, looked = level[: max(0, LOOKED - looked)], looked + len(level)
+        level = []
+        for folder in below:
+            with suppress(OSError):
+                for inner in sorted(p for p in folder.iterdir() if not p.name.startswith(".") and not p.is_symlink()):
+                    if inner.is_dir():
+                        (found if _is_model(inner) else level).append(inner)
     return found
 
 
-def _folders(place: Path) -> list[Path]:
-    try:
-        return sorted(p for p in place.iterdir() if not p.name.startswith(".") and p.is_dir() and not p.is_symlink())
-    except OSError:
-        return []
-
-
 def _is_model(place: Path) -> bool:
-    try:
+    with suppress(OSError):
         if is_study(place):
             return True
         names = [path.name for path in place.iterdir()]
-    except OSError:
-        return False
-    return any(name in names for name in CONFIGS) and any(name.endswith(WEIGHTS) for name in names)
+        return any(name in names for name in CONFIGS) and any(name.endswith(WEIGHTS) for name in names)
+    return False
 
 
 def _revision_of(model: Any, revision: str | None) -> NamedRevision | None:
@@ -298,18 +293,13 @@ def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
 
 def _finished(folder: Folder, name: str | None) -> Run:
     """A run that has a model: by name, or the first baseline; raises ModelError where its training diverged."""
-    run = _baseline(folder) if name is None else read_finished(folder, name).spec
+    run = _baselines(folder)[0] if name is None else read_finished(folder, name).spec
     if read_finished(folder, run.id).status == "diverged":
         todo = "Choose another run: trisect.load('STUDY/runs/RUN')."
         raise ModelError(
             f"The run {run.id} of {folder.path}.", "Its training diverged: its weights mean nothing.", todo
         )
     return run
-
-
-def _baseline(folder: Folder) -> Run:
-    """The first finished baseline of a study, by seed."""
-    return _baselines(folder)[0]
 
 
 def _baselines(folder: Folder) -> list[Run]:
