@@ -31,6 +31,7 @@ from trisect.claims.verdicts import decide
 from trisect.core.claim import LossChange, Part
 from trisect.core.tables import SCHEMAS, frame
 from trisect.papers import submodules
+from trisect.report.format import verdicts_said
 from trisect.stats.paired import summary, t_tested
 from trisect.stats.tested import holm
 
@@ -505,3 +506,21 @@ def test_what_was_not_collected_is_not_tested_and_not_in_the_family():
     found = judged(without(unused, "attack-dep"))
     assert whole(found, "A-6")["verdict"] == "not tested"
     assert whole(found, "A-1")["reason"] == verdicts.NOT_IN_USE
+
+
+def test_a_verdict_names_the_part_that_speaks_for_it_least_and_its_bound():
+    same = {"source": "roles", "claim": "F-1", "effect": 0.0012, "low": -0.0004, "high": 0.0028, "bound": 0.05}
+    same |= {"direction": "below", "margin_reason": "Why.", "unit": "of pairs", "n": 5, "decides": True}
+    rows = [
+        {**same, "sentence": "A query asks.", "verdict": "supported"},
+        {**same, "part": "donor's q: answers by v", "effect": 0.0001},
+        {**same, "part": "donor's q: answers by k"},
+    ]
+    ((_, line),) = verdicts_said(frame("claims", rows))
+    assert line == (
+        "F-1  supported: A query asks. Donor's q: answers by k "
+        "0.1\u00a0% of pairs (95\u00a0%: 0.0\u00a0% to 0.3\u00a0%; bound: below 5\u00a0%)"
+    )
+    ((_, open_line),) = verdicts_said(judged(planted(TRUTHS["A-1"], spread=0.5)).filter(claim="A-1"))
+    assert "loss change" in open_line
+    assert "; bound: " in open_line
