@@ -35,7 +35,7 @@ WIDTHS: dict[str, Any] = {
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 8),
     **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), 8),
     **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 16),
-    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "linear_head_dim"), 8),
     **dict.fromkeys(("hidden_size_per_layer_input", "query_pre_attn_scalar"), 8),
 }  # fmt: skip
 HEADED: dict[str, Any] = {
@@ -44,7 +44,7 @@ HEADED: dict[str, Any] = {
     **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads", "decoder_num_attention_heads"), HEADS),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads", "decoder_num_key_value_heads"), 2),
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "n_mamba_heads"), 4),
-    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "linear_num_heads"), 2),
 }  # fmt: skip
 COUNTS: dict[str, Any] = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers"), LAYERS),
