@@ -60,13 +60,9 @@ class Ledger:
 
 def differences(there: Design, here: Design) -> list[str]:
     """What keeps two designs from being of one study: text apart, all but which runs and evaluations there are."""
-    pairs: list[tuple[str, Any, Any]] = [
-        ("model", there.model, here.model),
-        ("training", there.training, here.training),
-    ]
-    pairs += [(name, getattr(there, name), getattr(here, name)) for name in METHODS if name not in ("control", "tie")]
     found = []
-    for name, a, b in pairs:
+    for name in ("model", "training", *(name for name in METHODS if name not in ("control", "tie"))):
+        a, b = getattr(there, name), getattr(here, name)
         for field in fields(a) if a is not None and b is not None else ():
             old, new = getattr(a, field.name), getattr(b, field.name)
             if (name, field.name) == ("attack", "epochs"):
@@ -83,17 +79,14 @@ def union(old: Design, new: Design) -> Design:
     parts: dict[str, Any] = {}
     for name in METHODS:
         a, b = getattr(old, name), getattr(new, name)
+        parts[name] = b if a is None else a
         if a is not None and b is not None:
             pairs = {one.name: (getattr(a, one.name), getattr(b, one.name)) for one in fields(a)}
-            parts[name] = replace(
-                a,
-                **{
-                    field: tuple(dict.fromkeys((*x, *y))) if isinstance(x, tuple) and isinstance(y, tuple) else x or y
-                    for field, (x, y) in pairs.items()
-                },
-            )
-        else:
-            parts[name] = b if a is None else a
+            joined = {
+                field: tuple(dict.fromkeys((*x, *y))) if isinstance(x, tuple) and isinstance(y, tuple) else x or y
+                for field, (x, y) in pairs.items()
+            }
+            parts[name] = replace(a, **joined)
     edits, seeds = tuple(dict.fromkeys((*old.edits, *new.edits))), tuple(sorted({*old.seeds, *new.seeds}))
     return replace(new, name=old.name, seeds=seeds, edits=edits, **parts)
 

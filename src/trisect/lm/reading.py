@@ -64,13 +64,9 @@ class OwnModel:
         """Always causal."""
         return "causal"
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hex digits of the weights."""
-        return self._mark
-
-    @functools.cached_property
-    def _mark(self) -> str:
         total = hashlib.blake2b(digest_size=8)
         for name in sorted(self.parameters):
             total.update(name.encode())
