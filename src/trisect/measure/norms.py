@@ -16,7 +16,7 @@ from trisect.core.errors import ModelError, SpecError
 from trisect.core.trace import FeedForward, Projections, Rescaling, ResidualBlock, Trace
 
 BLOCK = 1 << 22  # numbers of the largest array in between: 16 MiB in single precision
-WIDE_BLOCK = 1 << 25  # the same on a GPU: 256 MiB in double precision
+_WIDE_BLOCK = 1 << 25  # the same on a GPU: 256 MiB in double precision
 
 
 def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
@@ -187,7 +187,7 @@ def _summed_by_products(
     For GPUs, which multiply many small matrices at once but decompose tall ones one by one.
     """
     texts, heads, queries, keys = weights.shape
-    step = max(1, WIDE_BLOCK // (texts * heads * max(w_o.shape[2], queries)))
+    step = max(1, _WIDE_BLOCK // (texts * heads * max(w_o.shape[2], queries)))
     found, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
     for start in range(0, keys, step):
         some = slice(start, start + step)

@@ -15,10 +15,10 @@ from torch import Tensor
 from trisect.core.errors import need_extra
 
 KINDS = ("linear", "mlp")
-PENALTY = 1e-3  # half of it times the squared length of a linear probe's weights is added to its loss
+_PENALTY = 1e-3  # half of it times the squared length of a linear probe's weights is added to its loss
 ROUNDS, STEPS = 12, 8  # a linear probe takes at most so many rounds of so many quasi-Newton steps
-HIDDEN, RATE, DECAY, BATCH, EPOCHS = 64, 2e-3, 1e-3, 256, 30  # of the multi-layer probe, by AdamW
-GAIN, PATIENCE = 1e-4, 2  # a round, or so many epochs, without these nats gained on held-out tokens ends the fit
+HIDDEN, RATE, _DECAY, BATCH, EPOCHS = 64, 2e-3, 1e-3, 256, 30  # of the multi-layer probe, by AdamW
+_GAIN, PATIENCE = 1e-4, 2  # a round, or so many epochs, without these nats gained on held-out tokens ends the fit
 RIDGE = 1e-4  # of the mean variance: directions of under a hundredth of the mean deviation are of no use to a reader
 
 
@@ -106,10 +106,10 @@ def _linear(train: Examples, held: Examples, test: Examples, site: int, classes:
         # by hand, since it is half of the time: the gradient of the mean cross-entropy by logits is softmax - one-hot
         z = torch.addmm(bias[:, None], weight, x.T)
         total = torch.logsumexp(z, 0)
-        loss = (total - z[y, token]).mean() + PENALTY / 2 * weight.square().sum()
+        loss = (total - z[y, token]).mean() + _PENALTY / 2 * weight.square().sum()
         z.sub_(total).exp_()
         z[y, token] -= 1
-        weight.grad, bias.grad = torch.mm(z, x).div_(len(y)) + PENALTY * weight, z.mean(1)
+        weight.grad, bias.grad = torch.mm(z, x).div_(len(y)) + _PENALTY * weight, z.mean(1)
         return loss
 
     best, kept = math.inf, (weight.clone(), bias.clone())
@@ -117,7 +117,7 @@ def _linear(train: Examples, held: Examples, test: Examples, site: int, classes:
         if turn:
             fitter.step(close)
         loss = float(F.cross_entropy(F.linear(held.x[site], weight, bias), held.y))
-        if not loss < best - GAIN:
+        if not loss < best - _GAIN:
             break
         best, kept = loss, (weight.clone(), bias.clone())
     return F.linear(test.x[site], *kept)
@@ -137,7 +137,7 @@ def _mlp(
     start = prior(train.y, classes).log().to(train.x).repeat(sites, 1, 1)
     p = [uniform(width, HIDDEN), train.x.new_zeros(sites, 1, HIDDEN).requires_grad_(), uniform(HIDDEN, classes)]
     p.append(start.requires_grad_())
-    fitter = torch.optim.AdamW(p, lr=RATE, weight_decay=DECAY)
+    fitter = torch.optim.AdamW(p, lr=RATE, weight_decay=_DECAY)
 
     def logits(x: Float[Tensor, "S N I"]) -> Float[Tensor, "S N C"]:
         return torch.relu(x @ p[0] + p[1]) @ p[2] + p[3]
@@ -150,7 +150,7 @@ def _mlp(
             fitter.step()
         with torch.no_grad():
             found = _losses(logits(held.x), held.y)
-            better = found < best - GAIN
+            better = found < best - _GAIN
             best = torch.where(better, found, best)
             kept = [torch.where(better[:, None, None], new, old) for new, old in zip(p, kept, strict=True)]
         waited = 0 if bool(better.any()) else waited + 1

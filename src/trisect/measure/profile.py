@@ -24,7 +24,7 @@ from torch import Tensor
 BLOCK = 1024  # words read at once
 TOGETHER = 16  # maps whose predictions are in memory at once
 RIDGE = 1e-6  # of each direction's own variance within classes, so that one that never varies can be solved for
-FLOOR = 1e-6  # of a direction's variance among all words: float32 has to do where the words of a class are one vector
+_FLOOR = 1e-6  # of a direction's variance among all words: float32 has to do where the words of a class are one vector
 TINY = 1e-12
 
 
@@ -244,8 +244,8 @@ def _discriminant(
     within /= (total - (counts > 0).sum()).clamp_min(1)
     second = gram.diagonal(dim1=1, dim2=2) / total.clamp_min(1)
     spread = (second - mean[:, 0].square()).clamp_min(TINY * second.amax(1, keepdim=True) + 1e-300)
-    within.diagonal(dim1=1, dim2=2).add_(FLOOR * spread)
-    size = within.diagonal(dim1=1, dim2=2).clamp_min(FLOOR * spread)
+    within.diagonal(dim1=1, dim2=2).add_(_FLOOR * spread)
+    size = within.diagonal(dim1=1, dim2=2).clamp_min(_FLOOR * spread)
     scale = size.rsqrt()
     shaped = within.mul_(scale[:, :, None]).mul_(scale[:, None, :])
     shaped.diagonal(dim1=1, dim2=2).add_(RIDGE)

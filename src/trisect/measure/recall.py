@@ -13,8 +13,8 @@ from trisect.stats.shares import upper_bound
 from trisect.stats.tested import family_level
 
 BINS = 15
-DELTA = 0.05
-TRIED = 20  # the most thresholds that are tried, at equal steps of coverage
+_DELTA = 0.05
+_TRIED = 20  # the most thresholds that are tried, at equal steps of coverage
 STEP = 10  # held-out answers for each of them
 FOLDS = 10
 
@@ -140,18 +140,18 @@ def risk_coverage(
 
 
 def threshold(
-    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], risk: float, delta: float = DELTA
+    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], risk: float, delta: float = _DELTA
 ) -> AnswerThreshold:
     """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of what is answered is wrong.
 
     At T equal steps of coverage thresholds are tried, each by a one-sided Clopper–Pearson bound at δ / T, so that all of
-    these bounds hold together. T is one for every STEP answers, at least 1 and at most TRIED: with few answers, few that
+    these bounds hold together. T is one for every STEP answers, at least 1 and at most _TRIED: with few answers, few that
     can be kept rather than many that none is left for. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural
     Networks, lemma 3.1, with Bonferroni's correction over a fixed grid in the place of a binary search.
     """
     n, confidence = len(confidence), _known(confidence)
     ordered = np.sort(confidence)[::-1]
-    found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), min(TRIED, max(1, n // STEP))
+    found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), min(_TRIED, max(1, n // STEP))
     for step in range(1, grid + 1) if n else ():
         level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level

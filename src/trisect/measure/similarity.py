@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from trisect.core.trace import Trace
 
-NullDraws = Float[np.ndarray, " R"]
+_NullDraws = Float[np.ndarray, " R"]
 
 _TOGETHER = 2**21  # numbers of a block of draws, so that memory does not grow with their number
 _HALVINGS = 44  # of an interval of length 1: what is left is below the rounding of a root of it
@@ -24,15 +23,15 @@ _HALVINGS = 44  # of an interval of length 1: what is left is below the rounding
 class Between(NamedTuple):
     """Of two random subspaces: the mean squared cosine of their principal angles, and the least angle in radians."""
 
-    overlap: NullDraws
-    angle: NullDraws
+    overlap: _NullDraws
+    angle: _NullDraws
 
 
 class Forms(NamedTuple):
     """Of two random maps: linear CKA on white inputs, and the symmetric share of their product (NaN: widths differ)."""
 
-    cka: NullDraws
-    symmetric: NullDraws
+    cka: _NullDraws
+    symmetric: _NullDraws
 
 
 def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: int) -> Between:
@@ -59,7 +58,7 @@ def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: in
     return Between(*_blocks(block, draws, 8 * n))
 
 
-def random_cosines(draw: Generator, size: int, draws: int) -> NullDraws:
+def random_cosines(draw: Generator, size: int, draws: int) -> _NullDraws:
     """Cosine of two Gaussian vectors of `size` numbers: one coordinate of a uniformly random direction."""
     if size == 1:
         return draw.choice([-1.0, 1.0], draws)
@@ -88,7 +87,7 @@ def random_forms(draw: Generator, dim: int, left: int, right: int, draws: int) -
     return Forms(*_blocks(block, draws, 8 * max(left, right) ** 2))
 
 
-def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> NullDraws:
+def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> _NullDraws:
     """Effective rank of a Gaussian matrix [dim, width].
 
     Its singular values are those of a bidiagonal matrix of independent chi variables. Source: Dumitriu & Edelman
@@ -111,7 +110,7 @@ def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> NullDraws
     return _blocks(block, draws, 4 * n)[0]
 
 
-def random_product_ranks(draw: Generator, dim: int, width: int, draws: int) -> NullDraws:
+def random_product_ranks(draw: Generator, dim: int, width: int, draws: int) -> _NullDraws:
     """Effective rank of the product of Gaussian matrices [dim, width] and [width, dim]."""
 
     def block(few: int) -> Float[np.ndarray, "1 R"]:
@@ -154,7 +153,7 @@ def _blocks(block: Callable[[int], Float[np.ndarray, "S R"]], draws: int, number
     return np.concatenate([block(min(size, draws - start)) for start in range(0, draws, size)], axis=1)
 
 
-def _squares(matrices: Float[np.ndarray, "R M N"]) -> NullDraws:
+def _squares(matrices: Float[np.ndarray, "R M N"]) -> _NullDraws:
     return np.square(matrices).sum((1, 2))
 
 
@@ -184,7 +183,7 @@ def _tridiagonal(cosines: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, n
     return diagonal, side * main[:, 1:]
 
 
-def _largest(diagonal: np.ndarray, beside: np.ndarray) -> NullDraws:
+def _largest(diagonal: np.ndarray, beside: np.ndarray) -> _NullDraws:
     """The largest eigenvalue of tridiagonal matrices with eigenvalues in [0, 1], all at once by bisection.
 
     No pivot of T − x is positive exactly where x is above every eigenvalue (Sturm).
@@ -301,10 +300,9 @@ def _similarity_squares(matrices: Float[Tensor, "H M N"]) -> Float[Tensor, " H"]
     return matrices.square().sum((1, 2))
 
 
-PAIRS = tuple(combinations("qkv", 2))
 _SCORES_TOGETHER = 2**23  # scores of a block of heads
 SUMS = ("unequal", "product", "square", "total", "first", "ahead")
-ROUNDINGS = 16  # of ‖q‖‖k‖: scores that differ by less are taken as equal
+_ROUNDINGS = 16  # of ‖q‖‖k‖: scores that differ by less are taken as equal
 
 
 class ScoreSums(NamedTuple):
@@ -337,7 +335,7 @@ def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dt
     scores, n = q @ k.mT, q.shape[1]
     reverse, own = scores.mT, scores.diagonal(dim1=1, dim2=2)
     lengths = q.norm(dim=2)[:, :, None] * k.norm(dim=2)[:, None]
-    apart = ROUNDINGS * torch.finfo(stored).eps * (lengths + lengths.mT)
+    apart = _ROUNDINGS * torch.finfo(stored).eps * (lengths + lengths.mT)
     lower = (scores < own[:, :, None]).sum(2)
     # over the whole square, less its diagonal, every pair is met twice; nothing is gathered
     found = (

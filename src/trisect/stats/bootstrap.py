@@ -209,10 +209,15 @@ class CrossedBootstrap:
         values, draws = [], []
         for seed, answers in enumerate(units):
             whose = [place[unit] for unit in answers]
-            blocks = np.array_split(self._drawn(len(distinct)), -(-self.draws // TOGETHER))
+            if len(distinct) not in self._times:
+                self._times[len(distinct)] = draw_times(np.random.default_rng(self.seed), len(distinct), self.draws)
+            blocks = np.array_split(self._times[len(distinct)], -(-self.draws // TOGETHER))
             values.append(np.asarray(of(seed, np.ones((1, len(whose)))))[0])
             draws.append(np.concatenate([of(seed, block[:, whose]) for block in blocks]))
-        share = self._shares(len(units)).reshape(-1, len(units), *[1] * values[0].ndim)
+        share = np.ones((self.draws, 1))  # of each seed in every draw
+        if (seeds := len(units)) > 1:
+            share = draw_times(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (seeds - 1)
+        share = share.reshape(-1, len(units), *[1] * values[0].ndim)
         drawn = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
         return CrossedEstimate(
             np.mean(values, 0), drawn, len(distinct), _groups(np.array(values), drawn, len(distinct)), len(units)
@@ -229,18 +234,6 @@ class CrossedBootstrap:
             return found
         draw = np.random.default_rng([self.seed, 2, stream])
         return found._replace(draws=jeffreys_draws(value, found.units, draw, self.draws))
-
-    def _drawn(self, units: int) -> Float[np.ndarray, "R N"]:
-        if units not in self._times:
-            self._times[units] = draw_times(np.random.default_rng(self.seed), units, self.draws)
-        return self._times[units]
-
-    def _shares(self, seeds: int) -> Float[np.ndarray, "R S"]:
-        """The share of each seed in every draw."""
-        if seeds == 1:
-            return np.ones((self.draws, 1))
-        draw = np.random.default_rng([self.seed, 1])
-        return draw_times(draw, seeds, self.draws, size=seeds - 1) / (seeds - 1)
 
 
 def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."], units: int) -> np.ndarray:

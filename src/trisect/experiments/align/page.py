@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
-FAINT = 0.3  # of a possible link's cell
+_FAINT = 0.3  # of a possible link's cell
 LONGEST = 110  # pixels of a word; what is longer is cut
 GOLD = {"sure": "sure gold link", "possible": "possible gold link"}
 
@@ -64,7 +64,7 @@ def _panel(one: PicturedPair) -> Panel:
 
     layers: list[alt.Chart] = []
     possible = [link for link in one["possible"] if link not in one["sure"]]
-    for name, links, opacity in (("sure", one["sure"], 1.0), ("possible", possible, FAINT)):
+    for name, links, opacity in (("sure", one["sure"], 1.0), ("possible", possible, _FAINT)):
         if links:
             look = cells(name, links).mark_rect(fill=render.BASELINE, fillOpacity=opacity)
             layers.append(look.encode(x, y))
@@ -109,7 +109,7 @@ def _axis(channel: Any, side: str, words: Sequence[str], **look: Any) -> Any:
 
 
 DIAGONAL = "diagonal"
-DASH = (5, 3)
+_DASH = (5, 3)
 REFERENCES = (
     ALIGNMENT.citation,
     "Franz Josef Och, Hermann Ney. Improved Statistical Alignment Models. ACL 2000.",
@@ -118,7 +118,7 @@ REFERENCES = (
     "Art Owen. The Pigeonhole Bootstrap. The Annals of Applied Statistics 1, 2007.",
     "Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Statistics 6, 1979.",
 )
-SCOPE = (
+_SCOPE = (
     "The decoder is given the gold target, word by word. A target word is linked to the source word that has the highest "
     "score in cross-attention: the weight a, or the length ‖a f(x)‖ of what is really added. The row of a word is that "
     "where the decoder reads it (AWI), or that where it is to say it (AWO). A source word has the sum of its pieces, a "
@@ -136,7 +136,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     )
     drawn = "sentence pairs and models" if len(facts.models) > 1 else "sentence pairs"
     tail = "" if len(facts.models) > 1 else " They speak of this one model."
-    scope = (SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
+    scope = (_SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
     verdicts = Section("What the claim says here", scope, cards=tables["claims"]) if facts.gold else None
     sections = present(
         verdicts,
@@ -196,13 +196,13 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     mine = rows.where(subject=facts.subject)
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
-    axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, DASH),)
+    axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
     panels = tuple(_compared(setting, layered, axis, "layer", alone, dashed) for setting in SETTINGS)
     caption = (
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
     )
-    key = (*by_kind_key(), LegendEntry("links along the diagonal", render.BASELINE, None, DASH))
+    key = (*by_kind_key(), LegendEntry("links along the diagonal", render.BASELINE, None, _DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
     said = []
     for setting, meaning in SETTINGS.items():

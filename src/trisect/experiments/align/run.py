@@ -359,13 +359,13 @@ def link_rows(
 
 
 SHORTEST, LONGEST = 4, 14  # words of either side of a pair that can be shown
-SETTING = "awi"
+_SETTING = "awi"
 RULE = (
     f"Of the pairs with {SHORTEST} to {LONGEST} words on both sides, sorted by the error rate of norms less that of weights (AWI, "
     "the first model): the first, the one in the middle, and the last."
 )
 FIRST = f"The first pairs with {SHORTEST} to {LONGEST} words on both sides."
-EXAMPLE_COLUMNS = ("norms help most", "in the middle", "norms help least")
+_EXAMPLE_COLUMNS = ("norms help most", "in the middle", "norms help least")
 
 
 def choose_pictures(
@@ -380,8 +380,8 @@ def choose_pictures(
         return []
     every = list(dict.fromkeys(c.layer for c in linked.columns))
     before_last = every[max(0, len(every) - 2)]
-    wanted = {kind: chosen[SETTING, kind] if chosen is not None else before_last for kind in KINDS}
-    places = {kind: linked.columns.index(Column(SETTING, kind, layer, None)) for kind, layer in wanted.items()}
+    wanted = {kind: chosen[_SETTING, kind] if chosen is not None else before_last for kind in KINDS}
+    places = {kind: linked.columns.index(Column(_SETTING, kind, layer, None)) for kind, layer in wanted.items()}
 
     def gain(number: int) -> tuple[float, int]:
         best, gold = linked.best[number], _gold(pairs[number])
@@ -392,7 +392,7 @@ def choose_pictures(
     if pairs[fitting[0]].sure is not None:
         ranked = sorted(fitting, key=gain)
         shown = list(dict.fromkeys([ranked[0], ranked[len(ranked) // 2], ranked[-1]]))
-        titles = [f", {where}" for where in EXAMPLE_COLUMNS] if len(shown) == len(EXAMPLE_COLUMNS) else titles
+        titles = [f", {where}" for where in _EXAMPLE_COLUMNS] if len(shown) == len(_EXAMPLE_COLUMNS) else titles
     return [
         PicturedPair(
             title=f"Pair {n + 1}{title}",

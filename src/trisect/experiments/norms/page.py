@@ -121,7 +121,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tu
     return varied, *verdicts
 
 
-FigureRows = list[dict[str, Any]]
+_FigureRows = list[dict[str, Any]]
 Made = tuple[tuple[str, ...], Figure, tuple[str, ...], list[tuple[str, ...]], str] | None  # words, figure, and a table
 
 
@@ -152,7 +152,7 @@ def _heads(rows: Measures, measure: str) -> list[tuple[int, int, float]]:
     return sorted(rows.where(measure).cells())
 
 
-def _layered(rows: Measures, measure: str) -> FigureRows:
+def _layered(rows: Measures, measure: str) -> _FigureRows:
     """A measure's rows of whole layers, for a chart."""
     return [row._asdict() for row in rows.where(measure, head=None) if row.layer is not None]
 
@@ -163,7 +163,7 @@ def _named(rows: Measures, names: Sequence[str], signed: bool = False) -> list[t
     return [(MEASURES[name], *words.cells(one, signed)) for name, one in found.items() if one]
 
 
-def _spans(rows: FigureRows, names: Mapping[str, str]) -> str:
+def _spans(rows: _FigureRows, names: Mapping[str, str]) -> str:
     """Least and most of each group, for those who do not see the chart."""
     values = {said: [row["value"] for row in rows if row["group"] == group] for group, said in names.items()}
     return "; ".join(f"{said} {min(v):.2f} to {max(v):.2f}" for said, v in values.items() if v)
@@ -193,7 +193,7 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     return (f"Over all layers: {said}.",), figure, columns, cells, "Mean over layers, with intervals over texts"
 
 
-def _stacked(title: str, rows: FigureRows) -> Panel:
+def _stacked(title: str, rows: _FigureRows) -> Panel:
     """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
     order, bars = list(NAMES), list[dict[str, Any]]()
     for layer in sorted({row["layer"] for row in rows}):
@@ -255,7 +255,7 @@ def _cancelling(rows: Measures, n: str, block: str) -> Made:
     return (said,), figure, columns, cells, of
 
 
-def _scatter(title: str, rows: FigureRows, every: FigureRows, layers: Sequence[int]) -> Panel:
+def _scatter(title: str, rows: _FigureRows, every: _FigureRows, layers: Sequence[int]) -> Panel:
     """Mean weight (logarithmic) against mean norm, a point for each head; the axes hold the points of `every` panel."""
     share = {layer: i / max(1, len(layers) - 1) for i, layer in enumerate(layers)}
     points = [row | {"colour": render.ramp(0.3 + 0.5 * share[row["layer"]])} for row in rows]

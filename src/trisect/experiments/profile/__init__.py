@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trisect.core.files import Json
 from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import Experiment, LayerMeasure, Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,9 +15,34 @@ if TYPE_CHECKING:
 
     from trisect.core.finding import About, Finding
     from trisect.core.subject import Subject
-    from trisect.experiments.profile.result import Profile
     from trisect.lab.experiment import Measured, RunContext
     from trisect.report.sheet import Sheet
+
+
+class Profile(Result[ProfileFacts]):
+    """A profile: tables, page and findings, with `layers` and `heads` as rows."""
+
+    @property
+    def layers(self) -> list[dict[str, Json]]:
+        """A row for each layer and label: accuracies of q, k, v (means over heads), of random maps and of the whole input.
+
+        `gains` are q, k and v less random maps, with 95 % intervals over heads and p after Holm; `differences` those of
+        q, k and v in pairs.
+        """
+        from trisect.experiments.profile.page import ProfileNumbers
+
+        return ProfileNumbers.of(self.tables["measures"]).layer_rows()
+
+    @property
+    def heads(self) -> list[dict[str, Json]]:
+        """A row for each head's q, k and v and each label: accuracy, bits, z and p against random maps, rank in its layer."""
+        from trisect.experiments.profile.page import ProfileNumbers
+
+        return ProfileNumbers.of(self.tables["measures"]).head_rows()
+
+    def data(self) -> dict[str, Json]:
+        """The result as JSON-ready data, with layers and heads."""
+        return {**super().data(), "layers": list(self.layers), "heads": list(self.heads)}
 
 
 class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
@@ -38,8 +64,6 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
     @property
     def returns(self) -> type[Profile]:
         """What a run returns."""
-        from trisect.experiments.profile.result import Profile
-
         return Profile
 
     def check(self, settings: ProfileSettings) -> None:

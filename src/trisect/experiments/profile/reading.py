@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 COMPONENTS = ("q", "k", "v")
 MOST, LEAST = 100, 20  # classes of a label that are distinguished, and words that such a class has at least
-RARE = f"classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
+_RARE = f"classes beyond the {MOST} most frequent, or of fewer than {LEAST} words, are one."
 RUN = 20  # at most so many texts that follow one another are one group where no article is marked
 PLAIN = 1e-2  # of the largest number: what a weight makes of the input may differ from what attention used by so much
 FLAT = 1e-3  # of the mean deviation: a direction that varies less is stored as if it varied so much
-UNFOUND = "what its projections read was not found"
+_UNFOUND = "what its projections read was not found"
 
 
 @dataclass
@@ -293,7 +293,7 @@ def own_inputs(trace: Trace) -> LayerInputs:
         return "its words are not those of the text alone"
     x = taken_in(trace)
     if x is None:
-        return UNFOUND
+        return _UNFOUND
     if x.shape[:2] != trace.query_real.shape or trace.key_real.shape != trace.query_real.shape:
         return "its positions are not those of the text"
     return (x,)
@@ -346,7 +346,7 @@ def read_words(
     side = ReadSide(COMPONENTS, _classes_of(names), _groups(numbers, len(set(numbers)), settings.folds, articles))
     _refuse_side(texts.name, side)
     piece = "last" if last else "first"
-    said = f"A word is read at its {piece} piece; {RARE}"
+    said = f"A word is read at its {piece} piece; {_RARE}"
     return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, said, *collector.notes()))
 
 
@@ -390,14 +390,14 @@ def _refuse_side(name: str, side: ReadSide) -> None:
             raise CorpusError(f"The label '{one.name}' holds no words of {name} apart.", known, "Leave it out.")
 
 
-WHY = "A profile of cross-attention is of sentence pairs, which a source and a target side read."
+_WHY = "A profile of cross-attention is of sentence pairs, which a source and a target side read."
 TOGETHER = 64  # batches whose pieces are in memory at once
 SIDES = (("target", ("q",)), ("source", ("k", "v")))
 WHOSE = (
     "Queries are of words of the target, where the decoder reads their last piece; keys and values of words of the source, at their "
     "first piece in the encoder's output."
 )
-GAINS = (
+_GAINS = (
     "Since q is of other words than k and v, q is compared with them by gains over random maps, each of what the component itself reads; "
     "k and v are of the same words."
 )
@@ -408,9 +408,9 @@ def crossing(subject: Subject) -> Pretrained:
     from trisect.hf.load import Pretrained, check_crossing
 
     if not isinstance(subject, Pretrained):
-        known = f"{subject.shape.words()} {WHY}"
+        known = f"{subject.shape.words()} {_WHY}"
         raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
-    check_crossing(subject, WHY)
+    check_crossing(subject, _WHY)
     return subject
 
 
@@ -458,7 +458,7 @@ def read_pairs(
     for side in sides:
         _refuse_side(f"{texts.name} ({side.name})", side)
     lost = f"{long:,} of {len(pairs):,} sentence pairs have more pieces than the model reads, and are left out."
-    notes = (*texts.notes, *subject.notes, *([lost] if long else []), WHOSE, GAINS, f"{RARE[0].upper()}{RARE[1:]}")
+    notes = (*texts.notes, *subject.notes, *([lost] if long else []), WHOSE, _GAINS, f"{_RARE[0].upper()}{_RARE[1:]}")
     for labels in zip(*(side.labels for side in sides), strict=True):
         counts = [int((label.y >= 0).sum()) for label in labels]
         if any(count < len(label.y) for count, label in zip(counts, labels, strict=True)):
@@ -521,7 +521,7 @@ def _asked(
             return ""
         asks = taken_in(trace)
         if asks is None or output is None or asks.shape[:2] != trace.query_real.shape:
-            return UNFOUND
+            return _UNFOUND
         answers = output.float().to(trace.q.device)
         if answers.shape[:2] != trace.key_real.shape or not any(is_plain(trace, c, answers) for c in ("k", "v")):
             return "neither its keys nor its values are a plain map of the encoder's output"

@@ -80,11 +80,11 @@ EPOCHS = (
     "Of a study's epochs the weights of q, k and v are kept, not whole models: at each epoch they are applied to what the layers of "
     "the final model read."
 )
-Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what probes found in its layers
-EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, and the weights of its layers' q, k and v
+_Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what probes found in its layers
+_EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, and the weights of its layers' q, k and v
 
 
-def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> list[EpochWeights]:
+def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> list[_EpochWeights]:
     """The epochs that are wanted of a model that a study trained; raises SpecError for one that there is not."""
     if not isinstance(subject, OwnModel) or not wanted:
         return []
@@ -118,7 +118,7 @@ def revisions_of(source: ModelSource, wanted: Sequence[str]) -> list[tuple[str, 
     return found
 
 
-def stage_rows(stages: Sequence[Stage], labels: Sequence[str]) -> Iterator[NewRow]:
+def stage_rows(stages: Sequence[_Stage], labels: Sequence[str]) -> Iterator[NewRow]:
     """Means over heads less random maps at every checkpoint, `at` its number from 0: layer by layer, and over all layers."""
     for (number, (_, scores)), (i, label), c in product(enumerate(stages), enumerate(labels), COMPONENTS):
         tests: list[tuple[int | None, MeanTest]] = [(None, mean_over_model(scores, c, i))]
@@ -481,7 +481,7 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     twin = None
     if settings.causal is not None and corpus.label is not None:
         twin = erase_labels(settings, corpus.label, read.labels, read.layers, context)
-    stages: list[Stage] = [
+    stages: list[_Stage] = [
         (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
     ]
     stages += [(name, _profile(source.open(), corpus, settings, context)[1]) for name, source in revisions]
@@ -520,7 +520,7 @@ def _profile(
     corpus: _ReadCorpus,
     settings: ProfileSettings,
     context: RunContext,
-    epochs: Sequence[EpochWeights] = (),
+    epochs: Sequence[_EpochWeights] = (),
     mlp: bool = False,
 ) -> tuple[WordsRead, list[LayerScores], list[NewRow]]:
     """Read the words in one model, and score its layers one by one; with `mlp` also rows of MLP probes."""
@@ -548,7 +548,7 @@ def score_layer(
     folds: Sequence[Int[np.ndarray, " N"]],
     settings: ProfileSettings,
     advance: Callable[[float], object],
-    epochs: Sequence[EpochWeights] = (),
+    epochs: Sequence[_EpochWeights] = (),
 ) -> LayerScores:
     """Probes of every head's q, k and v (and of earlier epochs'), of random maps as wide, and of all that each reads, of one layer.
 
@@ -684,7 +684,7 @@ def _facts(
     context: RunContext,
     read: WordsRead,
     corpus: _ReadCorpus,
-    stages: Sequence[Stage],
+    stages: Sequence[_Stage],
     twin: _CausalTwin | None,
 ) -> ProfileFacts:
     return ProfileFacts(

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 PAIRS = ("q-k", "k-v", "q-v")
-RANKS = ("q", "k", "v", "q-k", "v-o")
+_RANKS = ("q", "k", "v", "q-k", "v-o")
 CORPUS, AFFINE, ELSEWHERE = "corpus", "with biases", "queries from elsewhere"
-PRODUCTS = {"q-k": "W_Q W_Kᵀ", "v-o": "W_V W_O", "q": "W_Q", "k": "W_K", "v": "W_V"}
+_PRODUCTS = {"q-k": "W_Q W_Kᵀ", "v-o": "W_V W_O", "q": "W_Q", "k": "W_K", "v": "W_V"}
 NAMES = {
     "overlap": "overlap of what is read",
     "least_angle_degrees": "least angle (degrees)",
@@ -45,7 +45,7 @@ NAMES = {
     "cka": "linear CKA, inputs of unit covariance",
     "effective_rank": "effective rank",
 }
-ON_TEXTS = {  # unit, title and caption
+_ON_TEXTS = {  # unit, title and caption
     "score_correlation": (
         "correlation",
         "A score and its reverse",
@@ -245,7 +245,7 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
     if facts.corpus:
         more.append(_on_texts(numbers, facts))
         tail = f" Before the mask; {words.sample(facts.texts or 0, 'text')} of {facts.corpus}."
-        for number, (measure, (unit, title, caption)) in enumerate(ON_TEXTS.items(), start=3):
+        for number, (measure, (unit, title, caption)) in enumerate(_ON_TEXTS.items(), start=3):
             sign = measure == "score_correlation"
             figures += _grids(numbers, measure, ("q-k",), unit, f"Figure {number}", title, caption + tail, CORPUS, sign)
     else:
@@ -254,7 +254,7 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
 
 
 def _on_texts(numbers: Measures, facts: SimilarityFacts) -> str:
-    found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *ON_TEXTS)}
+    found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *_ON_TEXTS)}
     if not found["score_unequal_share"]:
         return (
             "On the texts no score was compared: queries and keys are never of one sequence, or texts have one token."
@@ -274,15 +274,15 @@ def _ranks(numbers: Measures) -> Section:
         "The effective rank counts the directions that matter: the exponential of the entropy of the singular values' shares. Of "
         "W_Q W_Kᵀ and W_V W_O it belongs to the head; of a single matrix it changes with the basis that the head is written in."
     )
-    every = {c: _HeadMeasure.of(numbers, "effective_rank", c) for c in RANKS}
-    have = tuple(c for c in RANKS if every[c].rows)
+    every = {c: _HeadMeasure.of(numbers, "effective_rank", c) for c in _RANKS}
+    have = tuple(c for c in _RANKS if every[c].rows)
     kinds = (("effective_rank", "Effective rank", "directions"),)
-    short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, RANKS)
-    lines, caption = tuple((PRODUCTS[c], every[c].against) for c in have), "Mean effective rank"
+    short = _short(numbers, "ranks-short", "Matrix by matrix", kinds, _RANKS)
+    lines, caption = tuple((_PRODUCTS[c], every[c].against) for c in have), "Mean effective rank"
     fold = Table(("", "mean"), lines, caption, folded=True, label=caption)
     title, said_of = "Directions that a head uses", "Effective rank of a head's products."
     maps = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, said_of)
-    means = words.listed([f"{PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
+    means = words.listed([f"{_PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
     lead = (f"On average over heads, directions in use: {means}.",)
     figures = (*present(short), *maps)
     return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([said]))

@@ -36,8 +36,8 @@ PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 AFFINE = "with biases"
 ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
-SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
-FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
+_SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
+_FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
 ONCE = "A matrix that several layers use counts once, at the first of them."
 Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
 Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
@@ -84,7 +84,7 @@ class Nulls:
 
     def draw_further(self) -> None:
         """Draw all subspaces anew, more of them."""
-        self.times *= FURTHER
+        self.times *= _FURTHER
         self.known = {key: found for key, found in self.known.items() if key[0] != "subspaces"}
 
     def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -113,7 +113,7 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     """
     overlaps = (len(matrices.CLAIMS) + 1) * len(PAIRS)
     tests = {"subspaces": overlaps, "ranks": 1, "products": 1}.get(kind, len(PAIRS)) * heads
-    return fewest_draws(tests, SPARE)
+    return fewest_draws(tests, _SPARE)
 
 
 def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
@@ -195,16 +195,11 @@ class Map:
         return self.weight.shape[1], self.weight.shape[2]
 
 
-def _maps(p: Projections) -> dict[str, Map]:
-    """q, k and v of a layer, as far as their weights are known."""
-    given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
-    maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
-    return maps | {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
-
-
 def _layer(p: Projections) -> Iterator[_MapMeasure]:
     """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
-    maps = _maps(p)
+    given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
+    maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
+    maps |= {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
     heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
     for name, one in maps.items():
         if not one.plain:
