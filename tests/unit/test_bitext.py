@@ -225,13 +225,43 @@ def test_lines_that_begin_with_the_pairs_id_are_read_without_it(tmp_path):
         (other,) = put(tmp_path, **{f"{name}2": wrong})
         given = [other if path.name == name else path for path in files]
         assert f"{other}, line 2, is of another pair" in refused(read_pairs, *given).given
-    (bare,) = put(tmp_path, t3="Wir stimmen zu .\nNein .\n")
-    assert read_pairs(files[0], bare).pairs[0].source == (
-        "0",
-        "We",
-        "agree",
-        ".",
-    )  # a number of one side alone is a word
+
+
+def test_an_id_before_both_sides_of_a_line_is_of_both(tmp_path):
+    for mark in ("", "7\t"):
+        files = put(tmp_path, p=f"7\tdas Haus ||| {mark}the house\n", g="7\t0-0 1-1\n")
+        read = read_pairs(files[0], *files)
+        assert read.pairs[0].sides == (("das", "Haus"), ("the", "house"))
+        assert read.pairs[0].sure == {(0, 0), (1, 1)}
+        assert read.notes[1] == "Lines of p begin with the pair's ID, which is no word of it."
+    (gold,) = put(tmp_path, g="8\t0-0 1-1\n")
+    assert f"{gold}, line 1, is of another pair" in refused(read_pairs, files[0], *files).given
+
+
+def test_ids_of_one_side_alone_are_refused(tmp_path):
+    """As words they would shift every link."""
+    marked, bare, beside = put(
+        tmp_path, s="4\tdas Haus\n5\tein Hund\n", t="the house\na dog\n", p="das Haus ||| 4\tthe house\n"
+    )
+    for files, name in (((marked, bare), "source"), ((bare, marked), "target"), ((beside, beside), "target")):
+        path = beside if beside in files else marked
+        error = refused(read_pairs, *files)
+        assert error.given == f"{path}, line 1: its {name} begins with 4 and a tab, as with an ID."
+        assert f"({bare if path is marked else beside})" in error.known
+        assert "a space for the tab" in error.todo
+    put(tmp_path, s="4 das Haus\n5 ein Hund\n")
+    assert read_pairs(marked, bare).pairs[0].source == ("4", "das", "Haus")
+
+
+@pytest.mark.parametrize(("ids", "right"), [((0, 7), True), (("09", "10"), True), ((10, 2), False), ((3, 3), False)])
+def test_links_with_ids_beside_sentences_without_are_in_rising_order(tmp_path, ids, right):
+    files = put(tmp_path, s="a b\nc\n", t="x\ny\n", g="{}\t1-0\n{}\t0-0\n".format(*ids))
+    if right:
+        assert [pair.sure for pair in read_pairs(*files).pairs] == [{(1, 0)}, {(0, 0)}]
+    else:
+        error = refused(read_pairs, *files)
+        assert error.given == f"{files[2]}, line 2, is out of order."
+        assert f"The ID {ids[1]} stands there, after {ids[0]}," in error.known
 
 
 def test_one_file_may_hold_both_sides(tmp_path):

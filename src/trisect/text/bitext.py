@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -53,6 +54,8 @@ def read_links(
         raise CorpusError(given, known, "Give the links of these very sentences, an empty line where there are none.")
     if ids and own:
         _check_ids(path, own, ids)
+    elif own:
+        _check_order(path, own)
     marks = []
     for number, line in enumerate(lines, start=1):
         for text in _words(line):
@@ -182,7 +185,7 @@ def read_pairs(
     """Read two files, line n of one the translation of line n of the other, and a file of links from source to target (`read_links`).
 
     One file given twice has `source ||| target` in each line; lines of all files may begin with the pair's ID and a tab. Words stand apart
-    by spaces or tabs. Raises CorpusError for different numbers of lines, an empty sentence, and links that do not fit.
+    by spaces or tabs. Raises CorpusError for unequal numbers of lines, IDs of one side, an empty sentence, and links that do not fit.
     """
     if base is not None and gold is None:
         known = "It says from what the links of a gold file count."
@@ -191,16 +194,25 @@ def read_pairs(
     rows = [read_lines(path) for path in dict.fromkeys(paths)]
     lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
     notes: list[str] = []
+    shared: Sequence[str] = ()
     if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
-        lines = list(zip(*_beside(paths[0], rows[0]), strict=True))
+        whole, shared = _without_ids(rows[0])
+        lines = list(zip(*_beside(paths[0], whole), strict=True))
         notes.append(f"{paths[0].name} has source ||| target in each line.")
     (bare, ids), (translated, others) = map(_without_ids, lines)
+    if shared:  # an ID before the source is of both sides
+        bare, ids, others = lines[0], shared, others or shared
     if ids and others:
         _check_ids(paths[1], others, ids)
         lines = [bare, translated]
-        notes.append(f"Lines of {paths[0].name} and {paths[1].name} begin with the pair's ID, which is no word of it.")
-    else:
-        ids = ()
+        names = " and ".join(dict.fromkeys(path.name for path in paths))
+        notes.append(f"Lines of {names} begin with the pair's ID, which is no word of it.")
+    elif (ids or others) and all(lines):
+        side = 0 if ids else 1
+        given = f"{paths[side]}, line 1: its {SIDES[side]} begins with {(ids or others)[0][:LONGEST_NUMBER]} and a tab, as with an ID."
+        known = f"So it does in every line; the {SIDES[1 - side]} does not ({paths[1 - side]})."
+        todo = "Give IDs to both or to neither; where the number is a word, put a space for the tab."
+        raise CorpusError(given, known, todo)
     sides = [[tuple(_words(line)) for line in side] for side in lines]
     if len(sides[0]) != len(sides[1]):
         given = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
@@ -253,6 +265,17 @@ def _check_ids(path: Path, own: Sequence[str], ids: Sequence[str]) -> None:
         if mine != other:
             known = f"It begins with the ID {mine[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
             raise CorpusError(f"{path}, line {number}, is of another pair.", known, TOGETHER)
+
+
+def _check_order(path: Path, own: Sequence[str]) -> None:
+    """Raise CorpusError naming the first line of a file of links whose ID is not above that before, where sentences have no IDs."""
+    sizes = [(len(digits), digits) for digits in (one.lstrip("0") for one in own)]
+    for number, (before, here) in enumerate(pairwise(sizes), start=2):
+        if here <= before:
+            mine, other = (own[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))
+            known = f"The ID {mine} stands there, after {other}, and the sentences have no IDs to find it by."
+            todo = "Give the links in the order of the sentences, or sentences with their IDs."
+            raise CorpusError(f"{path}, line {number}, is out of order.", known, todo)
 
 
 def _words(line: str) -> list[str]:
