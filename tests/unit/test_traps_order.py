@@ -83,6 +83,22 @@ def test_a_later_layer_whose_rows_are_not_the_texts_and_positions_is_left_out(ki
     assert [str(trace.address) for trace in subject.read(fooling.ids(9)).traces] == ["layer 1"]
 
 
+class Marked(Fooling):
+    """Takes only texts that begin with their mark, which in another order they do not."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        if not bool(input_ids[:, 0].eq(fooling.ids()["input_ids"][:, 0]).all()):
+            raise ValueError("a text begins with its mark")
+        return super().forward(input_ids)
+
+
+def test_positions_are_looked_at_in_a_model_that_takes_its_tokens_in_no_other_order():
+    model: Any = Marked()
+    assert load(model, inputs=fooling.ids()).notes == ()
+    model.layers[1].attn.__class__ = Turned
+    assert load(model, inputs=fooling.ids()).notes == (f"Left out, layer 2: {LEFT_OUT[Turned]}.",)
+
+
 def convolve(t: Tensor) -> Tensor:
     """Primer's depthwise convolution: a position is made of itself and of those before."""
     return t + 0.5 * t.roll(1, -2)

@@ -288,7 +288,13 @@ def displaced(
                 continue
             before, after = run(inputs), run({**inputs, tokens: changed})
             if tokens == "input_ids":
-                refusal = _reordered(name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids}))
+                try:
+                    refusal = _reordered(name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids}))
+                except Exception as error:
+                    pass_memory(
+                        error
+                    )  # some take their tokens in no other order, which says nothing of where they are read
+                    refusal = None
                 if refusal is not None:
                     return {}, refusal
             for n, part in ((n, part) for n, names in fed.items() for part in names):
