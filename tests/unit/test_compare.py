@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,12 @@ from trisect.experiments.compare.settings import CompareSettings
 from trisect.experiments.norms.run import measure as norms
 from trisect.experiments.norms.settings import NormsSettings
 from trisect.experiments.profile.run import profile_replicates
+from trisect.experiments.profile.statistics import LayerScores
 from trisect.hf.load import load
 from trisect.lab.experiment import Replicates, RunContext
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
 from trisect.lab.units.jobs import measure_unit
+from trisect.measure.profile import MapScores
 from trisect.stats.bootstrap import drawn_ratios, percentile_interval
 from trisect.stats.shares import paired_difference
 
@@ -198,16 +199,23 @@ def test_one_unit_is_no_sample():
     assert set(_difference(1.0, 2.0, gone, gone)) == {"first", "second", "value"}
 
 
+def layer_scores(layer: int, heads: int, matrices: dict[str, object] | None = None) -> LayerScores:
+    own, maps = ({c: MapScores(np.full((n, 1), 0.5), np.ones((n, 1))) for c in ("q", "k", "v")} for n in (heads, 2))
+    return LayerScores(Address("decoder", layer), own, maps, own, (), matrices or {})
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_a_layer_with_one_head_has_no_draws_of_heads(heads):
-    every = {c: SimpleNamespace(accuracy=np.full((heads, 1), 0.5)) for c in ("q", "k", "v")}
-    none = SimpleNamespace(mean=0.1)
-    scores: list[Any] = [
-        SimpleNamespace(address=Address("decoder", layer), heads=every, null=lambda *of: none) for layer in (0, 1)
-    ]
-    drawn = profile_replicates(scores, ["word"], None, 0)
+    drawn = profile_replicates([layer_scores(layer, heads) for layer in (0, 1)], ["word"], None, 0)
     assert {one.units for one in drawn.values()} == ({2} if heads == 1 else {2, 4})
     assert ("decoder", 0, None, "q", "profile_gain", "word", None) in drawn or heads == 1
+
+
+def test_layers_that_share_a_key_and_have_their_own_queries_count_it_once():
+    scores = [layer_scores(layer, 4, {"q": f"q{layer}", "k": "k", "v": "v"}) for layer in (1, 2)]
+    drawn = profile_replicates(scores, ["word"], None, 0)
+    units = {c: drawn["decoder", None, None, c, "profile_gain", "word", None].units for c in ("q", "k", "v")}
+    assert units == {"q": 8, "k": 4, "v": 4}
 
 
 def test_few_units_of_every_kind_are_warned_of():

@@ -146,10 +146,9 @@ def test_the_rule_is_one_for_heads_and_texts():
     texts = judge_sampled(source(*claims), draws, means, 50, ABOUT)
     columns = pl.exclude("seeds_needed", "n")
     assert heads.select(columns).equals(texts.select(columns))
-    assert heads.filter(pl.col("part").is_null())["reason"].to_list()[1:] == [
-        "1 of 2 parts, refuted; part missing not run",
-        None,
-    ]
+    wholes = heads.filter(pl.col("part").is_null())
+    assert wholes["verdict"].to_list()[1:] == ["refuted", "refuted"]
+    assert wholes["reason"].to_list()[1:] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,11 @@ class Decided(Generic[T]):
 
     @property
     def verdict(self) -> str:
-        """supported or refuted where all parts were measured, else inconclusive; not tested where none was."""
+        """Supported where all parts were measured and hold, refuted by any that was; not tested where none was."""
         if not self.measured:
             return NOT_TESTED
-        return self._side if len(self.measured) == len(self.deciding) else "inconclusive"
+        whole = len(self.measured) == len(self.deciding) or self._side == "refuted"
+        return self._side if whole else "inconclusive"
 
     @property
     def _side(self) -> str:
@@ -126,11 +127,11 @@ class Decided(Generic[T]):
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
 
     def row(self, reason: str | None, needed: int | None, n: int | None = None) -> ClaimColumns:
-        """The row of the claim as a whole: its verdict, and the effect of its weakest part where all parts were measured.
+        """The row of the claim as a whole: its verdict, and the effect of its weakest part where all were measured or one refutes it.
 
         `reason` stands there where there is no verdict; `n` is else the least of the parts'.
         """
-        measured = all(test.tested.effect is not None for test in self.deciding)
+        shown = self.verdict == "refuted" or all(test.tested.effect is not None for test in self.deciding)
         parts = {test.part for test in self.measured}
         lacking = {t.part.name.partition(":")[0]: t.barred for t in self.deciding if t.part not in parts}
         if self.barred is None and lacking:
@@ -138,7 +139,7 @@ class Decided(Generic[T]):
             gone = " not run" if why is None or why.startswith("not measured") else f": {why}"
             reason = f"{len(parts)} of {len(self.deciding)} parts, {self._side}; {name}{more}{gone}"
         return {
-            **(self.weakest.columns() if measured else {}),
+            **(self.weakest.columns() if shown else {}),
             "decides": True,
             "p": self.p,
             "p_holm": self.p_holm,
@@ -179,7 +180,7 @@ def decide(
     """Every claim of a source, given its parts (definitions E).
 
     A part that is barred by `missing`, that its data were not collected (or by one of several such reasons), says nothing: what
-    is left of the claim is judged, and none of it is a verdict on the whole. The family of Holm's correction are the claims of
+    is left of the claim is judged, and may refute the whole and not support it. The family of Holm's correction are the claims of
     which something was measured; one that another rule bars stays in it with p = 1. `everywhere` bars all of them.
     """
     gone = (missing,) if isinstance(missing, str) else tuple(missing)

@@ -389,14 +389,16 @@ def profile_replicates(
             key = tuple(row.get(name) for name in ROW)
             found[key] = Replicates(drawn[(slice(None), *at)], n, moved.mark, "text")
     stack = scores[0].address.stack
-    together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}  # by layer and how many heads there are
+    # by the layer, or by how many heads each layer has, and how many of them are counted
+    together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}
     for at, label in enumerate(labels):
         for c in COMPONENTS:
             for one in scores:
                 named, own = _key(one.address.stack, one.address.layer, c, "profile_gain", label), one.gains(c, at)
                 together.setdefault((one.address.layer, len(own)), []).append((named, own))
             whole, gains = _key(stack, None, c, "profile_gain", label), gains_over_heads(scores, c, at)
-            together.setdefault((None, *(len(one.heads[c].accuracy) for one in scores)), []).append((whole, gains))
+            heads = (len(one.heads[c].accuracy) for one in scores)
+            together.setdefault((None, *heads, len(gains)), []).append((whole, gains))
     for heads, own in together.items():
         values = np.stack([one for _, one in own], 1)
         if len(values) < 2:  # one head is no sample of heads
