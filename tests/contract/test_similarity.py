@@ -425,7 +425,7 @@ def test_draws_are_for_the_correction_that_a_verdict_goes_through():
         p_against[0] = 1 / (1 + draws_needed(heads))
         zeros = np.zeros(heads)
         evidence: dict[str, Any] = {
-            name: Against(zeros, np.ones(heads), p_against, np.zeros((4, heads))) for name in names
+            name: Against(zeros, np.ones(heads), p_against, lambda head, alpha: (0.0, 0.0)) for name in names
         }
         evidence["symmetric_share"] = ResampledHeads(0.95, 0.95 + np.linspace(-0.1, 0.1, 2001), heads)
         row = value(judge_heads(matrices.SOURCE, evidence, {}), claim="D-1", part=None).row(0, named=True)

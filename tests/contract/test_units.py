@@ -368,7 +368,7 @@ def by_head(*excess):
     """A model's own table: every head's overlap above that of random matrices, each far from the bound by its own null."""
     effects = np.array(excess)
     below = np.where(effects < 0.05, 1e-6, 1.0)
-    against = Against(effects, below, 1.0001e-6 / below, np.zeros((4, len(effects))))
+    against = Against(effects, below, 1.0001e-6 / below, lambda head, alpha: (0.0, 0.0))
     return judge_heads(matrices.SOURCE, dict.fromkeys(PAIRS, against), {"m": excess})
 
 

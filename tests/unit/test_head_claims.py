@@ -36,8 +36,8 @@ def source(*claims):
 
 def against(effects, p_for, p_against):
     many = np.array(effects, dtype=float)
-    ends = np.stack([many - 0.01, many + 0.01, many - 0.02, many + 0.02])
-    return Against(many, np.array(p_for, dtype=float), np.array(p_against, dtype=float), ends)
+    p_values = np.array(p_for, dtype=float), np.array(p_against, dtype=float)
+    return Against(many, *p_values, lambda head, alpha: (many[head] - 5e-4 / alpha, many[head] + 5e-4 / alpha))
 
 
 def verdicts(table):
@@ -54,7 +54,7 @@ def test_it_holds_only_where_every_head_holds():
     assert verdicts(table) == {"X-1": "refuted"}
     whole, alone = table.row(0, named=True), table.row(1, named=True)
     assert whole["effect"] == alone["effect"] == 0.3
-    assert (alone["low"], alone["high"], alone["low_family"]) == pytest.approx((0.29, 0.31, 0.28))
+    assert (alone["low"], alone["high"], alone["low_family"]) == pytest.approx((0.29, 0.31, 0.29))
     assert whole["p"] == pytest.approx(2 * 3 * 1e-4)  # two sides, three heads
     assert whole["n"] == 3
 
@@ -68,6 +68,8 @@ def test_claims_of_one_source_are_one_family():
     mild = against([0.3], [1], [0.02])
     assert verdicts(judge_heads(source((part(),)), {"overlap": mild}, ABOUT)) == {"X-1": "refuted"}
     two = judge_heads(source((part(),), (part("other"),)), {"overlap": mild, "other": mild}, ABOUT)
+    one = judge_heads(source((part(),), (part("other"),)), {"overlap": mild}, ABOUT)
+    assert (one["low_family"][1], two["low_family"][1]) == pytest.approx((0.29, 0.28))  # of what was measured
     assert set(verdicts(two).values()) == {"inconclusive"}
     assert two["p_holm"][0] == pytest.approx(0.08)
     assert two["reason"][0] == "p is 0.04, and 0.08 after Holm's correction over its source's claims"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -322,14 +322,14 @@ NO_NULL = "heads are as wide as the model, so that random ones overlap as much"
 class Against(NamedTuple):
     """A statistic of every head that has a null: its distance from the null's mean, and what the null says of the bound.
 
-    `p_for` and `p_against` are one-sided p-values of the part's claim per head; `ends` [4 H] are the ends of the
-    interval at 95 %, then at the family's level, made of the null's own quantiles.
+    `p_for` and `p_against` are one-sided p-values of the part's claim per head; `interval` gives for a head, from 0, and
+    an alpha the ends of its interval, made of the null's own quantiles.
     """
 
     effects: Reals
     p_for: Reals
     p_against: Reals
-    ends: Reals
+    interval: Callable[[int, float], Iterable[float | Reals]]
 
 
 class ResampledHeads(NamedTuple):
@@ -380,7 +380,8 @@ def judge_heads(
                 return TestedPart(part, Tested(reason=NO_NULL), NO_NULL)
             weakest = int(np.argmin([slack(part, float(effect)) for effect in given.effects]))
             every = conjunction([PValues(*both) for both in zip(given.p_for, given.p_against, strict=True)])
-            low, high, low_family, high_family = (number(end) for end in given.ends[:, weakest])
+            ends = (e for alpha in (ALPHA, ALPHA / family) for e in given.interval(weakest, alpha))
+            low, high, low_family, high_family = (number(end) for end in ends)
             effect, n = float(given.effects[weakest]), len(given.effects)
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
         if isinstance(given, LayerMeans):

@@ -30,7 +30,7 @@ from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interv
 from trisect.stats.null import Null
 from trisect.stats.reach import fewest_draws, is_decided
 from trisect.stats.shares import ratios
-from trisect.stats.tested import ALPHA, holm, number
+from trisect.stats.tested import ALPHA, Interval, holm, number
 
 PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 AFFINE = "with biases"
@@ -83,7 +83,7 @@ class Nulls:
         return max(self.draws, draws_needed(self.heads, kind)) * (self.times if kind == "subspaces" else 1)
 
     def draw_further(self) -> None:
-        """Draw all subspaces anew, more of them."""
+        """Draw all subspaces again, more of them."""
         self.times *= _FURTHER
         self.known = {key: found for key, found in self.known.items() if key[0] != "subspaces"}
 
@@ -505,20 +505,24 @@ def _is_decided(evidence: Iterable[Against], draws: int) -> bool:
 
 
 def _excess_of(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
-    family, evidence = len(matrices.CLAIMS), {}
+    evidence = {}
     for one, other in PAIRS:
         mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
-        columns = []
+        columns, heads = [], list[tuple[float, Null]]()
         for value, key in ((v, key) for m in mine for v, key in zip(m.values, m.keys, strict=True) if key is not None):
             null, beyond = nulls.get(key, "overlap"), np.array([value - matrices.MARGIN])
             if null.spread > 0:
-                tails = (float(null.below(beyond)[0]), float(null.above(beyond)[0]))
-                ends = (e for alpha in (ALPHA, ALPHA / family) for e in null.excess_interval(value, alpha))
-                columns.append([value - null.mean, *tails, *map(float, ends)])
-        kept = np.array(columns).reshape(-1, 7).T
+                columns.append([value - null.mean, null.below(beyond)[0], null.above(beyond)[0]])
+                heads.append((float(value), null))
         if mine:
-            evidence[f"overlap_excess_{one}-{other}"] = Against(kept[0], kept[1], kept[2], kept[3:])
+            kept = np.array(columns, dtype=float).reshape(-1, 3).T
+            evidence[f"overlap_excess_{one}-{other}"] = Against(kept[0], kept[1], kept[2], partial(_interval, heads))
     return evidence
+
+
+def _interval(heads: Sequence[tuple[float, Null]], head: int, alpha: float) -> Interval:
+    value, null = heads[head]
+    return null.excess_interval(value, alpha)
 
 
 def _over_heads(

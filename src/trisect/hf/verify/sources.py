@@ -291,9 +291,8 @@ def displaced(
                 try:
                     refusal = _reordered(name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids}))
                 except Exception as error:
-                    pass_memory(
-                        error
-                    )  # some take their tokens in no other order, which says nothing of where they are read
+                    # some take no other order of their tokens; their layers are looked at all the same
+                    pass_memory(error)
                     refusal = None
                 if refusal is not None:
                     return {}, refusal
