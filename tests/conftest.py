@@ -101,3 +101,9 @@ def undrawn(request, monkeypatch):
     if request.node.get_closest_marker("drawn"):
         return
     leave_undrawn(monkeypatch)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Two trainings of one baseline that are more alike, so that planted differences of a few thousandths are seen."""
+    monkeypatch.setattr("trisect.claims.evidence.REPEATED_NATS", 0.001)

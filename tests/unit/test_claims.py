@@ -83,6 +83,7 @@ def test_a_part_within_nothing_is_refused():
         Part("x", LossChange("freeze", ("k@1",), "train"), "beside", 0.0, "nats", "No reason.")
 
 
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("claim", TRUTHS)
 def test_each_claim_is_supported_where_it_is_planted_and_refuted_where_it_is_turned(claim):
     truth = TRUTHS[claim]
@@ -93,6 +94,7 @@ def test_each_claim_is_supported_where_it_is_planted_and_refuted_where_it_is_tur
     assert (row["verdict"], row["reason"], row["seeds_needed"]) == ("refuted", None, None)
 
 
+@pytest.mark.usefixtures("quiet")
 def test_without_effects_no_claim_of_an_effect_is_supported():
     table = judged(planted({}))
     found = {claim: whole(table, claim)["verdict"] for claim in TRUTHS}

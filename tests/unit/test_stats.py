@@ -138,6 +138,12 @@ def test_one_seed_in_any_part_leaves_seeds_needed_unsaid():
     assert seeds_needed([fine, (sample(5, 0.5, 0.0), "above", 0.02)], 14) is None
 
 
+def test_no_number_of_seeds_takes_a_standard_error_below_the_noise_of_training():
+    part = (sample(5, 0.03, 0.02), "above", 0.02)
+    assert seeds_needed([part], 14) is not None
+    assert seeds_needed([part], 14, least=[0.005]) is None
+
+
 def test_fourteen_true_nulls_are_seldom_called_anything():
     """Under the null of every claim, a verdict among 14 comes in at most 5 % of studies; without Holm in far more."""
     generator = np.random.default_rng(7)

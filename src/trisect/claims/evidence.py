@@ -187,7 +187,7 @@ AT_FLOOR = "measure at its floor"
 FLOOR_UNKNOWN = "whether the measure is off its floor was not measured in this study"
 LEARNED_NATS = 0.05  # how far below the unigram loss a run has to come to have learned anything
 MARGIN = 0.02
-REPEATED_NATS = 0.005  # the spread of one baseline trained twice, as seen between two fleets
+REPEATED_NATS = 0.005  # between two trainings of one baseline, as seen between two fleets
 
 
 def collapsed_runs(evidence: Evidence) -> frozenset[str]:

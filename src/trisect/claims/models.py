@@ -28,6 +28,7 @@ from trisect.stats.reach import fewest_counts, seeds_needed, smallest_p
 from trisect.stats.tested import ALPHA, NO_TEST, PValues, Reals, Tested, conjunction, number
 
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
+LEAST_LAYERS = 3  # of one model, where these are the units of a t test
 MOST = 1_000_000
 NOT_MEASURED = "not measured on this model"
 OPEN = "not decided by a test over"
@@ -362,7 +363,7 @@ def judge_heads(
 
     A part that is tested head by head holds when it holds for every head (intersection–union): p_for is the largest of
     the heads', p_against their smallest times their number; it carries the head that speaks for it least. Layers are tested
-    by Student's t, at least LEAST_SEEDS of them.
+    by Student's t, at least LEAST_LAYERS of them.
     """
     why = {} if isinstance(missing, str) else missing
     rest = missing if isinstance(missing, str) else NOT_MEASURED
@@ -386,7 +387,7 @@ def judge_heads(
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
         if isinstance(given, LayerMeans):
             sample = summary(given.values)
-            few = too_few_models(int(sample.n), "layers") if sample.n < LEAST_SEEDS else None
+            few = too_few_models(int(sample.n), "layers", LEAST_LAYERS) if sample.n < LEAST_LAYERS else None
             tested = t_tested(sample, part.direction, part.bound, family, few or NO_SPREAD_OVER_LAYERS)
             return TestedPart(part, tested, few)
         barred = None

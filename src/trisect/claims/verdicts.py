@@ -225,9 +225,9 @@ def claim_rows(
     return rows
 
 
-def too_few_models(n: int, units: str) -> str:
+def too_few_models(n: int, units: str, least: int = LEAST_SEEDS) -> str:
     """Why nothing is said about training with so few seeds or models, nor about one model with so few layers."""
-    return f"{LEAST_SEEDS} {units} are asked for, {n} given"
+    return f"{least} {units} are asked for, {n} given"
 
 
 def slack(part: Part, effect: float) -> float:
@@ -251,9 +251,13 @@ INTERCHANGED = "interchange_own"
 
 @dataclass(frozen=True)
 class SeedPart(TestedPart):
-    """A part with its paired differences in short, what a card shows beside its test, and which of its runs went wrong."""
+    """A part with its paired differences in short, what a card shows beside its test, and which of its runs went wrong.
+
+    `noise` is the least standard error: that of a baseline that is trained twice, and 0 where the seeds are all the same.
+    """
 
     sample: Sample
+    noise: float
     best_valid: float | None
     matched_train: float | None
     above_unigram: float | None
@@ -305,7 +309,8 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
         def whole_row(whole: Decided[SeedPart], family: int = family) -> ClaimColumns:
             needed = None
             if whole.undecided and whole.barred is None:
-                needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
+                ahead = [(t.sample, t.part.direction, t.part.bound) for t in whole.deciding]
+                needed = seeds_needed(ahead, family, least=[t.noise for t in whole.deciding])
             found = whole.row(whole.why(needed), needed)
             flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
             found["early_stopping"] = any(flags) if flags and "early_stopping" in found else None
@@ -361,12 +366,13 @@ def _test(
 ) -> SeedPart:
     """The test of a part over seeds, and the first rule that bars a verdict from resting on it.
 
-    No seed's difference is surer than that of a baseline that is trained twice.
+    The mean over seeds has at least the standard error of a baseline that is trained twice.
     """
     runs = frozenset[str]().union(*(r.runs for r in readings.values()))
     sample = summary([r.value for r in readings.values()])
-    if sample.spread > 0:
-        sample = sample._replace(spread=np.maximum(sample.spread, np.mean([r.noise for r in readings.values()])))
+    noise = float(np.mean([r.noise for r in readings.values()])) if sample.spread > 0 else 0.0
+    if noise:
+        sample = sample._replace(spread=np.maximum(sample.spread, noise * np.sqrt(sample.n)))
     leaves = list(part.leaves())
     measures = [leaf.measure for leaf in leaves if isinstance(leaf, SiteMean)]
     # shares of pairs: drawing the pairs leaves them open even where they are the same in every seed
@@ -397,6 +403,7 @@ def _test(
         t_tested(sample, part.direction, part.bound, family, ONE_SEED if sample.n == 1 else NO_SPREAD),
         barred,
         sample,
+        noise,
         _mean_of([read(part.effect, evidence, seed, "best_valid") for seed in readings]),
         _mean_of([read(part.effect, evidence, seed, "matched_train") for seed in readings]),
         _mean_of([above_unigram(part.effect, evidence, seed) for seed in readings]),

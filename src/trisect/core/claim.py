@@ -150,7 +150,7 @@ class Claim:
     """A sentence of a source and the parts that must all hold for it; `where` says where it stands there.
 
     A claim that is `floored` needs a measure off its floor: at least one of its sites has to move the loss at full dose.
-    With fewer than LEAST_SEEDS seeds, models or layers as its units there is no verdict.
+    With fewer than LEAST_SEEDS seeds or models as its units, or three layers, there is no verdict.
     """
 
     id: str

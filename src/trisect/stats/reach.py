@@ -47,25 +47,34 @@ def is_decided(p: float, draws: int, tests: int, alpha: float = ALPHA) -> bool:
     return tests * (p + error) < alpha or tests * (p - error) >= alpha
 
 
-def fewest_counts(ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha: float = ALPHA) -> int | None:
+def fewest_counts(
+    ahead: Sequence[ClaimPart], counts: Reals, family: int, alpha: float = ALPHA, least: Sequence[float] | None = None
+) -> int | None:
     """The first of ascending `counts` of units that would decide a claim whose parts keep these means and spreads.
 
-    Decided is p < alpha / family, Holm's first step; either side counts. Null where none of them would do.
+    Decided is p < alpha / family, Holm's first step; either side counts. Null where none of them would do. `least` are standard
+    errors below which no number of units takes each part.
     """
     parts = [
-        t_test(Sample(counts, np.full_like(counts, s.mean), np.full_like(counts, s.spread)), direction, bound)
-        for s, direction, bound in ahead
+        t_test(
+            Sample(counts, np.full_like(counts, s.mean), np.maximum(s.spread, error * np.sqrt(counts))),
+            direction,
+            bound,
+        )
+        for (s, direction, bound), error in zip(ahead, least or [0.0] * len(ahead), strict=True)
     ]
     enough = np.flatnonzero(two_sided(conjunction(parts)) < alpha / family)
     return int(counts[enough[0]]) if len(enough) else None
 
 
-def seeds_needed(parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA) -> int | None:
-    """The fewest seeds that would decide the claim at these means and spreads (see `fewest_counts`).
+def seeds_needed(
+    parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA, least: Sequence[float] | None = None
+) -> int | None:
+    """The fewest seeds that would decide the claim at these means, spreads and least errors (see `fewest_counts`).
 
     Null when fewer than MOST_SEEDS would not do, and when some part has one seed. One without a spread never speaks for a
     claim, so that others can then only decide against it.
     """
     if any(int(sample.n) < 2 for sample, _, _ in parts):
         return None
-    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha)
+    return fewest_counts(parts, np.arange(2, MOST_SEEDS, dtype=float), family, alpha, least)
