@@ -10,7 +10,7 @@ from pathlib import Path
 from trisect.core.errors import CorpusError
 from trisect.core.files import replace_file
 from trisect.core.schema import record
-from trisect.engine.drive import OnEvent, Work
+from trisect.engine.drive import JobWork, OnEvent
 from trisect.engine.jobs import Files, JobContext, JobOrder, JobProgress, job, land
 from trisect.engine.start import Here
 
@@ -78,7 +78,7 @@ def read_start(path: Path) -> float:
 
 
 @dataclass(eq=False)
-class Walking(Work):
+class Walking(JobWork):
     """A walk as work of a folder, which holds its start; it waits for the walks whose names are given."""
 
     asked: Walk

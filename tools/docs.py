@@ -15,7 +15,6 @@ from typing import Any, get_args
 import click
 
 import trisect
-from trisect import _HOME as HOME
 from trisect import measure, theory
 from trisect.api import docstring, signature
 from trisect.cli import main
@@ -74,7 +73,7 @@ def api_page() -> str:
         parts += [f"## trisect.{one.python}\n\n{text.splitlines()[0]}\n"]
         parts += ["| setting | is |\n| --- | --- |", *map(row_of_setting, own), ""] if own else []
         parts += [f"Also {', '.join(also)}.\n"] if also else []
-    parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(HOME)]
+    parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(trisect._HOME)]
     for package in (measure, theory):
         parts.append(f"## {package.__name__}\n\n| function | does |\n| --- | --- |")
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
@@ -112,7 +111,7 @@ def parameter(one: inspect.Parameter) -> str:
     """A parameter with its default, the same on every machine."""
     star = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
     value = re.sub(r" at 0x[0-9a-f]+", "", repr(one.default))
-    default = "" if one.default is one.empty else f"={value if len(value) <= 24 else '…'}"
+    default = "" if one.default is one.empty else f"={value if len(value) <= 24 and one.default is not ... else '…'}"
     return f"{star}{one.name}{default}"
 
 
@@ -169,9 +168,11 @@ def stub() -> str:
         "from trisect import measure as measure",
         "from trisect import theory as theory",
     ]
-    lines += [f"from trisect.{home} import {name} as {name}" for name, home in sorted(HOME.items())]
+    lines += [f"from trisect.{home} import {name} as {name}" for name, home in sorted(trisect._HOME.items())]
     lines += ["from trisect.lab.experiment import Result"]
-    own = [one.returns for one in EXPERIMENTS if one.returns is not Result and one.returns.__name__ not in HOME]
+    own = [
+        one.returns for one in EXPERIMENTS if one.returns is not Result and one.returns.__name__ not in trisect._HOME
+    ]
     lines += [f"from {one.__module__} import {one.__name__}" for one in own]
     for one in EXPERIMENTS:
         lines.append(f"from {one.settings.__module__} import {one.facts.__name__}")

@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(GUARD, "compare_digest(begin, f\"/{self.token}/\".encode())", "True", f"{SERVED} -k 'nobody or link_from'"),
     Mutant(GUARD, "(_from_here(headers) or self._followed(scope, headers))", "True", f"{SERVED} -k 'nobody or link_from'"),
     Mutant("server/run.py", "if not host.strip():", "if False:", f"{SERVED} -k empty"),
-    Mutant("text/corpus.py", "length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
+    Mutant("text/lines.py", "self.length + len(piece))", "len(piece))", "tests/unit/test_bounds.py -k longest"),
     Mutant("lab/driver.py", "    if not own:", "    if False:", "tests/unit/test_explorer_pack.py -k page_of_ours"),
     Mutant("lab/annotation.py", "if there.get(key) != asked[key]]", "if False]", ANNOTATED),
     Mutant("lab/annotation.py", 'RunFolder(out).check_empty("annotated corpus")', "pass", ANNOTATED),
@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "hf/verify/agreement.py", "if is_traceable_wrapper_subclass(tensor):", "if False:", "tests/contract/test_quantised.py -k no_rows",
     ),
-    Mutant("hf/batches.py", "simplefilter(\"error\", Image.D", "simplefilter(\"ignore\", Image.D", f"{IMAGES} -k too_large"),
+    Mutant("hf/processor.py", "simplefilter(\"error\", Image.D", "simplefilter(\"ignore\", Image.D", f"{IMAGES} -k too_large"),
     Mutant("experiments/study/run.py", "if self.task.kind == \"train\" else ()", "", f"{SURVIVORS} -k evaluation_that"),
     Mutant("core/files.py", "if len(found) < len(pairs):", "if False:", "tests/unit/test_bounds.py -k strictly"),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import trisect
 from trisect.core.errors import ModelError, SpecError
+from trisect.core.subject import InputSample
 from trisect.hf.load import load
 
 tf = cast(Any, transformers)
@@ -148,3 +149,10 @@ def test_inputs_of_another_kind_say_how_to_measure_with_them(subject, folder, pi
         subject.batch_of(made)
     seeing = load(Path(folder), inputs=made)
     assert float(seeing.score(seeing.batch_of(made)).count) == 1.0
+
+
+def test_measures_read_an_image_beside_a_text_by_a_model_that_was_loaded_with_a_text_alone(subject, picture, tmp_path):
+    """It is verified with such a sample first: the vision tower attends as well."""
+    sample = InputSample("<image> w1 w2", images=(str(picture),))
+    table = trisect.ablate(subject, texts=[sample], how="zero", out=tmp_path / "out", quiet=True).tables["measures"]
+    assert set(table["stack"].drop_nulls()) > {"text"} or len(set(table["stack"].drop_nulls())) > 1

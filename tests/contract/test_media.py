@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import trisect
 from trisect.cli import main
 from trisect.core.errors import ModelError, SpecError, TrisectError
-from trisect.core.subject import Sample
+from trisect.core.subject import InputSample
 from trisect.hf.files import fetch
 from trisect.hf.load import load
 
@@ -102,13 +102,13 @@ def test_another_rate_and_two_channels_are_brought_to_the_models_own_with_a_note
 
 
 def test_the_loss_of_speech_is_of_what_is_said(subject, sounds):
-    (batch,) = subject.batches([Sample("w1 w2", (str(sounds[0]),))], scored=True)
+    (batch,) = subject.batches([InputSample("w1 w2", (str(sounds[0]),))], scored=True)
     with torch.no_grad():
         made = subject.model(**batch.inputs)
     expected = torch.nn.functional.cross_entropy(made.logits[0], torch.tensor([4 + 1, 4 + 2]), reduction="sum")
     assert float(subject.score(batch).total) == pytest.approx(float(expected), rel=1e-5)
     with pytest.raises(ModelError, match="came without a text"):
-        list(subject.batches([Sample(audio=(str(sounds[0]),))], scored=True))
+        list(subject.batches([InputSample(audio=(str(sounds[0]),))], scored=True))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_encoder_of_images_with_a_decoder_of_text_is_read(tmp_path):
     model = load(place)
     assert (model.objective, model.shape.stacks) == ("seq2seq", ("enc", "dec", "cross"))
     noise = np.random.default_rng(0).integers(0, 255, (9, 9, 3), dtype=np.uint8)
-    (batch,) = model.batches([Sample("the cat", images=(Image.fromarray(noise),))], scored=True)
+    (batch,) = model.batches([InputSample("the cat", images=(Image.fromarray(noise),))], scored=True)
     assert float(model.score(batch).total) > 0
 
 

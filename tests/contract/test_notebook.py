@@ -115,7 +115,7 @@ def test_claims_before_any_data():
     said = words(html)
     for row in claims.listing():
         for text in (row["claim"], row["claim_sentence"], row["sentence"], row["reason"]):
-            assert " ".join(text.split()) in unescape(said)
+            assert " ".join(str(text).split()) in unescape(said)
     assert json.loads(json.dumps(trisect.list_claims())) == claims.listing()
     one = claims.CLAIMS["submodules"][0]._repr_html_()
     assert_alone(one)

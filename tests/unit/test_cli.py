@@ -282,7 +282,7 @@ def test_lists_of_one_kind_have_one_spelling_in_every_command():
     ]
     forms = {(d.words, d.option.many) for _, d in several}
     assert len({words for words, _ in forms}) == len(forms)  # one form for each name
-    assert {words for words, many in forms if many == "repeat"} == {"image", "text", "trial"}
+    assert {words for words, many in forms if many == "repeat"} == {"audio", "image", "text", "trial"}
 
 
 def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_is_lost():
@@ -305,7 +305,7 @@ def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_
 def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_images():
     samples = {"sites": "q@1", "what": "norms", "only": "freeze", "names": "average", "beta": 2.0}
     lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.option.many != "seeds"]
-    lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("text", "image", "models")]
+    lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("audio", "text", "image", "models")]
     assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages", "join"}
     for experiment, one in lists:
         given = {d.name: "x" for d in flat(experiment.settings) if d.required}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -165,7 +166,7 @@ def test_panels_of_probes_fit_a_narrow_screen(rows):
     axis = around([p.value for p in points], "bits")
     for title in removal.AFTER.values():
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
-        (drawn,) = charts.arrangement("p", FigureView("", (panel,), ()))["panels"]
+        (drawn,) = cast(Any, charts.arrangement("p", FigureView("", (panel,), ())))["panels"]
         assert not drawn["wide"], title
 
 

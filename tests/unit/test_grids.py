@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any, cast
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_any_shape_fits_a_telephone_and_shows_every_head(layers, heads):
     assert {(c["layer"], c["head"]) for c in cells(panel)} == {(n, h) for n, h, _ in every(layers, heads)}
     assert panel.chart.width <= 272
     assert panel.chart.height <= 300
-    drawn = arrangement(figure.name, figure.views[0])["panels"][0]
+    drawn = cast(Any, arrangement(figure.name, figure.views[0]))["panels"][0]
     assert not drawn["wide"], f"wider than {DRAWN_WIDTH}"
     assert drawn["svg"].count('aria-label="Heat map of') == 1
 

@@ -20,7 +20,7 @@ def words(n, first=0):
 
 def test_every_window_has_its_special_tokens_and_no_word_is_lost():
     text = words(60)
-    batches = list(desk(tinyhf.bert()).batches(["w1 .", text], 2, False))
+    batches = list(desk(tinyhf.bert()).batches(enumerate(["w1 .", text]), 2, False))
     rows = [
         (row, tokens, real)
         for b in batches
@@ -44,8 +44,8 @@ def test_every_window_has_its_special_tokens_and_no_word_is_lost():
 
 def test_what_is_hidden_is_a_function_of_the_text_and_never_a_special_token():
     maker = desk(tinyhf.bert())
-    (one,) = maker.batches([words(20), "w1"], 8, True)
-    (alone, other) = maker.batches([words(20), "w1"], 1, True)
+    (one,) = maker.batches(enumerate([words(20), "w1"]), 8, True)
+    (alone, other) = maker.batches(enumerate([words(20), "w1"]), 1, True)
     labels = one.inputs["labels"]
     assert torch.equal(labels[0], alone.inputs["labels"][0])
     assert torch.equal(labels[1, :3], other.inputs["labels"][0])
@@ -56,7 +56,7 @@ def test_what_is_hidden_is_a_function_of_the_text_and_never_a_special_token():
     assert (one.inputs["input_ids"][hidden] == mask).all()
     assert one.source.ids is not None
     assert torch.equal(torch.where(hidden, labels, one.inputs["input_ids"]), one.source.ids)
-    (plain,) = maker.batches([words(20), "w1"], 8, False)
+    (plain,) = maker.batches(enumerate([words(20), "w1"]), 8, False)
     assert "labels" not in plain.inputs
     assert plain.inputs["input_ids"].tolist() == one.source.ids.tolist()
 
@@ -64,7 +64,7 @@ def test_what_is_hidden_is_a_function_of_the_text_and_never_a_special_token():
 def test_losses_are_the_models_own():
     texts = [words(9), words(4, 7), words(1, 3)]
     model, maker = tinyhf.gpt2(), desk(tinyhf.gpt2(), False, "causal")
-    (batch,) = maker.batches(texts, 8, True)
+    (batch,) = maker.batches(enumerate(texts), 8, True)
     with torch.no_grad():
         scores = row_scores(model(**batch.inputs), batch, "causal", None)
         for row, text in enumerate(texts):
@@ -74,7 +74,7 @@ def test_losses_are_the_models_own():
                 alone = model(ids, labels=ids).loss
                 assert scores.total[row] / scores.count[row] == pytest.approx(alone.item(), rel=1e-5)  # float32
         bert, masked = tinyhf.bert(), desk(tinyhf.bert())
-        (hidden,) = masked.batches(texts[:1], 8, True)
+        (hidden,) = masked.batches(enumerate(texts[:1]), 8, True)
         found = row_scores(bert(**{n: t for n, t in hidden.inputs.items() if n != "labels"}), hidden, "masked", None)
         assert found.total.sum() / found.count.sum() == pytest.approx(bert(**hidden.inputs).loss.item(), rel=1e-5)
 
@@ -82,7 +82,7 @@ def test_losses_are_the_models_own():
 def test_source_and_target_of_an_encoder_decoder():
     model = tinyhf.bart()
     maker = desk(model, True, "seq2seq")
-    (batch,) = maker.batches([("w1 w2 w3", "w4 w5"), ("w6", "w7 w8 w9")], 8, True)
+    (batch,) = maker.batches(enumerate([("w1 w2 w3", "w4 w5"), ("w6", "w7 w8 w9")]), 8, True)
     assert batch.target is not None
     assert batch.source.tokens[0] == ("[CLS]", "w1", "w2", "w3", "[SEP]")
     assert batch.target.tokens[0][:4] == ("[SEP]", "[CLS]", "w4", "w5")  # what the decoder is given: shifted by one
@@ -93,19 +93,19 @@ def test_source_and_target_of_an_encoder_decoder():
         scores = row_scores(model(**{n: t for n, t in batch.inputs.items() if n != "labels"}), batch, "seq2seq", None)
         whole = model(**batch.inputs).loss
     assert scores.total.sum() / scores.count.sum() == pytest.approx(whole.item(), rel=1e-5)
-    (same,) = maker.batches(["w1 w2"], 8, False)
+    (same,) = maker.batches(enumerate(["w1 w2"]), 8, False)
     assert same.target is not None
     assert same.target.tokens[0][2:] == ("w1", "w2")
 
 
 def test_a_single_text_for_two_is_said_and_windows_must_match():
     maker = desk(tinyhf.bart(), True, "seq2seq")
-    (one,) = maker.batches(["w1 w2"], 8, False)
+    (one,) = maker.batches(enumerate(["w1 w2"]), 8, False)
     assert one.notes == ("A single text was given where the model takes two: it is both source and target.",)
-    (two,) = maker.batches([("w1", "w2")], 8, False)
+    (two,) = maker.batches(enumerate([("w1", "w2")]), 8, False)
     assert two.notes == ()
     with pytest.raises(ModelError) as error:
-        list(maker.batches([("w1", words(60))], 8, False))
+        list(maker.batches(enumerate([("w1", words(60))]), 8, False))
     assert error.value.given == "Text 1 is 1 windows of source and 3 of target."
 
 
@@ -126,7 +126,7 @@ def test_the_longest_window(kind, positions, limit, window):
 
 def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
     model, maker = tinyhf.bert(head=False), desk(tinyhf.bert(head=False), True, "output")
-    (batch,) = maker.batches([words(5), "w1"], 8, True)
+    (batch,) = maker.batches(enumerate([words(5), "w1"]), 8, True)
     with torch.no_grad():
         made = model(**batch.inputs)
         clean = row_scores(made, batch, "output", None)
@@ -147,26 +147,26 @@ def test_a_change_of_the_output_is_relative_and_leaves_padding_out():
 )
 def test_empty_texts_are_refused(texts, given, known):
     with pytest.raises(ModelError) as error:
-        list(desk(tinyhf.bert()).batches(texts, 8, False))
+        list(desk(tinyhf.bert()).batches(enumerate(texts), 8, False))
     assert (error.value.given, error.value.known) == (given, known)
 
 
 def test_what_cannot_be_made_ready():
     with pytest.raises(ModelError) as error:
-        list(Desk.of("tiny", tinyhf.gpt2(), None, "causal", None).batches(["w1"], 8, False))
+        list(Desk.of("tiny", tinyhf.gpt2(), None, "causal", None).batches(enumerate(["w1"]), 8, False))
     assert error.value.given == "A text was given to tiny."
     with pytest.raises(ModelError) as error:
-        list(desk(tinyhf.gpt2(), False, "masked").batches(["w1 w2"], 8, True))
+        list(desk(tinyhf.gpt2(), False, "masked").batches(enumerate(["w1 w2"]), 8, True))
     assert error.value.known == "Its tokenizer has no mask token."
     with pytest.raises(ModelError) as error:
-        list(desk(tinyhf.bert(), window=2).batches([words(3)], 8, False))
+        list(desk(tinyhf.bert(), window=2).batches(enumerate([words(3)]), 8, False))
     assert error.value.given == "A window of 2 tokens."
-    (batch,) = desk(tinyhf.bert(head=False)).batches(["w1 w2"], 8, False)
+    (batch,) = desk(tinyhf.bert(head=False)).batches(enumerate(["w1 w2"]), 8, False)
     with pytest.raises(ModelError) as error, torch.no_grad():
         row_scores(tinyhf.bert(head=False)(input_ids=batch.inputs["input_ids"]), batch, "masked", None)
     assert error.value.given == "The model's loss cannot be computed."
     assert error.value.todo == "Make the batch with batches(texts, scored=True)."
-    (batch,) = desk(tinyhf.bert()).batches(["w1 w2"], 8, True)
+    (batch,) = desk(tinyhf.bert()).batches(enumerate(["w1 w2"]), 8, True)
     with pytest.raises(ModelError) as error:
         row_scores(torch.zeros(1, 3), batch, "masked", None)
     assert error.value.todo == "Load it with its language-model head."

@@ -118,7 +118,7 @@ def test_a_change_inside_attention_that_its_gradient_hides(name):
 @pytest.mark.parametrize("part", "qkv")
 def test_a_change_behind_a_projection_that_its_gradient_hides(name, part):
     """Its values are compared, on loading and in every read, so that no matrix is given that does not make them."""
-    subject = load(Fooling(**{part: CHANGES[name]()}), inputs=fooling.ids())
+    subject = load(Fooling(0, **{part: CHANGES[name]()}), inputs=fooling.ids())
     projections = subject.proof.found[0].projections
     assert getattr(projections, f"w_{part}") is None
     assert {n: o.how for n, o in projections.origins.items() if n != part} == dict.fromkeys(

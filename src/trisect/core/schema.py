@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from functools import cache, wraps
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, dataclass_transform, get_args, get_origin
@@ -72,7 +73,7 @@ def record(kind: type[C]) -> type[C]:
 
     made: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
     assert made.__pydantic_fields_complete__(), f"{kind.__name__} names a type that is not imported"
-    check = made.__init__
+    check, shown = made.__init__, _signature(made)
 
     @wraps(check)
     def checked(self: object, *given: object, **named: object) -> None:
@@ -82,10 +83,20 @@ def record(kind: type[C]) -> type[C]:
             raise in_words(error, type(self)) from None
         finally:  # pydantic puts its own here when it builds the validator
             if made.__init__ is not checked:
-                made.__init__ = checked
+                made.__init__, made.__signature__ = checked, shown
 
-    made.__init__ = checked
+    made.__init__, made.__signature__ = checked, shown
     return made
+
+
+def _signature(kind: Any) -> Signature:
+    """The parameters of a dataclass, as the standard library's own have them; pydantic's are known only once it validates."""
+    found = []
+    for name, info in kind.__pydantic_fields__.items():
+        place = Parameter.KEYWORD_ONLY if info.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+        default = Parameter.empty if info.is_required() else info.default if info.default_factory is None else ...
+        found.append(Parameter(name, place, default=default, annotation=info.annotation))
+    return Signature(sorted(found, key=lambda one: one.kind))
 
 
 def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:

@@ -107,7 +107,7 @@ MediaGiven: TypeAlias = object  # a file's path, samples or an image as its libr
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class InputSample:
     """What is read where it is no text alone: sound or images, beside a text or without one, or a model's own inputs.
 
     `audio` and `images` are files, or samples at the rate that the model's processor takes and images as Pillow has them.
@@ -121,7 +121,7 @@ class Sample:
 
 
 PlainText: TypeAlias = str | tuple[str, str]  # a text, or source and target
-TextOrPair: TypeAlias = PlainText | Sample
+TextOrPair: TypeAlias = PlainText | InputSample
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +258,10 @@ class AnsweringSubject(Subject, Protocol):
 class SeeingSubject(Subject, Protocol):
     """A Subject that may be given images or sound."""
 
+    def for_sample(self, sample: InputSample) -> Subject:
+        """The model, verified with such a sample where that attends elsewhere than what it was verified with."""
+        ...
+
     def read(self, texts: Any = None, images: MediaGiven = (), audio: MediaGiven = ()) -> Reading:
         """Read a text, images or sound, or one beside the other."""
         ...
@@ -334,10 +338,10 @@ ReadGiven: TypeAlias = TextOrPair | ModelInputs | Batch
 
 
 def as_sample(given: ReadGiven) -> TextOrPair:
-    """A text or pair as it is; a model's own inputs, or a Batch of them, as a Sample."""
+    """A text or pair as it is; a model's own inputs, or a Batch of them, as a InputSample."""
     if isinstance(given, Batch):
-        return Sample(inputs=given.inputs)
-    return Sample(inputs=given) if isinstance(given, Mapping) else given
+        return InputSample(inputs=given.inputs)
+    return InputSample(inputs=given) if isinstance(given, Mapping) else given
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:

@@ -14,7 +14,7 @@ LOSSES = 3  # times that one job is lost with its process or its machine before 
 PATIENCE = 1.0  # seconds that one call waits for events
 
 
-class Work(ABC):
+class JobWork(ABC):
     """A piece of work as the driver sees it."""
 
     @property
@@ -87,18 +87,18 @@ Show = Callable[[int, Any, float, str], None]  # of a progress line's number: th
 
 @dataclass
 class _Open:
-    work: Work
+    work: JobWork
     line: int  # where its progress is shown
     losses: list[str] = field(default_factory=list)  # the machines on which it was lost
 
 
-def drive(works: Iterable[Work], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
+def drive(works: Iterable[JobWork], engine: Engine, show: Show = lambda line, work, share, words: None) -> None:
     """Have every piece of work done, first ready, first given out; an iterable is read as slots become free.
 
     A job that is lost begins again from what has landed. Raises the first error that a job ended with, and StudyError for a
     piece of work that was lost again and again; what has landed by then stays.
     """
-    source, waiting, numbers = iter(works), list[Work](), 0
+    source, waiting, numbers = iter(works), list[JobWork](), 0
     opened: dict[int, _Open] = {}
 
     def handle(number: int, event: JobProgress | JobEnd | JobLoss) -> None:

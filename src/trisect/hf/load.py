@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from trisect.core.errors import ModelError
 from trisect.core.subject import (
     Batch,
+    InputSample,
     MediaGiven,
     ModelInputs,
     ReadGiven,
     RowScores,
-    Sample,
     Shape,
     TextOrPair,
     as_sample,
@@ -163,23 +163,32 @@ class Pretrained:
         return (*self.proof.notes(), *self.remarks)
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
-        """Texts as batches of at most `size` windows, and a batch for each Sample; `scored` hides tokens from a masked LM."""
+        """Texts as batches of at most `size` windows, and a batch for each InputSample; `scored` hides tokens from a masked LM."""
         numbered = ((number, as_sample(text)) for number, text in enumerate(texts))
-        for is_sample, group in groupby(numbered, lambda one: isinstance(one[1], Sample)):
+        for is_sample, group in groupby(numbered, lambda one: isinstance(one[1], InputSample)):
             for batch in self._sample_batches(group, scored) if is_sample else self.desk.batches(group, size, scored):
-                yield replace(batch, notes=(*batch.notes, *self.notes))
+                yield replace(batch, notes=tuple(dict.fromkeys((*batch.notes, *self.notes))))
+
+    def for_sample(self, sample: InputSample) -> Pretrained:
+        """The model, verified with such a sample where that attends elsewhere than what it was verified with; raises ModelError."""
+        inputs, _ = self._sample_inputs(sample)
+        try:
+            self.batch_of(inputs)
+        except OtherCallsError:
+            return _verify_with(self, inputs)
+        return self
 
     def _sample_batches(self, samples: Iterable[tuple[int, TextOrPair]], scored: bool) -> Iterator[Batch]:
         """Each sample as one batch; raises ModelError where a loss is asked for that it has no labels for."""
         for number, sample in samples:
-            inputs, notes = self._sample_inputs(cast(Sample, sample))
+            inputs, notes = self._sample_inputs(cast(InputSample, sample))
             batch = self.batch_of(inputs)
             if scored and self.objective == "seq2seq" and "labels" not in batch.inputs:
                 known = f"The loss of {self.name} is of what its decoder says, and nothing says what that is."
                 raise ModelError(f"Sample {number + 1} came without a text.", known, "Give the text, or labels.")
             yield replace(batch, rows=((number, 0),) * len(batch.source.tokens), notes=(*batch.notes, *notes))
 
-    def _sample_inputs(self, sample: Sample) -> tuple[Inputs, tuple[str, ...]]:
+    def _sample_inputs(self, sample: InputSample) -> tuple[Inputs, tuple[str, ...]]:
         """The model's inputs of a sample, and what was decided about them; raises ModelError where no processor is there."""
         if sample.inputs is not None:
             return sample.inputs, ()
@@ -218,7 +227,7 @@ class Pretrained:
         if isinstance(texts, Tensor):
             texts = {str(getattr(self.model, "main_input_name", None) or "input_ids"): texts}
         texts = as_sample(cast(ReadGiven, texts))
-        if isinstance(texts, Sample):
+        if isinstance(texts, InputSample):
             inputs, notes = self._sample_inputs(texts)
             reading = _read_inputs(self, inputs)
             return replace(reading, notes=(*reading.notes, *notes))
@@ -244,7 +253,7 @@ class Pretrained:
             raise ModelError(given, "They stand beside one text.", todo)
         if images and audio:
             raise ModelError("Images and sound were given.", "A Reading is of one of them.", "Leave one of them out.")
-        return self.read(Sample(text, audio, images))
+        return self.read(InputSample(text, audio, images))
 
     @torch.no_grad()
     def trace(self, batch: Batch, write: Written = None) -> Reading:
@@ -335,14 +344,20 @@ def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
     try:
         batch = _batch_of(subject, inputs, seen.append)
     except OtherCallsError:
-        kind = frozenset(inputs)  # which attend elsewhere: the model is verified with them as the example
-        if kind not in subject.others:
-            proved = prove(subject.name, subject.model, inputs)
-            if proved.refusal is not None:
-                raise proved.refusal from None
-            subject.others[kind] = replace(subject, proof=proved, restarts=Restarts(), others={})
-        return _read_inputs(subject.others[kind], inputs)
+        return _read_inputs(_verify_with(subject, inputs), inputs)
     return _reading(subject, batch, seen)
+
+
+@alone
+def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
+    """The model verified with such inputs as the example, as they attend elsewhere; raises ModelError where that fails."""
+    kind = frozenset(inputs)
+    if kind not in subject.others:
+        proved = prove(subject.name, subject.model, inputs)
+        if proved.refusal is not None:
+            raise proved.refusal
+        subject.others[kind] = replace(subject, proof=proved, restarts=Restarts(), others={})
+    return subject.others[kind]
 
 
 def _reading(subject: Pretrained, batch: Batch, seen: Sequence[Seen]) -> Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.errors import ModelError, need_extra
-from trisect.core.subject import ModelInputs, Sample, check_text
+from trisect.core.subject import InputSample, ModelInputs, check_text
 from trisect.hf.files.model_errors import said_of, saying
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -44,7 +45,7 @@ class Processor:
         return cls(name, lambda: processor)
 
     def inputs(
-        self, sample: Sample, like: Tensor, tokenizer: Any, start: int | None
+        self, sample: InputSample, like: Tensor, tokenizer: Any, start: int | None
     ) -> tuple[ModelInputs, tuple[str, ...]]:
         """The model's inputs of a sample, as `like` in device and precision, and what was decided about them.
 
@@ -83,7 +84,7 @@ class Processor:
                 notes = (*notes, "No text was given: the decoder reads the tokens that it begins with alone.")
         return {n: _like(t, like) if isinstance(t, Tensor) else t for n, t in made.items()}, notes
 
-    def _sounds(self, sample: Sample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
+    def _sounds(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
         """Waves at the rate that the processor takes; raises ModelError for one that is longer than the model reads."""
         extractor = _extractor(processor)
         if extractor is None:
@@ -102,7 +103,7 @@ class Processor:
             notes[f"Sounds are padded with silence to {most / rate:g} s, as the model reads them."] = None
         return waves, tuple(notes)
 
-    def _images(self, sample: Sample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
+    def _images(self, sample: InputSample, processor: Any) -> tuple[list[Any], tuple[str, ...]]:
         if getattr(processor, "image_processor", None) is None and not hasattr(processor, "image_mean"):
             known = f"Its processor is {type(processor).__name__}."
             raise ModelError(f"{self.name} takes no images.", known, "Give a text, or the model's own inputs.")
@@ -193,7 +194,7 @@ def _load_processor(name: str, place: str, options: Mapping[str, str | bool | No
     """The processor beside a model; raises ModelError where there is none."""
     import transformers
 
-    from trisect.hf.files.fetch import quiet, read_object
+    from trisect.hf.files.fetch import quiet
 
     if Path(place).is_dir() and not any((Path(place) / file).exists() for file in FILES):
         given = f"{name} has no processor, which sound and images need."
@@ -201,10 +202,10 @@ def _load_processor(name: str, place: str, options: Mapping[str, str | bool | No
     words = f"The processor of {name} cannot be read."
     with quiet(), saying(lambda error: ModelError(words, said_of(error, 200), SAVE)):
         found = transformers.AutoProcessor.from_pretrained(place, **dict[str, Any](options))
-        if Path(place).is_dir() and not (hasattr(found, "image_processor") or hasattr(found, "feature_extractor")):
-            # of models that are made of two, transformers takes the tokenizer for the processor
-            body = read_object(Path(place) / FILES[1], "processor") if (Path(place) / FILES[1]).is_file() else {}
-            kinds = {"image_processor_type": "AutoImageProcessor", "feature_extractor_type": "AutoFeatureExtractor"}
-            for auto in (getattr(transformers, kind) for name, kind in kinds.items() if name in body):
-                return auto.from_pretrained(place, **dict[str, Any](options))
+        if hasattr(found, "image_processor") or hasattr(found, "feature_extractor") or is_processor(found):
+            return found
+        # of models that are made of two, transformers takes the tokenizer for the processor
+        for kind in ("AutoImageProcessor", "AutoFeatureExtractor"):
+            with contextlib.suppress(ValueError, OSError):
+                return getattr(transformers, kind).from_pretrained(place, **dict[str, Any](options))
         return found

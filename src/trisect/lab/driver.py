@@ -18,14 +18,14 @@ from trisect.core.errors import DamagedFileError, StudyError, door
 from trisect.core.files import Json, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
-from trisect.core.subject import Subject
+from trisect.core.subject import Subject, Texts
 from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of, plain_command, question_of
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import conclusion, read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
-from trisect.lab.subject import check_there, is_trained_here
+from trisect.lab.subject import check_there, for_texts, is_trained_here
 from trisect.lab.units.run import OverModels, SeveralModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
@@ -112,10 +112,7 @@ def run(
     texts = next((group.open(own) for group in groups_of(settings) if isinstance(group, TextSource)), None)
     for source, model in models if one.reads_text(settings, texts) else ():
         check_there(model, **source.fetched(), text=True)
-    # several models are opened later, one after the other
-    sources = (group for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource) and not several)
-    opened = [source.open() for source in sources]
-    subjects = tuple(subject for of in opened for subject in (of if isinstance(of, tuple) else (of,)))
+    subjects = () if several else _open_subjects(settings, texts)  # several are opened later, one after the other
     machine, began = _machine(settings, quiet), time.monotonic()
     if isinstance(one, TrainingExperiment):
         work = one.prepare(settings, machine)
@@ -158,6 +155,12 @@ def _reads_invented(settings: Any) -> bool:
     named = [group.texts for group in groups_of(settings) if isinstance(group, TextSource)]
     corpus = None if getattr(settings, "attention", "") == "cross" else getattr(settings, "corpus", None)
     return any(isinstance(one, str | Path) and str(one) == "embedded" for one in (*named, corpus))
+
+
+def _open_subjects(settings: Any, texts: Texts | None) -> tuple[Subject, ...]:
+    """The models that the settings name, each verified for what is to be read."""
+    opened = [group.open() for group in groups_of(settings) if isinstance(group, ModelSource | ModelsSource)]
+    return tuple(for_texts(one, texts) for of in opened for one in (of if isinstance(of, tuple) else (of,)))
 
 
 def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:

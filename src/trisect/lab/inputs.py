@@ -238,11 +238,12 @@ class TextSource:
 
     def _samples(self) -> Texts:
         """Sound or images, each with its own text or all without; raises SpecError where they do not go together."""
-        from trisect.core.subject import Sample
+        from trisect.core.subject import InputSample
         from trisect.text.sources import first_texts, given_texts
 
         name, several = ("audio", self.audio) if self.audio else ("image", self.image)
         beside = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
+        beside |= {"--split": self.split != "test"}
         if clash := [option for option, value in beside.items() if value]:
             known = "What is read is sound, images, or texts of a corpus."
             raise SpecError(f"--{name} and {clash[0]} were both given.", known, "Leave one of them out.")
@@ -251,7 +252,7 @@ class TextSource:
             raise SpecError(given, "Each has a text of its own, or none has one.", "Give as many, in the same order.")
         texts = self.text or (None,) * len(several)
         made = zip(several, texts, strict=True)
-        samples = [Sample(text, (one,)) if self.audio else Sample(text, images=(one,)) for one, text in made]
+        samples = [InputSample(text, (one,)) if self.audio else InputSample(text, images=(one,)) for one, text in made]
         found = given_texts(samples)
         return found if self.limit is None else first_texts(found, self.limit)
 

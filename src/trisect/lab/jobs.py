@@ -18,7 +18,7 @@ from rich.text import Text
 from trisect.core.errors import began, shown_by
 from trisect.core.machine import Machine
 from trisect.core.printable import percent
-from trisect.engine.drive import Work, drive
+from trisect.engine.drive import JobWork, drive
 from trisect.engine.start import open_engine
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
@@ -271,7 +271,7 @@ def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]
             yield step
 
 
-def run_jobs(works: Sequence[Work], machine: Machine, device: str, folder: Path) -> None:
+def run_jobs(works: Sequence[JobWork], machine: Machine, device: str, folder: Path) -> None:
     """Have every piece of work of the experiment in `folder` done; raises as `drive` does."""
     scratch = folder / SCRATCH
     if not works:

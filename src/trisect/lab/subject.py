@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trisect.core.errors import ModelError, check_named, door
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Run
+from trisect.core.subject import InputSample, SeeingSubject, Subject, Texts
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
 from trisect.lab.run_folder import is_study
 from trisect.lm.reading import OwnModel
@@ -80,6 +81,14 @@ def load(
     return load_pretrained(
         model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
     )
+
+
+def for_texts(subject: Subject, texts: Texts | None) -> Subject:
+    """A model as it is verified for what is to be read: with the first sample, where texts are samples; raises ModelError."""
+    first = None if texts is None else next(texts.texts(), None)
+    if isinstance(first, InputSample) and isinstance(subject, SeeingSubject):
+        return subject.for_sample(first)
+    return subject
 
 
 def check_there(

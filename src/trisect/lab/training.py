@@ -12,7 +12,7 @@ from torch import nn
 
 from trisect.core.files import Json, inside, read_json_list, read_record, write_json
 from trisect.core.schema import plain
-from trisect.engine.drive import Work
+from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Emit, Files, JobContext, JobOrder, land
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, save
@@ -100,7 +100,7 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class ModelJob(Work):
+class ModelJob(JobWork):
     """One model as a piece of work, which waits for nothing: what `function` is asked, and what the model learns from."""
 
     files: ModelFiles

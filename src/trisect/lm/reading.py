@@ -18,10 +18,10 @@ from trisect.core.spec import Model
 from trisect.core.subject import (
     Batch,
     Heads,
+    InputSample,
     Parts,
     PlainText,
     RowScores,
-    Sample,
     Shape,
     TextOrPair,
     Writer,
@@ -64,9 +64,13 @@ class OwnModel:
         """Always causal."""
         return "causal"
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """Hex digits of the weights."""
+        return self._mark
+
+    @functools.cached_property
+    def _mark(self) -> str:
         total = hashlib.blake2b(digest_size=8)
         for name in sorted(self.parameters):
             total.update(name.encode())
@@ -93,7 +97,7 @@ class OwnModel:
         lacking: list[str] = []
         named: set[str] = set()
         for number, text in enumerate(map(as_sample, texts)):
-            if isinstance(text, Sample):
+            if isinstance(text, InputSample):
                 given = f"Sound, images or inputs were given to {self.name}."
                 raise ModelError(given, "It is a model of a study, and reads words.", "Give texts.")
             words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
@@ -147,7 +151,7 @@ class OwnModel:
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
         """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
-        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple, Sample)) else list(texts)
+        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple, InputSample)) else list(texts)
         made = list(self.batches(several, size))
         if not made:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from trisect.core.errors import CorpusError, check_named, or_closest, shortened, unknown
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
-from trisect.core.subject import Sample, TextOrPair, Texts, as_sample
+from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
 from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
 from trisect.text.lines import SPLITS
@@ -160,7 +160,7 @@ def given_texts(texts: Iterable[TextOrPair]) -> Texts:
     kept = tuple(map(as_sample, texts))
     if not kept:
         raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
-    if any(isinstance(one, Sample) for one in kept):
+    if any(isinstance(one, InputSample) for one in kept):
         return _given_samples(kept)
     for number, text in enumerate(kept, 1):
         if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
@@ -177,7 +177,7 @@ def _given_samples(samples: Sequence[TextOrPair]) -> Texts:
     """Samples as they are, with a mark of the files' bytes and of the numbers in memory."""
     marks, options, kinds = hashlib.sha256(), list[str](), dict[str, None]()
     for one in samples:
-        if not isinstance(one, Sample):
+        if not isinstance(one, InputSample):
             known = "Texts are read by models of text, sound and images by others."
             raise CorpusError(f"{one!r} was given beside samples.", known, "Give texts, or samples.")
         for kind, files in (("audio", one.audio), ("image", one.images)):

@@ -26,7 +26,7 @@ from trisect.core.schema import plain
 from trisect.core.spec import Design, read_experiment
 from trisect.core.study_data import CorpusData, Ledger, StudyAbout
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_table
-from trisect.engine.drive import Work
+from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobOrder, land
 from trisect.engine.start import choose_device
 from trisect.experiments.study.ledger import FLEET, Task, extended_ledger, fleet_name, join_ledger, repeating
@@ -373,7 +373,7 @@ ORDER = ("fleets/*", "runs/*/run.json")
 
 
 @dataclass(frozen=True, eq=False)
-class StudyWork(Work):
+class StudyWork(JobWork):
     """One task of a study; `untrained` are the runs still to be trained, shared by all, fewer as fleets end; `known` is what
     trained the others.
     """

@@ -25,7 +25,10 @@ from trisect.hf.hooks.calls import alone
 ADAPTER = "adapter_config.json"  # of PEFT, beside weights that stand on a base
 # what a model takes whose main input, as transformers names it, is no text, and how it is given
 TAKES = {"input_features": "sound", "input_values": "sound", "pixel_values": "images", "pixel_values_videos": "videos"}
-GIVE = {"sound": "Give sound with --audio FILE.", "images": "Give images with --image FILE."}
+GIVE = {
+    "sound": "Give sound with --audio FILE to a command that has it, such as norms or ablate.",
+    "images": "Give images with --image FILE to a command that has it, such as norms or ablate.",
+}
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 FLOATS = re.compile(r"F[0-9]+.*|BF16")
 LAYERS = re.compile(r"n_layers?|(.*_)?layers|depth")

@@ -24,9 +24,9 @@ from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine, processor
 from trisect.core.schema import Group, record, settings_of
 from trisect.core.site import Site
-from trisect.core.subject import Sample, TextOrPair, Texts
+from trisect.core.subject import InputSample, TextOrPair, Texts
 from trisect.core.tables import write_table
-from trisect.engine.drive import Work
+from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobContext, JobOrder, job, land
 from trisect.lab.command import command
 from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
@@ -34,7 +34,7 @@ from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
 from trisect.lab.records import conclusion, read_about, record_of
 from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
-from trisect.lab.subject import at_revision
+from trisect.lab.subject import at_revision, for_texts
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
 from trisect.text.worlds import is_built_in
@@ -239,7 +239,7 @@ def write_texts(texts: Texts, path: Path) -> None:
             numbers = iter(()) if texts.articles is None else texts.articles()
             for text in texts.texts():
                 body: Any = text
-                if isinstance(text, Sample):
+                if isinstance(text, InputSample):
                     body = {"text": text.text, "audio": text.audio, "images": text.images}
                     if not all(isinstance(one, str) for one in (*text.audio, *text.images)):
                         known = "Another process reads sound and images from their files."
@@ -259,7 +259,7 @@ def read_texts(path: Path) -> Texts:
 
     def given(body: Any) -> TextOrPair:
         if isinstance(body, dict):
-            return Sample(body["text"], tuple(body["audio"]), tuple(body["images"]))
+            return InputSample(body["text"], tuple(body["audio"]), tuple(body["images"]))
         return tuple(body) if isinstance(body, list) else body
 
     head = next(lines())
@@ -302,7 +302,7 @@ def measure_model(asked: UnitJob, context: JobContext) -> None:
         if subject.name != asked.called:
             subject = replace(subject, name=asked.called)
         texts = read_texts(context.fetch(TEXTS)) if asked.texts else None
-        run = RunContext(context.scratch, Machine(quiet=True), (subject,), texts, show=context.say)
+        run = RunContext(context.scratch, Machine(quiet=True), (for_texts(subject, texts),), texts, show=context.say)
         write_unit(one, settings, run, made_on(uses_gpu(source)))
 
 
@@ -319,7 +319,7 @@ def made_on(gpu: bool) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitWork(Work):
+class UnitWork(JobWork):
     """One model's measurement, as the driver gives it out; `check` raises where what all models read was changed meanwhile.
 
     `settings` name this model alone, in their field `group`.

@@ -39,6 +39,7 @@ from trisect.lab.subject import (
     check_there,
     checkpoints_mark,
     files_mark,
+    for_texts,
     name_before,
     weight_files,
 )
@@ -404,7 +405,8 @@ def measure_units(
                 subject = replace(subject, name=unit.called)
             names[subject.fingerprint] = subject.name
             with folder.unit(keys[unit], one.name) as place:
-                alone = RunContext(place, context.machine, (subject,), context.given_texts)
+                read = for_texts(subject, context.given_texts)
+                alone = RunContext(place, context.machine, (read,), context.given_texts)
                 write_unit(one, _settings_for(several, unit.source), alone, numerics)
                 check()
             del subject, alone
