@@ -133,7 +133,7 @@ def test_explore(place, tmp_path):
         (("norms", "{}/masked"), "No text was given."),
         (("norms", "{}/masked", "--text", " "), "Text 1 is ' '."),
         (("norms", "{}/nothing", "--text", "w1"), "'{}/nothing' is no model."),
-        (("norms", "{}/texts", "--text", "w1"), "{}/texts is no model's folder."),
+        (("norms", "{}/texts", "--text", "w1"), "{}/texts was given as a model."),
         (("ablate", "{}/causal", "--text", "w1 w2", "--sites", "v@9"), "The site 'v@9' lies outside the model: layer 9."),
         (("ablate", "{}/causal", "--text", "w1 w2", "--sites", "v9"), "'v9' is not a site"),
         (("ablate", "{}/causal", "--text", "w1 w2", "--how", "half"), "'half'"),
@@ -143,7 +143,7 @@ def test_explore(place, tmp_path):
         (("explore", "{}/masked", "a", "b", "c"), "3 texts were given."),
         (("norms", "{}/masked", "--text", "w1", "--corpus", "{}/texts"), "--corpus and --text were both given."),
         (("norms", "{}/masked", "--corpus", "{}/texts", "--split", "tset"), "Unknown split 'tset'; did you mean 'test'?"),
-        (("check", "{}/texts"), "{}/texts is no model's folder."),
+        (("check", "{}/texts"), "{}/texts was given as a model."),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message_and_exit_2(place, tmp_path, monkeypatch, words, said):

@@ -75,7 +75,7 @@ def test_a_measure_at_its_floor_decides_nothing(rise, verdict, reason):
     assert (whole["verdict"], whole["reason"]) == (verdict, reason)
 
 
-def test_one_tie_that_costs_nothing_refutes_the_whole(study):
+def test_one_tie_that_costs_nothing_refutes_the_whole(study, quiet):
     tables, _ = tied(COSTLY | everywhere("tie-q+k@1-5", 0.0, 0.0))
     assert rows_of(tables["claims"])["verdict"].drop_nulls().to_list() == ["refuted"]
 

@@ -405,8 +405,8 @@ def measure_units(
                 subject = replace(subject, name=unit.called)
             names[subject.fingerprint] = subject.name
             with folder.unit(keys[unit], one.name) as place:
-                read = for_texts(subject, context.given_texts)
-                alone = RunContext(place, context.machine, (read,), context.given_texts)
+                subject = for_texts(subject, context.given_texts)
+                alone = RunContext(place, context.machine, (subject,), context.given_texts)
                 write_unit(one, _settings_for(several, unit.source), alone, numerics)
                 check()
             del subject, alone
