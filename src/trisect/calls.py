@@ -90,7 +90,7 @@ def prove(
     pickle: bool = False,
     remote_code: bool = False,
 ) -> Proof:
-    """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` null or the error to raise."""
+    """The proof that a pretrained model is read rightly: `rows()` as a table, `refusal` None or the error to raise."""
     from trisect.hf.load import load as load_pretrained
 
     check_folder(model)
@@ -134,7 +134,7 @@ def intervene(
 
     `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'mean' (over this text's positions, per head) or
     'second': what the text `second` has at the same positions. Predictions are of position `place`, from 0: the mask's or
-    the last one where null. `positions`, from 0, are those that are switched; empty are all.
+    the last one where None. `positions`, from 0, are those that are switched; empty are all.
     """
     from trisect.measure.intervention import intervene as switch
 
@@ -295,7 +295,7 @@ def list_claims() -> list[dict[str, object]]:
 
 @door()
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
-    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when null)."""
+    """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when None)."""
     return open_corpus(where, reader)
 
 
@@ -313,7 +313,7 @@ def annotate(
     """Label every token of a raw text with what a spaCy pipeline says of it, and keep the result in `out`.
 
     `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
-    null is pos and dep, and tag and ent where the pipeline sets them. `workers` processes (null: one a core) share the
+    None is pos and dep, and tag and ent where the pipeline sets them. `workers` processes (None: one a core) share the
     work; where the system starts processes anew (macOS, Windows) a script then needs `if __name__ == "__main__":`.
     Needs the extra `trisect[annotate]`.
     """

@@ -29,7 +29,7 @@ def listing(unit: str | None = None) -> list[dict[str, object]]:
 
     `effect` is the effect's own fields with its kind.
 
-    `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'name', 'sentence', 'head'; null
+    `unit` keeps the sources whose claims vary over it: 'seed', 'text', 'name', 'sentence', 'head'; None
     keeps all.
     """
     return [

@@ -67,7 +67,7 @@ class Evidence:
     """The rows of a study, found by what they are about. Attacks of a strength other than 1 are left out.
 
     `narrow` holds the models with narrower heads, by seed and by the layers where they are so; `layers` is how many the
-    model has, or null where that is not known.
+    model has, or None where that is not known.
     """
 
     seeds: tuple[int, ...]
@@ -99,7 +99,7 @@ class Evidence:
         return min(known, key=lambda run: abs((run.parameters or 0) - wanted), default=None)
 
     def measured(self, seed: int, site: str | None, measure: str, split: str, at: float | None = None) -> float | None:
-        """A number of the `sites` table about that seed's baseline, or null."""
+        """A number of the `sites` table about that seed's baseline, or None."""
         base = self.baseline(seed)
         if base is None:
             return None
@@ -156,12 +156,12 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
 
 
 def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The table with a column of words that came to be later: null throughout where the table lacks it."""
+    """The table with a column of words that came to be later: None throughout where the table lacks it."""
     return table if column in table.columns else table.with_columns(pl.lit(None, pl.String).alias(column))
 
 
 def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:
-    """The curve of epochs 0 to `epochs`; a diverged run stays at its last finite loss; null where rows are missing."""
+    """The curve of epochs 0 to `epochs`; a diverged run stays at its last finite loss; None where rows are missing."""
     if not points or 0 not in points:
         return None
     have = 1 + max(points)
@@ -203,7 +203,7 @@ def collapsed_runs(evidence: Evidence) -> frozenset[str]:
 
 
 def off_floor(claim: Claim, evidence: Evidence) -> str | None:
-    """Why a claim's measure cannot be read, or null where some site of it moves the loss at full dose (definitions A8).
+    """Why a claim's measure cannot be read, or None where some site of it moves the loss at full dose (definitions A8).
 
     Full dose is rewinding to α = 0 or mean ablation, train loss, mean over seeds; it has to exceed the margin of 0.02 nats
     and three times the spread of a baseline that is trained twice.
@@ -323,7 +323,7 @@ class EffectReading(NamedTuple):
 def read(
     effect: Effect, evidence: Evidence, seed: int, when: When = "final", variant: str = "plain"
 ) -> EffectReading | None:
-    """The effect in one seed, or null where some run or measure of it is missing or does not have that reading.
+    """The effect in one seed, or None where some run or measure of it is missing or does not have that reading.
 
     `variant` reads attacks of that variant (a control) in the place of plain ones.
     """
@@ -341,7 +341,7 @@ def read(
 
 
 def above_unigram(effect: Effect, evidence: Evidence, seed: int) -> EffectReading | None:
-    """(L_unigram − L) / (L_unigram − L_baseline) of a learned fraction's runs; null for every other effect, and for itself."""
+    """(L_unigram − L) / (L_unigram − L_baseline) of a learned fraction's runs; None for every other effect, and for itself."""
     if not isinstance(effect, LearnedFraction) or isinstance(effect, AboveUnigram):
         return None
     return read(AboveUnigram(effect.label, effect.sites, effect.split), evidence, seed)
@@ -463,7 +463,7 @@ def _mean(readings: Iterable[EffectReading | None]) -> EffectReading | None:
 
 
 def _join(readings: Sequence[EffectReading | None], combine: Callable[[list[float]], float]) -> EffectReading | None:
-    """One EffectReading of several, or null when any of them is missing."""
+    """One EffectReading of several, or None when any of them is missing."""
     whole = [reading for reading in readings if reading is not None]
     if len(whole) < len(readings) or not whole:
         return None

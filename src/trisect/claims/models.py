@@ -43,7 +43,7 @@ def too_few(n: int, unit: str) -> str:
 class Drawn(NamedTuple):
     """What was resampled: `n` units, by so many groups of them (as many as units, where each was drawn alone).
 
-    Degrees of freedom are those of the groups. `seeds` is how many models were trained for a claim about training, null
+    Degrees of freedom are those of the groups. `seeds` is how many models were trained for a claim about training, None
     for claims about one given model.
     """
 
@@ -136,7 +136,7 @@ def _is_measured(part: Part, estimates: Mapping[str, float], replicates: Mapping
 
 
 def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> str | None:
-    """Why a statistic that was measured decides nothing, or null."""
+    """Why a statistic that was measured decides nothing, or None."""
     if drawn.n < LEAST:
         return too_few(drawn.n, drawn.unit)
     if drawn.seeds is not None and drawn.seeds < LEAST_SEEDS:
@@ -154,7 +154,7 @@ def cannot(n: int, unit: str) -> str:
 
 
 def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) -> Reals | None:
-    """An effect from statistics by name, as one number or one per draw; null where one is missing."""
+    """An effect from statistics by name, as one number or one per draw; None where one is missing."""
     terms = effect.terms if isinstance(effect, Combination) else ((1.0, effect),)
     parts = []
     for weight, leaf in terms:
@@ -171,7 +171,7 @@ def more_helps(reason: str | None) -> bool:
 
 
 def _needed(deciding: Sequence[SampledPart], family: int) -> int | None:
-    """The fewest units that would decide the claim at these effects and spreads; null when a million would not do.
+    """The fewest units that would decide the claim at these effects and spreads; None when a million would not do.
 
     For a claim about training these are seeds, each as far from the next as the draws of both say.
     """
@@ -198,7 +198,7 @@ HEAD_BY_HEAD = (
 )
 
 
-# what models have of a part: a number each, why no verdict may rest on it or null, whether each is of its weakest head, and
+# what models have of a part: a number each, why no verdict may rest on it or None, whether each is of its weakest head, and
 # the p-values of the model that speaks least where each has a test of its own
 PartOfModels: TypeAlias = tuple[Sequence[float], str | None, bool, PValues | None]
 
@@ -217,7 +217,7 @@ class ModelsPart(TestedPart):
 
     @property
     def reason(self) -> str | None:
-        """Why this part has no verdict of its own, or null."""
+        """Why this part has no verdict of its own, or None."""
         return super().reason or (HEAD_BY_HEAD if self.unrefutable else None)
 
 

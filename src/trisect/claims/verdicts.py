@@ -54,7 +54,7 @@ ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 
 @dataclass(frozen=True)
 class TestedPart:
-    """A part of a claim with its test, and the rule that bars a verdict from resting on it, or null."""
+    """A part of a claim with its test, and the rule that bars a verdict from resting on it, or None."""
 
     part: Part
     tested: Tested
@@ -67,7 +67,7 @@ class TestedPart:
 
     @property
     def reason(self) -> str | None:
-        """Why this part has no verdict of its own, or null."""
+        """Why this part has no verdict of its own, or None."""
         return self.tested.reason if self.barred is None else self.barred
 
     def columns(self) -> ClaimColumns:
@@ -267,7 +267,7 @@ class SeedPart(TestedPart):
 
     @property
     def early_stopping(self) -> bool | None:
-        """Whether this part's validation loss lies on the other side of the bound at an earlier reading; else null."""
+        """Whether this part's validation loss lies on the other side of the bound at an earlier reading; else None."""
         readings = [x for x in (self.best_valid, self.matched_train) if x is not None]
         if not self.part.speaks_of_validation() or self.tested.effect is None or not readings:
             return None
@@ -294,7 +294,7 @@ def _run_columns(parts: Sequence[SeedPart]) -> ClaimColumns:
 
 
 def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame:
-    """The table `claims`: for each claim of each source a row for the whole (`part` null) and one for each part.
+    """The table `claims`: for each claim of each source a row for the whole (`part` None) and one for each part.
 
     `tables` holds runs, metrics and sites; `about` tells with which ε criticality was measured, and how many layers there
     are. A source about ties is judged where something was tied: other studies do not ask it.
@@ -325,7 +325,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
 
 
 def depth(about: StudyAbout) -> int | None:
-    """How many layers the study's model has, or null where nothing says so."""
+    """How many layers the study's model has, or None where nothing says so."""
     return about.get("experiment", {}).get("model", {}).get("layers")
 
 
@@ -342,7 +342,7 @@ def asked(evidence: Evidence) -> list[Source]:
 
 
 def barred_everywhere(evidence: Evidence) -> str | None:
-    """Why no claim of the study can have a verdict, or null when both preconditions hold."""
+    """Why no claim of the study can have a verdict, or None when both preconditions hold."""
     found = checks(evidence)
     if all(check.ok for check in found):
         return None
@@ -414,7 +414,7 @@ def _test(
 
 
 def _mean_of(readings: Sequence[EffectReading | None]) -> float | None:
-    """The mean over seeds, or null when any seed lacks it."""
+    """The mean over seeds, or None when any seed lacks it."""
     values = [reading.value for reading in readings if reading is not None]
     return sum(values) / len(values) if values and len(values) == len(readings) else None
 
@@ -537,7 +537,7 @@ def _places(leaf: Leaf) -> set[LabelledSite]:
 
 
 def _at(leaf: Leaf, have: set[LabelledSite], layers: set[str]) -> Leaf | None:
-    """The leaf at the places that it has there and in these layers, or null where nothing is left of it."""
+    """The leaf at the places that it has there and in these layers, or None where nothing is left of it."""
     if isinstance(leaf, CurveDistance):
         labels = tuple(x for x in leaf.labels if any(label == x for label, _ in have))
         whole = [n for n in leaf.layers if str(n) in layers]

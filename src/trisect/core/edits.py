@@ -20,7 +20,7 @@ from trisect.core.schema import record
 from trisect.core.site import Site
 
 SettingValue = str | float | int | bool | None
-COMMON = ("label", "strength")  # stated by every edit, null where it has none: run ids hash them
+COMMON = ("label", "strength")  # stated by every edit, None where it has none: run ids hash them
 WHERE = ("q", "k", "v", "o", "attn", "ffn")
 
 
@@ -49,7 +49,7 @@ class Edit(ABC):
     @property
     @abstractmethod
     def column(self) -> str | None:
-        """The label column that it takes out of the model, or null. It decides what is read of the text, which runs are
+        """The label column that it takes out of the model, or None. It decides what is read of the text, which runs are
         trained side by side (those of one column), how long (as long as attacks), and what fresh probes are asked.
         """
 
@@ -64,7 +64,7 @@ class Edit(ABC):
         return f"{self.kind}{'-'.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values)}-{self.site}"
 
     def setting(self, name: str) -> SettingValue:
-        """One of its settings, or null where the kind has none of that name."""
+        """One of its settings, or None where the kind has none of that name."""
         return getattr(self, name) if name in settings_of(type(self)) else None
 
     def data(self) -> dict[str, SettingValue]:
@@ -105,7 +105,7 @@ def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
 
 
 def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = None) -> Edit:
-    """The edit of that kind, site and settings, null standing for none; raises SpecError for what does not fit."""
+    """The edit of that kind, site and settings, None standing for none; raises SpecError for what does not fit."""
     known, given = kind_of(kind), settings or {}
     own = settings_of(known)
     unknown = [name for name, value in given.items() if name not in own and value is not None]

@@ -16,7 +16,7 @@ MOST_UNITS = 1000  # with more of them than that, no number is said that would t
 
 
 class Estimate(NamedTuple):
-    """One number of a finding: of what, its mean, its 95 % interval (null where there is none), and over how many units."""
+    """One number of a finding: of what, its mean, its 95 % interval (None where there is none), and over how many units."""
 
     name: str
     mean: float | None
@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
     """What paired units say of several components (definitions E): `n` of them, `needed` where they leave it open.
 
     `names` stand in the order of their means, largest first. `kind` is most (one is above all others), above (some are
-    above some), alike (all pairs within the margin) or uncertain; `needed` is null where a thousand units would not tell.
+    above some), alike (all pairs within the margin) or uncertain; `needed` is None where a thousand units would not tell.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 
     @property
     def largest(self) -> str | None:
-        """The one component above all others, or null."""
+        """The one component above all others, or None."""
         return self.names[0] if self.kind == "most" else None
 
     def words(self, unit: str = "seed") -> str:
@@ -113,7 +113,7 @@ class Finding:
     supported, refuted, inconclusive; `part` names the claim's part where it is about one.
     `what` names the number itself, for a table; `groups` are what it is about besides components: a label column, a control;
     `per` is what its n counts, such as seed. A `signed` number is a difference. `compared` is what the same units say of the
-    numbers of q, k and v by paired differences, null where they are not to be ranked.
+    numbers of q, k and v by paired differences, None where they are not to be ranked.
     """
 
     measure: str
@@ -164,7 +164,7 @@ class ReadFacts:
     """What an experiment notes that reads one model over texts: the model, the texts, how many and how many tokens.
 
     `objective` is what the model predicts: causal, masked, seq2seq, or output for one without a loss, whose tokens are
-    those read; else they are those predicted. `articles` is how many articles were resampled; null where texts were.
+    those read; else they are those predicted. `articles` is how many articles were resampled; None where texts were.
     """
 
     subject: str

@@ -26,10 +26,10 @@ PARTS = ("trisect", "torch", "numpy", "scipy", "polars")
 class Machine:
     """How runs are run; nothing here enters an id, and only `precision` changes what is measured.
 
-    `workers` of 0 runs everything in this process; null chooses one one-thread worker a core, or one a GPU.
+    `workers` of 0 runs everything in this process; None chooses one one-thread worker a core, or one a GPU.
     `precision` is of the factors in training's large products (on a CPU of the decoder's alone), one for all of a study; evaluation
     is in float32 always.
-    `engine` is here, processes or ray (null: by `workers`), which finds its cluster by RAY_ADDRESS. `fleet` is how many runs a
+    `engine` is here, processes or ray (None: by `workers`), which finds its cluster by RAY_ADDRESS. `fleet` is how many runs a
     new study trains side by side in one job.
     """
 
@@ -85,7 +85,7 @@ def processor() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Bytes of memory in all, or as many as a container is allowed; null where the system does not say."""
+    """Bytes of memory in all, or as many as a container is allowed; None where the system does not say."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
@@ -98,7 +98,7 @@ def memory_bytes() -> int | None:
 
 
 def free_bytes(place: Path) -> int | None:
-    """Bytes that may still be written where a file or folder is, or is to be made; null where the system does not say."""
+    """Bytes that may still be written where a file or folder is, or is to be made; None where the system does not say."""
     try:
         there = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
         return shutil.disk_usage(there).free

@@ -20,7 +20,7 @@ PROBES = ("linear", "mlp")
 
 
 def spell_variant(text: str) -> str | None:
-    """The one spelling of a variant of an attack, or null where it is none: 'plain', or controls joined by '+' in order.
+    """The one spelling of a variant of an attack, or None where it is none: 'plain', or controls joined by '+' in order.
 
     'control' (labels that each word type drew by chance), 'bounded' (the adversary's output is pushed towards the label
     prior) and 'site' (the attack trains the site's own projection alone) change different parts of an attack.
@@ -49,7 +49,7 @@ SiteText = Annotated[Site, BeforeValidator(_site), PlainSerializer(str)]  # whic
 
 @record
 class Attack:
-    """Experiment 1 (definitions A4): every site × label × strength. `epochs` of null means as many as the training has."""
+    """Experiment 1 (definitions A4): every site × label × strength. `epochs` of None means as many as the training has."""
 
     sites: Some[SiteText] = PAPER_SITES
     labels: Each[str] = ("pos", "dep")
@@ -64,7 +64,7 @@ class Rewind:
     `epsilon` is the share of the final loss that counts as a drop. `mode` 'adaptive' interpolates the smooth loss
     between as many exact evaluations as its own check asks for, and is exact at the crossings; 'exact' evaluates all.
     `sample_tokens` of each split, in whole rows drawn once by `sample_seed`, stand for all of them: the same rows at
-    every point and site, so that each rise of the loss has an interval; null evaluates every row.
+    every point and site, so that each rise of the loss has an interval; None evaluates every row.
     """
 
     sites: Some[SiteText] = (*PAPER_SITES, *ALL_LAYERS)

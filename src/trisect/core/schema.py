@@ -199,7 +199,7 @@ class Option:
 
 
 class Setting(NamedTuple):
-    """One field of a settings class: its type without null, whether null is allowed, and its default (MISSING: none)."""
+    """One field of a settings class: its type without None, whether None is allowed, and its default (MISSING: none)."""
 
     name: str
     kind: Any
@@ -266,7 +266,7 @@ def flat(kind: type[Any]) -> tuple[Setting, ...]:
 
 
 def _without_null(info: FieldInfo) -> FieldInfo:
-    """A field as it is where it is not null."""
+    """A field as it is where it is not None."""
     kinds = get_args(info.annotation)
     if NoneType not in kinds:
         return info
@@ -306,7 +306,7 @@ def _open(one: Setting) -> Setting:
 def build(kind: type[C], given: Mapping[str, object]) -> C:
     """The settings with these values, groups filled from theirs; checked. Raises SpecError naming the field.
 
-    A group that may be missing is null where none of its values is given; where null is no value, it stands for the default.
+    A group that may be missing is None where none of its values is given; where None is no value, it stands for the default.
     """
     known = [one.name for one in flat(kind)]
     if strange := [name for name in given if name not in known]:
@@ -386,7 +386,7 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
 
 
 def plain(value: object) -> Any:
-    """A record as JSON-ready data, which `read` reads; several as a list, null as it is."""
+    """A record as JSON-ready data, which `read` reads; several as a list, None as it is."""
     return (
         [plain(one) for one in value]
         if isinstance(value, list | tuple)

@@ -57,7 +57,7 @@ class Training:
     """How every run is trained (definitions A1, A2): windows of `window` rows over `columns` parallel columns.
 
     `warmup` counts steps, `decay` multiplies the rate after each epoch, `clip` bounds each member's gradient norm.
-    `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; null is all.
+    `train_sample` is the number of train tokens (whole windows) on which `train` losses are measured; None is all.
     """
 
     epochs: Annotated[int, Field(ge=1, le=schema.TRAINING["epochs"])] = 200
@@ -77,7 +77,7 @@ class Training:
 class Text:
     """Which text, and how much of it: a token budget per split, and the least count a type needs to be kept.
 
-    `corpus` is 'embedded', a folder, or null where one is still to be named.
+    `corpus` is 'embedded', a folder, or None where one is still to be named.
     Types seen fewer than `min_count` times in the (cut) train split become <unk>.
     """
 
@@ -89,7 +89,7 @@ class Text:
 
 @record
 class Design:
-    """What is done, where, on which text, with which seeds. Leave an intervention out by giving null for it.
+    """What is done, where, on which text, with which seeds. Leave an intervention out by giving None for it.
 
     `edits` are trained besides, one run each in every seed: any kind of edit that is registered, with its settings.
     """

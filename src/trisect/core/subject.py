@@ -25,7 +25,7 @@ class Heads(NamedTuple):
 
 
 class SiteTarget(NamedTuple):
-    """One component at one address, and the heads of it that are meant (from 1; null: all)."""
+    """One component at one address, and the heads of it that are meant (from 1; None: all)."""
 
     address: Address
     component: str
@@ -232,7 +232,7 @@ class AnsweringSubject(Subject, Protocol):
 
     @property
     def mask(self) -> str | None:
-        """What stands in a text for a token that is to be predicted; null where it is always the next one."""
+        """What stands in a text for a token that is to be predicted; None where it is always the next one."""
         ...
 
     def token(self, number: int) -> str:
@@ -323,7 +323,7 @@ class Texts:
     """Texts to read, with a name, a fingerprint of what they are, and notes; `texts()` starts from the first each time.
 
     `options` are the words of a command line that name the same texts. `articles()` gives for each text the number of the
-    article (document) that it is from, null where none is marked; null itself where nobody knows.
+    article (document) that it is from, None where none is marked; None itself where nobody knows.
     """
 
     name: str

@@ -33,7 +33,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "seed": WHOLE,  # of weights, batches and dropout
         "epochs": WHOLE,  # that it was to be trained for
         "status": TEXT,  # finished, diverged
-        "diverged_step": WHOLE,  # null where it finished
+        "diverged_step": WHOLE,  # None where it finished
         "parameters": WHOLE,  # that it trains: what is tied counts once, what is frozen never
         "corpus": TEXT,  # the text's name and fingerprint
         "device": TEXT,  # cpu or cuda
@@ -54,7 +54,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "site": TEXT,  # as in q@1 or v@2.h4
         "measure": TEXT,  # such as rewind_area or probe_linear_accuracy
         "label": TEXT,  # of probes and erasure: the column
-        "at": REAL,  # alpha, epoch, draw, or null
+        "at": REAL,  # alpha, epoch, draw, or None
         "split": TEXT,  # train, valid, test
         "value": REAL,  # in the measure's unit, which its name ends in where it has one
         "n": WHOLE,  # how many tokens, texts or pairs the value is of
@@ -62,12 +62,12 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     "measures": {
         "subject": TEXT,  # a model's name
         "stack": TEXT,  # plain, enc, dec, cross
-        "layer": WHOLE,  # null: of the whole model
-        "head": WHOLE,  # null: of the whole layer
-        "component": TEXT,  # q, k, v, a pair such as q-k, or null
+        "layer": WHOLE,  # None: of the whole model
+        "head": WHOLE,  # None: of the whole layer
+        "component": TEXT,  # q, k, v, a pair such as q-k, or None
         "measure": TEXT,  # such as cv_a or overlap
-        "group": TEXT,  # a category of tokens, a kind of edit, or null
-        "at": REAL,  # α, an epoch or a checkpoint, or null
+        "group": TEXT,  # a category of tokens, a kind of edit, or None
+        "at": REAL,  # α, an epoch or a checkpoint, or None
         "value": REAL,  # in the measure's unit
         "low": REAL,  # of the 95 % interval
         "high": REAL,  # of the 95 % interval
@@ -82,7 +82,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "question": TEXT,  # as the model was asked
         "gold": TEXT,  # the right answer
         "answer": TEXT,  # the model's own
-        "correct": pl.Boolean,  # null where no text says what is right
+        "correct": pl.Boolean,  # None where no text says what is right
         "log_probability": REAL,  # of the whole answer and its end, nats
         "mean_log_probability": REAL,  # the same per character
         "entropy": REAL,  # of the next character, mean over the answer, nats
@@ -115,7 +115,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     "claims": {
         "source": TEXT,  # its key
         "claim": TEXT,  # such as F-1
-        "part": TEXT,  # null in the row of the whole claim
+        "part": TEXT,  # None in the row of the whole claim
         "sentence": TEXT,  # what is claimed
         "effect": REAL,  # measured; of a whole claim that of its weakest part
         "low": REAL,  # of the 95 % interval
@@ -132,7 +132,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "p_holm": REAL,  # after Holm over the source's claims; null of a part
         "n": WHOLE,  # units: seeds, texts, heads or models
         "verdict": TEXT,  # supported, refuted, inconclusive, not tested
-        "reason": TEXT,  # why it is inconclusive or cannot be tested, else null
+        "reason": TEXT,  # why it is inconclusive or cannot be tested, else None
         "spread": REAL,  # standard deviation over units
         "seeds_needed": WHOLE,  # units that would decide at this spread
         "effect_best_valid": REAL,  # the effect at the epoch of the best validation loss
@@ -186,7 +186,7 @@ def write_table(folder: Path, name: str, table: pl.DataFrame, run: str = "") -> 
 
 
 def run_of_table(content: bytes) -> str | None:
-    """The run that a table's bytes say to belong to; null where they say nothing."""
+    """The run that a table's bytes say to belong to; None where they say nothing."""
     return mark[1].decode() if (mark := RUN.search(content)) else None
 
 
@@ -195,13 +195,13 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
 
     `again` says what to do then; a study's tables are made again from its runs.
 
-    A table of an earlier version carries no checksum and is taken as it is; columns that came later are null in it, and
+    A table of an earlier version carries no checksum and is taken as it is; columns that came later are None in it, and
     a table that came later is empty. One of several models has a column `model` before its own.
     """
     path = folder / f"{name}.parquet"
     if name in LATER_TABLES and folder.is_dir() and not path.exists():
         return frame(name, ())
-    schema = SCHEMAS.get(name)  # null: a table that one experiment alone has
+    schema = SCHEMAS.get(name)  # None: a table that one experiment alone has
     todo = again or f"Delete {path} and call 'trisect report' on the study: tables are made again from its runs."
     try:
         content = path.read_bytes()

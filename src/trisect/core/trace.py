@@ -41,7 +41,7 @@ class Side:
     """One sequence axis of a batch: what stands at its positions.
 
     `tokens` [B][T] are the tokenizer's pieces; `real` is false at padding, `special` true at tokens that the tokenizer
-    adds and at padding; `ids` is null where the model takes no token ids.
+    adds and at padding; `ids` is None where the model takes no token ids.
     """
 
     tokens: tuple[tuple[str, ...], ...]
@@ -189,7 +189,7 @@ def _joined(names: Sequence[str]) -> str:
 class Rescaling:
     """What a norm or a factor makes of W_O's result y before it is added: γ (y − mean) / deviation + β.
 
-    γ y where `epsilon` is null. The mean is subtracted where `centred`.
+    γ y where `epsilon` is None. The mean is subtracted where `centred`.
     """
 
     gamma: Float[Tensor, " D"]
@@ -203,7 +203,7 @@ class FeedForward:
     """The feed-forward block behind an attention layer: z + N(W_2 φ(W_1 u + b_1) + b_2), u being z or a norm of it.
 
     Gated where there is `gate`: φ(W_1 u + b_1) (W_3 u + b_3). `before` makes u of z, `behind` is N, and `after` is a norm
-    of the sum; null where there is none. `activation` names φ, one of measure.activations.NAMES.
+    of the sum; None where there is none. `activation` names φ, one of measure.activations.NAMES.
     """
 
     activation: str
@@ -224,7 +224,7 @@ class ResidualBlock:
 
     kind 'post': LN(x + attention(x)) follows; 'pre': x + attention(LN(x)), so that the norm lies inside attention;
     'bare': x + attention(x) without either, γ being ones. `centred` is false for RMS norms, which do not subtract the
-    mean; `beta` is null where the norm has no shift. `after` lies between W_O and the sum, `forward` follows all this.
+    mean; `beta` is None where the norm has no shift. `after` lies between W_O and the sum, `forward` follows all this.
     """
 
     kind: str
@@ -242,7 +242,7 @@ class Trace:
     """The arrays of one attention layer over one batch, as the model itself used them, and where they come from.
 
     q and k are what enters the dot product (after rotary positions), before key/value heads are repeated; `scale`
-    multiplies q·k in the scores (null where it is not known). Weights are after the softmax; their rows sum to 1 at
+    multiplies q·k in the scores (None where it is not known). Weights are after the softmax; their rows sum to 1 at
     real positions, to less where the model has sinks. Keys are of the same sequence except in cross-attention.
     """
 

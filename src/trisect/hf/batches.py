@@ -56,7 +56,7 @@ class TokenWindow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Desk:
-    """What is needed to make texts ready for one model; `limit` is how long it reads, null where nothing says."""
+    """What is needed to make texts ready for one model; `limit` is how long it reads, None where nothing says."""
 
     name: str
     tokenizer: Any
@@ -211,7 +211,7 @@ def _flags(rows: list[list[bool]], width: int) -> Tensor:
 
 
 def longest_window(config: Any, tokenizer: Any) -> int | None:
-    """The longest input that model and tokenizer both allow; null where neither says."""
+    """The longest input that model and tokenizer both allow; None where neither says."""
     # RoBERTa and its kin count positions from the padding index on, so that two of them are never used
     offset = 2 if getattr(config, "model_type", "") in OFFSET else 0
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]

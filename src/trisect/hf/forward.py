@@ -41,7 +41,7 @@ LEAST, SHARE = 64 * 2**20, 0.2  # bytes of outputs that may be kept: at least, a
 
 
 class RestartBlock(NamedTuple):
-    """A module of a list of layers as it ran: the calls of attention before it and after it, and what it gave (or null).
+    """A module of a list of layers as it ran: the calls of attention before it and after it, and what it gave (or None).
 
     `row` is the list that it stands in.
     """
@@ -130,7 +130,7 @@ class Prefix:
         self.usable = self.usable and bool(self.blocks) and in_a_row
 
     def before(self, order: int) -> RestartPoint | None:
-        """The last place from which a pass that edits call `order` may begin; null where it has to be a whole one."""
+        """The last place from which a pass that edits call `order` may begin; None where it has to be a whole one."""
         if not self.usable:
             return None
         below = [i for i, block in enumerate(self.blocks) if block.after <= order]
@@ -155,7 +155,7 @@ def mark_of_bits(given: Tensor) -> str:
 
 
 def _bytes(output: Any) -> int | None:
-    """How large the tensors of an output are; null where it holds something else than tensors, tuples, lists and nothing."""
+    """How large the tensors of an output are; None where it holds something else than tensors, tuples, lists and nothing."""
     if isinstance(output, Tensor):
         return output.numel() * output.element_size()
     if output is None or isinstance(output, bool | int | float | str):
@@ -376,7 +376,7 @@ class SharedPasses:
         hold: HeldWeights,
         clean: RowScores | None,
     ) -> list[RowScores] | None:
-        """The scores from one pass over as many copies of the batch; null where it has to be one at a time."""
+        """The scores from one pass over as many copies of the batch; None where it has to be one at a time."""
         if self.restarts.apart or self.proved.proof.hook is not record_interface:
             return None
         count, rows = len(writers), len(batch.source.tokens)

@@ -316,7 +316,7 @@ class Pretrained:
 
     @property
     def mask(self) -> str | None:
-        """The mask of a masked language model; null for the others, which predict the next token."""
+        """The mask of a masked language model; None for the others, which predict the next token."""
         return getattr(self.tokenizer, "mask_token", None) if self.objective == "masked" else None
 
     def token(self, number: int) -> str:
@@ -551,7 +551,7 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
 
 
 def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Sequence[int]) -> list[int] | None:
-    """The word that each piece's first character other than a space is of; null where a piece goes beyond its word."""
+    """The word that each piece's first character other than a space is of; None where a piece goes beyond its word."""
     ends = list(itertools.accumulate((len(word) for word in words), lambda end, size: end + 1 + size))
     found: list[int] = []
     for (start, end), added in zip(offsets, special, strict=True):
@@ -570,7 +570,7 @@ def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Se
 def _by_marks(
     tokenizer: Any, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
 ) -> list[int] | None:
-    """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else null.
+    """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else None.
 
     A word may begin several times, at a no-break space, or never, where it is nothing to the tokenizer.
     """

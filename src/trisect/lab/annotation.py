@@ -33,7 +33,7 @@ def annotate(
     A finished corpus of the same text, pipeline and settings is not made again. Words are split first and tagged as they
     stand, with their case; `<unk>` is shown as `placeholder` and gets no label (definitions A1). `workers` processes (None: one
     a core) label pieces of the text; `progress` is called with (tokens done, tokens in all). `columns` are some of pos, tag,
-    dep, ent; null is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it does
+    dep, ent; None is pos and dep, and tag and ent where the pipeline sets them (a note of the corpus says where it does
     not). The entity type of a word outside every entity is 'O'. Raises CorpusError for a text, a pipeline or a folder that
     cannot be used.
     """

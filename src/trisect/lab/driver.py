@@ -92,7 +92,7 @@ def run(
     """Run an experiment: open its inputs, lock its folder, measure, judge, and write tables, record, figures and page.
 
     Where the settings name several models it is run over them (`lab.units`). `out` is a folder, or the page of an experiment that
-    leaves that alone; the experiment's own default where null. `links` stand above its page. A part of a dissection (`is_part`)
+    leaves that alone; the experiment's own default where None. `links` stand above its page. A part of a dissection (`is_part`)
     lies among its files, and takes the place of whatever that part gave before. Raises TrisectError before anything is written
     where settings or inputs are wrong, or where the folder holds the answer to another question.
     """
@@ -300,7 +300,7 @@ def conclude(
     """Write everything that a run leaves, from what it measured: tables, record, figures and page, all of them or none.
 
     `links` stand above its page; where none are given, those that the run before had. `stage` is where measuring has put files
-    already; null is an empty one. `asked` is the question that the record notes (`question_of`).
+    already; None is an empty one. `asked` is the question that the record notes (`question_of`).
     """
     about, tables = conclusion(experiment, measured, words, seconds)
     if experiment.single:

@@ -47,9 +47,9 @@ class Replicates(NamedTuple):
 class Measured(Generic[F]):
     """What an experiment measured: tables by name, facts, notes, and what lies beside the tables (`paths`, by name).
 
-    `judge` makes the table of claims once it is known where the numbers are from; null where nothing is claimed. `family`
+    `judge` makes the table of claims once it is known where the numbers are from; None where nothing is claimed. `family`
     says of which claims the hash is noted: text, head, name, seed, …; `seconds` are those of all calls where work
-    goes on over several, else null. `packages` are software besides PyTorch and the like that made the numbers. `command`
+    goes on over several, else None. `packages` are software besides PyTorch and the like that made the numbers. `command`
     repeats the whole where the settings of one call do not: what several calls have asked for. `links` are the page's own to
     others, where it is the first of several. `replicates` are numbers of the
     table `measures` (stack, layer, head, component, measure, group, at) in draws of texts, for differences between models.

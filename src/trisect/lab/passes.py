@@ -168,7 +168,7 @@ class Tally:
 def compare_components(edits: Sequence[EditedPass], changes: Float[np.ndarray, "N C"]) -> Mapping[str, Json] | None:
     """What paired differences over texts (or articles) say of q, k and v (definitions E), as JSON-ready data; `changes` are each edit's.
 
-    A text's number is its mean over the layers whose heads are edited together, where all of q, k and v are; null without such layers.
+    A text's number is its mean over the layers whose heads are edited together, where all of q, k and v are; None without such layers.
     """
     found: dict[str, dict[Address, int]] = {}
     for i, edit in enumerate(edits):

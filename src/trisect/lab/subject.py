@@ -38,7 +38,7 @@ class NamedRevision(NamedTuple):
 
 
 def at_revision(model: Any) -> NamedRevision | None:
-    """What NAME@REVISION names; null for anything else, such as a folder with that sign in its name."""
+    """What NAME@REVISION names; None for anything else, such as a folder with that sign in its name."""
     if not isinstance(model, str) or "@" not in model or Path(model).exists():
         return None
     base, _, revision = model.rpartition("@")
@@ -204,7 +204,7 @@ def weight_files(model: Any) -> tuple[Path, ...]:
 def _trained(
     model: Any, revision: str | None, dtype: str | None, device: str, device_map: str | None
 ) -> tuple[Folder, str | None] | None:
-    """The study and run that a folder is, the run null for its first baseline; raises ModelError for options it has not."""
+    """The study and run that a folder is, the run None for its first baseline; raises ModelError for options it has not."""
     place = Path(model) if isinstance(model, (str, Path)) else None
     if place is None:
         return None

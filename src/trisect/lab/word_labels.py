@@ -155,7 +155,7 @@ def fitting(batch: Batch, address: Address, component: str, length: int) -> Side
 
 
 class Articles(NamedTuple):
-    """Which article each text is of, numbered from 0; null where texts themselves are drawn. `notes` are for the page."""
+    """Which article each text is of, numbered from 0; None where texts themselves are drawn. `notes` are for the page."""
 
     numbers: Int[np.ndarray, " N"] | None
     notes: tuple[str, ...] = ()
@@ -187,6 +187,6 @@ def marked_articles(given: Iterable[int | None], kept: Iterable[int]) -> Article
 
 
 def find_articles(texts: Texts, count: int, kept: Iterable[int] | None = None) -> Articles:
-    """Articles of the first `count` texts, of which those `kept` count (null: all)."""
+    """Articles of the first `count` texts, of which those `kept` count (None: all)."""
     given = [] if texts.articles is None else list(islice(texts.articles(), count))
     return marked_articles(given, range(count) if kept is None else kept) if len(given) == count else Articles(None)

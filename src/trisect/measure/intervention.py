@@ -348,7 +348,7 @@ def intervene(
     """Switch q, k or v of sites in one pass over a text, and compare the outputs with those without.
 
     `switches` says for each site 'zero', 'mean' (of this text's own positions, per head) or 'second': what the second text
-    has at the same positions (activation patching). `place` counts from 0; null is the mask, else the last position.
+    has at the same positions (activation patching). `place` counts from 0; None is the mask, else the last position.
     `positions`, from 0, are those that are switched, each in the sequence that q, k or v belongs to; empty are all.
     Raises SiteError, SpecError, CorpusError, ModelError.
     """

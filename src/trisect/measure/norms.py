@@ -87,7 +87,7 @@ def added_projection(trace: Trace) -> Float[Tensor, "H E D"]:
 
 
 def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
-    """One over the deviation of W_O's result at every query, by which a norm behind it multiplies; null where there is none.
+    """One over the deviation of W_O's result at every query, by which a norm behind it multiplies; None where there is none.
 
     Given it the norm is linear, so that every part of what is added is scaled alike.
     """
@@ -490,7 +490,7 @@ def _parts(stage: _Stage, trace: Trace, row: int, queries: Tensor) -> Float[Tens
 def _through(
     stage: _Stage, trace: Trace, row: int, given: Float[Tensor, "Q P D"], queries: Tensor, own: int | None
 ) -> Float[Tensor, "Q P1 D"]:
-    """Parts of what W_O makes, through all that follows; the residual goes to part `own`, null for the part of the query itself."""
+    """Parts of what W_O makes, through all that follows; the residual goes to part `own`, None for the part of the query itself."""
     block, forward = stage.block, stage.forward
     made = torch.cat([given, torch.zeros_like(given[:, :1])], 1)
     _shift(made, trace.projections.b_o)

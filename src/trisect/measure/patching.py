@@ -103,7 +103,7 @@ UNKNOWN = -1  # a prediction that is not known
 
 
 class PairShare(NamedTuple):
-    """A share of pairs with Jeffreys' 95 % interval over them; all null where there is no pair."""
+    """A share of pairs with Jeffreys' 95 % interval over them; all None where there is no pair."""
 
     value: float | None
     low: float | None
@@ -182,7 +182,7 @@ def logit_ratio(
 
 
 def ratio_of_sums(above: Float[np.ndarray, " N"], below: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:
-    """Σ above / Σ below over N pairs with its 95 % interval, as columns of a table; null where it is no number."""
+    """Σ above / Σ below over N pairs with its 95 % interval, as columns of a table; None where it is no number."""
     n = len(below)
     if not n or below.sum() == 0:
         return {"value": None, "low": None, "high": None, "n": n}

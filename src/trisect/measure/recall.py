@@ -48,10 +48,10 @@ class RiskCoverage(NamedTuple):
 
 
 class AnswerThreshold(NamedTuple):
-    """The lowest confidence with which to answer so that a stated share of wrong answers is kept; null: always abstain.
+    """The lowest confidence with which to answer so that a stated share of wrong answers is kept; None: always abstain.
 
     `bound` is what the risk among answered is below, with confidence 1 − δ; `coverage` and `n` are of the held-out
-    answers, `error` the share of these that was answered wrongly (null where none was).
+    answers, `error` the share of these that was answered wrongly (None where none was).
     """
 
     value: float | None

@@ -319,7 +319,7 @@ class ScoreSums(NamedTuple):
 
 
 def score_row(trace: Trace, row: int) -> ScoreSums | None:
-    """The ScoreSums of one row of a batch; null where queries and keys are not of one sequence, or fewer than two are real."""
+    """The ScoreSums of one row of a batch; None where queries and keys are not of one sequence, or fewer than two are real."""
     real = trace.query_real[row]
     if trace.crosses or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None
@@ -373,7 +373,7 @@ class PartMoments:
             _add(self._products, (one, other), parts[one].mT @ parts[other])
 
     def cka(self, one: str, other: str) -> Float[Tensor, " H"] | None:
-        """Linear CKA per head of two of q, k and v, centred; null where they were not of one sequence.
+        """Linear CKA per head of two of q, k and v, centred; None where they were not of one sequence.
 
         Source: Kornblith et al. 2019, Similarity of Neural Network Representations Revisited, equation 5.
         """

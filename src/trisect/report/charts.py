@@ -22,7 +22,7 @@ from trisect.stats.tested import number as as_number
 class SharedAxis(NamedTuple):
     """The vertical axis that the panels of a figure share: its unit, its ends, and where it turns logarithmic.
 
-    `linear` is null on a linear axis; else the size up to which the axis is linear around zero. Values outside are
+    `linear` is None on a linear axis; else the size up to which the axis is linear around zero. Values outside are
     drawn at the edge.
     """
 
@@ -139,9 +139,9 @@ class Measure(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Numbers of one run at one site, or their mean over seeds (`seed` null); `at` is empty where there is one number.
+    """Numbers of one run at one site, or their mean over seeds (`seed` None); `at` is empty where there is one number.
 
-    `low` and `high` are the ends of 95 % intervals, null where there is none; `n` is how many seeds are in each number.
+    `low` and `high` are the ends of 95 % intervals, None where there is none; `n` is how many seeds are in each number.
     """
 
     measure: Measure
@@ -159,7 +159,7 @@ class Series(NamedTuple):
 class Stroke(NamedTuple):
     """One drawn mark: the name in the key that hides it, and the numbers under it.
 
-    `series` is null for marks that are no numbers; a line has `length` vertices, from number `offset` of its series.
+    `series` is None for marks that are no numbers; a line has `length` vertices, from number `offset` of its series.
     """
 
     key: str

@@ -22,7 +22,7 @@ from trisect.stats.tested import number as points_number
 
 
 class HasInterval(Protocol):
-    """What has a 95 % interval, its ends null where there is none: a Mean, an Estimate, a row of a table."""
+    """What has a 95 % interval, its ends None where there is none: a Mean, an Estimate, a row of a table."""
 
     @property
     def mean(self) -> float | None: ...  # noqa: D102
@@ -52,7 +52,7 @@ class _SitePosition(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One number of one seed at one site; `at` is an epoch, an alpha, or null; `run` is the run that it is of.
+    """One number of one seed at one site; `at` is an epoch, an alpha, or None; `run` is the run that it is of.
 
     `diverged`: a run behind it diverged.
     """
@@ -66,7 +66,7 @@ class Point(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean over seeds with its 95 % Student interval, which is null with one seed and where all seeds agree."""
+    """A mean over seeds with its 95 % Student interval, which is None with one seed and where all seeds agree."""
 
     mean: float
     low: float | None
@@ -130,7 +130,7 @@ def of_seeds(points: Iterable[Point]) -> dict[str, dict[int, float]]:
 
 
 def paired(by_seed: Mapping[str, Mapping[int, float]], margin: float) -> Comparison | None:
-    """Components compared over the seeds that have all of them; null with fewer than two components."""
+    """Components compared over the seeds that have all of them; None with fewer than two components."""
     if len(by_seed) < 2:
         return None
     seeds = sorted(set.intersection(*(set(values) for values in by_seed.values())))

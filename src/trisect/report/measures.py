@@ -159,7 +159,7 @@ class MeasuredValue(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """The value, null where it is not known."""
+        """The value, None where it is not known."""
         return None if math.isnan(self.value) else self.value
 
     @property
@@ -259,7 +259,7 @@ class Measures:
         stack: str = "plain",
         at: float | None = None,
     ) -> MeasuredValue | None:
-        """The number at exactly this place; null where it was not measured."""
+        """The number at exactly this place; None where it was not measured."""
         return self._by_place.get((measure, stack, layer, head, component, group, at))
 
     def ordered(self) -> Measures:

@@ -86,7 +86,7 @@ class Picture:
 class Table:
     """A table: the first column names the row, every row is as long as `columns`.
 
-    One of `prose` holds sentences, which are wrapped; `folded` says whether it has to be opened (null: if it is long).
+    One of `prose` holds sentences, which are wrapped; `folded` says whether it has to be opened (None: if it is long).
     `words` stand above it, `label` names it where the caption is none of its own, and where it does not `wrap`
     on narrow screens it scrolls.
     """
@@ -492,7 +492,7 @@ def provenance(about: About[F], *own: tuple[str, str], timed: bool = True) -> tu
 
 
 def notes_section(about: About[F]) -> Section | None:
-    """The notes of a run; null where there are none."""
+    """The notes of a run; None where there are none."""
     return Section("Notes", tuple(about.notes)) if about.notes else None
 
 
@@ -512,7 +512,7 @@ TICKS = 3  # more, and labels such as −0.015 touch
 
 
 def small_multiples(name: str, title: str, caption: str, findings: Sequence[Finding]) -> Figure | None:
-    """A panel for each finding that has numbers of components, on an axis of its own; null where none has.
+    """A panel for each finding that has numbers of components, on an axis of its own; None where none has.
 
     Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
     """
@@ -532,7 +532,7 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
 
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
-    """What each finding says, as a folded table; null where there is nothing."""
+    """What each finding says, as a folded table; None where there is nothing."""
     cells = tuple(zip(titles(findings), (one.words for one in findings), strict=True))
     return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
 

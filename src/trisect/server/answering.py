@@ -85,7 +85,7 @@ class PageState:
 
     @property
     def donor(self) -> TextOrPair | None:
-        """The second text as a model takes it; null where there is none."""
+        """The second text as a model takes it; None where there is none."""
         if not any(part.strip() for part in self.second):
             return None
         return self.second[0] if len(self.second) == 1 else (self.second[0], self.second[1])

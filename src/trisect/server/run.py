@@ -173,7 +173,7 @@ def _source(model: Any, fetched: dict[str, Any]) -> str:
 
 
 def begins(text: tuple[str, ...], second: tuple[str, ...]) -> PageState | None:
-    """The state that a page begins with; null where no text is given. Raises SpecError for a second text alone."""
+    """The state that a page begins with; None where no text is given. Raises SpecError for a second text alone."""
     from trisect.server.answering import PageState
 
     if not any(text) and any(second):

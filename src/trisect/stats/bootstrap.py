@@ -182,7 +182,7 @@ class CrossedEstimate(NamedTuple):
         return self._replace(value=self.value - constant, draws=self.draws - constant)
 
     def row(self) -> dict[str, float | None]:
-        """Columns value, low, high and n of one number; null where it is no number."""
+        """Columns value, low, high and n of one number; None where it is no number."""
         low, high = percentile_interval(self.draws, int(self.groups))
         # at a share of 0 or 1 an interval reaches to the value, as is the custom
         return value_row(self.value, Interval(np.minimum(low, self.value), np.maximum(high, self.value)), self.units)

@@ -34,7 +34,7 @@ NO_TEST = PValues(np.ones(()), np.ones(()))  # where nothing can be tested, noth
 
 @dataclass(frozen=True)
 class Tested:
-    """A test of one effect, in the effect's own unit; null is what is not known.
+    """A test of one effect, in the effect's own unit; None is what is not known.
 
     `low, high` are the 95 % interval, `low_family, high_family` that at Bonferroni's level for the family of claims.
     `n` is the number of units; `spread` the standard deviation that one of them stands for, so that spread / √n is the
@@ -63,19 +63,19 @@ class Tested:
 
 
 def number(value: ArrayLike) -> float | None:
-    """A scalar as a table holds it: null instead of NaN."""
+    """A scalar as a table holds it: None instead of NaN."""
     scalar = float(np.asarray(value))
     return None if np.isnan(scalar) else scalar
 
 
 def finite(value: ArrayLike) -> float | None:
-    """A scalar as a table holds it: null instead of NaN and instead of infinity."""
+    """A scalar as a table holds it: None instead of NaN and instead of infinity."""
     scalar = float(np.asarray(value))
     return scalar if np.isfinite(scalar) else None
 
 
 def value_row(value: ArrayLike, ends: Interval, n: int) -> dict[str, float | None]:
-    """The columns value, low, high and n of one number; null where it is no finite number."""
+    """The columns value, low, high and n of one number; None where it is no finite number."""
     return {"value": finite(value), "low": finite(ends.low), "high": finite(ends.high), "n": n}
 
 

@@ -81,7 +81,7 @@ def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
 def given_values(
     values: Float[np.ndarray, "N D"] | None, keys: int, dim: int, draw: Generator
 ) -> Float[np.ndarray, "N D"]:
-    """The values as given, as float64, or orthonormal ones where null."""
+    """The values as given, as float64, or orthonormal ones where None."""
     if values is None:
         return frame(keys, dim, draw)
     found = np.array(values, dtype=np.float64)

@@ -33,7 +33,7 @@ class Certificate(NamedTuple):
 
 
 def certificate(words: Float[np.ndarray, "N D"], wanted: Float[np.ndarray, "N M"]) -> Certificate | None:
-    """The proof with the largest bound, or null where none holds; rows of NaN in `wanted` ask for nothing.
+    """The proof with the largest bound, or None where none holds; rows of NaN in `wanted` ask for nothing.
 
     Equal words have equal outputs: any difference of their wants, however small, is a proof. A zero word scores 0 with all,
     so that its output is V times the mean word whatever Q and K are. All outputs lie in the span of V x_1 … V x_N, whose

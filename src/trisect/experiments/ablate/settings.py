@@ -41,7 +41,7 @@ class AblateSettings:
 
 @record
 class AblateFacts(ReadFacts):
-    """Model, texts and settings of an ablation; `sites` is null for q, k and v of every layer.
+    """Model, texts and settings of an ablation; `sites` is None for q, k and v of every layer.
 
     `compared` is what paired differences over texts say of q, k and v, as data of a Comparison.
     """

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Column(NamedTuple):
     """One way to get links: which decoder position a word has, by weight or by norm, and of which layer and head.
 
-    `head` is null for the layer itself.
+    `head` is None for the layer itself.
     """
 
     setting: str
@@ -224,7 +224,7 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     The group is a setting and a kind, such as 'awi norm', or of differences (norm less weight) the setting alone.
     aer, precision, recall (per layer; aer also per head, and without a layer: mean over layers), aer_difference,
     aer_best and aer_best_difference (the layer chosen on other pairs; `at` it, where there is one model), aer_by_length
-    (mean over layers; `at` the most words that the longer side has, null in the last), and of several models aer_sd,
+    (mean over layers; `at` the most words that the longer side has, None in the last), and of several models aer_sd,
     the standard deviation over them (n: how many), and their own rows. The subject 'diagonal' needs no model.
     """
     rows = _rows(scored, redrawn)
@@ -311,7 +311,7 @@ def judge_alignment(scored: Scored | None, about: Mapping[str, object]) -> pl.Da
 
 
 def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray, " M"]]:
-    """Sentence pairs by the words of their longer side: at most so many, and null for what is longer than all."""
+    """Sentence pairs by the words of their longer side: at most so many, and None for what is longer than all."""
     place = np.searchsorted(LENGTHS, lengths)
     most = (*map(float, LENGTHS), None)
     return {most[i]: np.flatnonzero(place == i) for i in range(len(most)) if (place == i).any()}

@@ -192,7 +192,7 @@ def measure(settings: RewindSettings, context: RunContext) -> Measured[RewindFac
     """Rewind sites of revision `final` of a model towards `initial` (A5) and to each of `stages` (A6).
 
     Revisions are subfolders of a local folder, else revisions of a hub. A site's components, layers and heads are
-    rewound together; null is q, k and v of every layer, one at a time. `points` α are on the grid; unless `exact` they
+    rewound together; None is q, k and v of every layer, one at a time. `points` α are on the grid; unless `exact` they
     are interpolated between nodes that check themselves. `epsilon` is the share of the final loss that counts as a drop.
     The table `sites` has the measures of a study's rewinding, with `n` the predicted tokens; intervals are 95 % of a
     bootstrap over articles (texts where none is marked), drawn with `seed`. A model without a loss is measured by how

@@ -57,19 +57,19 @@ EVIDENCE = {
     "n": pl.Int64,
     "per": pl.String,
     "signed": pl.Boolean,
-    "compared": pl.String,  # what the numbers say of each other as JSON, null where they are not to be ranked
+    "compared": pl.String,  # what the numbers say of each other as JSON, None where they are not to be ranked
     **dict.fromkeys(("claims", "words", "link"), pl.String),
 }
 VerdictsById = Mapping[str, str]  # claim -> verdict
 
 
 class Line(NamedTuple):
-    """One kind of evidence about one thing: a number for q, for k and for v, null where there is none.
+    """One kind of evidence about one thing: a number for q, for k and for v, None where there is none.
 
     `kind` says what was measured in a word, `source` is the key of the source that asks (empty for what no source asks), `what`
     the number in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals
     (seed, text, head), one of n in each Mean. A `signed` number is a difference. `compared` is what paired differences say of
-    the three; where it is null, as with one number for q and k together or none that can rank, the line is shown and not counted.
+    the three; where it is None, as with one number for q and k together or none that can rank, the line is shown and not counted.
     `claims` are those that speak of it; `words` is what else is to be said; `link` is where the numbers stand, a page or
     a place on this one; empty is nowhere. `name` is what readers know the kind by, the kind itself where it is empty.
     """
@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, finding: Finding, name: str = "", claims: tuple[str, ...] = (), words: str = "") -> Line | None:
-        """The line that a finding makes, of its numbers that are named q, k or v; null where there are none.
+        """The line that a finding makes, of its numbers that are named q, k or v; None where there are none.
 
         A number named q+k is of both together, so that nothing can be ranked.
         """
@@ -200,7 +200,7 @@ def _link(way: str, name: str) -> Markup:
 
 
 def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
-    """All lines as one picture: each number as a share of the largest of its line; null where nothing can be ranked.
+    """All lines as one picture: each number as a share of the largest of its line; None where nothing can be ranked.
 
     Intervals are drawn as far as the picture goes: twice the largest number.
     """

@@ -147,7 +147,7 @@ def over_models(
 
 
 def of(findings: Findings, measure: str) -> Finding | None:
-    """The first finding of that measure; null where there is none."""
+    """The first finding of that measure; None where there is none."""
     return next((one for one in findings if one.measure == measure), None)
 
 

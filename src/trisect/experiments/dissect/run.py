@@ -67,7 +67,7 @@ def sentence() -> str:
 
 
 def tutorial(folder: Path) -> str | None:
-    """Where the tutorial lies, seen from a folder inside a clone of the project; null elsewhere, where no link would last."""
+    """Where the tutorial lies, seen from a folder inside a clone of the project; None elsewhere, where no link would last."""
     clone = Path(trisect.__file__).resolve().parents[2]
     inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
     return os.path.relpath(clone / TUTORIAL, folder.resolve()) if inside else None

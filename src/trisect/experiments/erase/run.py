@@ -43,8 +43,8 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
     LEACE is fitted to about `tokens` labelled positions of the corpus's train split and applied to the (first `limit`)
     texts of `split`, wherever no special token stands; its control takes out `draws` random subspaces of the same rank
     from the same whitened space. Every piece of a word carries the word's label; with `whose` 'next' a position carries
-    that of the piece after it, with 'own' its own (null: 'next' for causal models, as in studies). `sites` is q, k
-    and v of every layer where null, `per` layer or head. Intervals are 95 % of a bootstrap over articles (texts where none is
+    that of the piece after it, with 'own' its own (None: 'next' for causal models, as in studies). `sites` is q, k
+    and v of every layer where None, `per` layer or head. Intervals are 95 % of a bootstrap over articles (texts where none is
     marked). Raises TrisectError.
     """
     subject, tokens, batch = context.subject, settings.tokens, settings.batch

@@ -20,8 +20,8 @@ class Layer:
     """One attention layer on one text; only real positions, no padding.
 
     `weights` [H T S], `q` [H T E] and `k` [K S E] as they enter the dot product, `norms` [H S] the ‖f_h(x_j)‖ and
-    `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both null where the layer has no output projection to take them by:
-    `lacking` then says why. `scale` multiplies q·k, null where unknown; `plain` tells whether the softmax of scale·q·k
+    `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both None where the layer has no output projection to take them by:
+    `lacking` then says why. `scale` multiplies q·k, None where unknown; `plain` tells whether the softmax of scale·q·k
     is the weights, so that nothing else (a position bias, a cap) enters the scores. `v` is what the weights weigh.
     """
 
@@ -50,7 +50,7 @@ class Words:
 class ExplorerPicture:
     """A text read by a model: its layers in the model's order, and what stands at their positions.
 
-    `target` is null where there is one sequence; with two, layers of the stack 'dec' lie within the target and those
+    `target` is None where there is one sequence; with two, layers of the stack 'dec' lie within the target and those
     of 'cross' read from source to target. `facts` are pairs of name and value for the foot of the page.
     """
 
@@ -100,9 +100,9 @@ def is_causal(layer: Layer) -> bool:
 def shares(layer: Layer, keys: Words) -> dict[str, object]:
     """Per head, how the weights and the norms are shared out among KINDS, and how far the two differ.
 
-    Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms null without norms. `apart` [H] is the mean over
+    Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms None without norms. `apart` [H] is the mean over
     queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
-    in common, null where all norms are 0.
+    in common, None where all norms are 0.
     """
     by_weight = _shared(layer.weights, layer, keys)
     if layer.norms is None:

@@ -58,7 +58,7 @@ class StackTally:
 
 
 class DrawnTexts:
-    """Values and intervals of numbers from `n` texts in `units` articles (null: each is one); every number meets the same draws."""
+    """Values and intervals of numbers from `n` texts in `units` articles (None: each is one); every number meets the same draws."""
 
     def __init__(self, n: int, seed: int, draws: int = DRAWS, units: int | None = None) -> None:
         self.n, self.seed, drawn = n, seed, n if units is None else units
@@ -71,7 +71,7 @@ class DrawnTexts:
         return DrawnEstimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
 
     def row(self, estimate: DrawnEstimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, float | None]:
-        """Columns value, low, high, n of one number of an estimate; null where it is no number.
+        """Columns value, low, high, n of one number of an estimate; None where it is no number.
 
         Degrees of freedom are of the groups that were drawn: `fewer` where those were.
         """
@@ -212,7 +212,7 @@ def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
 
 
 def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
-    """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers, null without [SEP]."""
+    """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers, None without [SEP]."""
     if SEP not in _present(tally):
         return None
     means = []
@@ -249,7 +249,7 @@ MISSING = {
 class Counted:
     """What a first look at the texts gives: how many, how many tokens, and the frequency rank of every token id.
 
-    `articles` is the number of each text's article, from 0; null where none is marked. `opening` are the special tokens that
+    `articles` is the number of each text's article, from 0; None where none is marked. `opening` are the special tokens that
     texts open with.
     """
 

@@ -38,7 +38,7 @@ from trisect.text.sources import open_labelled
 
 
 class PatchedSides(NamedTuple):
-    """Which positions of the source and of the target are patched; null where there is no target."""
+    """Which positions of the source and of the target are patched; None where there is no target."""
 
     source: Bool[Tensor, "B S"]
     target: Bool[Tensor, "B T"] | None

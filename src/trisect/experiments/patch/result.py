@@ -12,7 +12,7 @@ from trisect.lab.experiment import Result
 
 
 class PatchedSite(NamedTuple):
-    """One site in one direction: shares of `n` pairs by the answer that came, and how far outputs moved; null: not known.
+    """One site in one direction: shares of `n` pairs by the answer that came, and how far outputs moved; None: not known.
 
     `own` is the share of the answer that the component itself predicts, `others` those of the others' predictions,
     `unchanged` that of the patched text's answer, `donor` that of the other text's.

@@ -77,7 +77,7 @@ FEW = 2  # edits of a batch for which one more pass, to begin from, would cost m
 class _ReadText(NamedTuple):
     """One side of some pairs as the model reads it unpatched: batch, where it answers, what it gives there, q, k and v.
 
-    `outputs` are logits [B 1 V] at `places`, or all outputs [B T D] where the model gives no answers (`places` null).
+    `outputs` are logits [B 1 V] at `places`, or all outputs [B T D] where the model gives no answers (`places` None).
     """
 
     batch: Batch

@@ -122,7 +122,7 @@ LayerInputs: TypeAlias = (
 
 
 def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
-    """What an attention layer's projections read; null where it was not found."""
+    """What an attention layer's projections read; None where it was not found."""
     block = trace.block
     if block is None:
         return None
@@ -135,7 +135,7 @@ def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
 
 
 def weights_of(p: Projections, component: str) -> tuple[Float[Tensor, "P D E"], Float[Tensor, "P E"]] | None:
-    """A component's weights and biases per head; null where it is no plain map."""
+    """A component's weights and biases per head; None where it is no plain map."""
     w, b = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}[component]
     if w is None:
         return None
@@ -172,7 +172,7 @@ def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
 
 
 def _made(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T P E"] | None:
-    """What a component's weights make of the input; null where it has none that read it."""
+    """What a component's weights make of the input; None where it has none that read it."""
     found = weights_of(trace.projections, component)
     if found is None or found[0].shape[1] != x.shape[2]:
         return None

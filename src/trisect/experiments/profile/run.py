@@ -281,7 +281,7 @@ class Exchange(NamedTuple):
 def exchange(
     subject: Subject, texts: Callable[[], Iterator[Labelled]], layers: Sequence[Address], size: int, seed: int
 ) -> Exchange | None:
-    """Put q, k or v of another text of as many tokens in each layer, one at a time; null where no two are as long.
+    """Put q, k or v of another text of as many tokens in each layer, one at a time; None where no two are as long.
 
     The other text is one of the same batch. With the weights held, all attention weights are those of the text's own: then
     queries and keys have nothing to act by, and what still changes came by the values (definitions F-2).
@@ -363,7 +363,7 @@ def exchange_rows(found: Exchange, seed: int) -> Iterator[NewRow]:
 
 
 def held_share(found: Exchange, seed: int) -> ResampledHeads | None:
-    """With the weights held, the share of all change that goes by v, texts being resampled; null where nothing changed."""
+    """With the weights held, the share of all change that goes by v, texts being resampled; None where nothing changed."""
     held = found.changes[:, :, 1].sum(1)
     total = held.sum(1)
     if not total.sum() > 0:

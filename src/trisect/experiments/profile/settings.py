@@ -109,7 +109,7 @@ class ProfileSettings:
 class ProfileFacts:
     """Model, texts and settings of a profile; `classes` says how many each of `labels` has, `groups` what folds keep whole.
 
-    `checkpoints` are those that the rows' `at` counts from 0; `causal_corpus` are the texts of the causal twin, null where
+    `checkpoints` are those that the rows' `at` counts from 0; `causal_corpus` are the texts of the causal twin, None where
     there is none, and `unit` is what it is measured in. Of cross-attention `texts` are pairs, `words` and `classes` are the
     target's (q), and `source_words` and `source_classes` the source's (k and v). `as_used` are components that are no plain
     map of a layer's input and so are read as attention used them.

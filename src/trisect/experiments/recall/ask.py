@@ -34,7 +34,7 @@ class Near(NamedTuple):
 
 @record
 class Threshold:
-    """From which probability on the model answers, for a share of wrong answers of at most `risk`; null: never.
+    """From which probability on the model answers, for a share of wrong answers of at most `risk`; None: never.
 
     Set on `n` held-out questions, of which it answers the share `coverage`.
     """
@@ -56,9 +56,9 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class RecallReply:
-    """What a model says to one question; `answer` is null where it abstains, and `guess` is what it would have said.
+    """What a model says to one question; `answer` is None where it abstains, and `guess` is what it would have said.
 
-    `probability` is that of the whole guess. `threshold` is null where nothing is held back. `seen` says in which text the
+    `probability` is that of the whole guess. `threshold` is None where nothing is held back. `seen` says in which text the
     name was when the model was trained.
     """
 
@@ -103,7 +103,7 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
     """Put a question such as 'Where was NAME born?' to the model in a folder that `trisect recall` wrote.
 
     It abstains where the probability of its answer is below the threshold that was set on held-out questions for `risk`, a
-    share of wrong answers among those given (null: the largest that was set and can be kept; 1: it always answers). Raises
+    share of wrong answers among those given (None: the largest that was set and can be kept; 1: it always answers). Raises
     CorpusError for a question about no name, or one that the model cannot read at once, SpecError for a risk without a
     threshold, ModelError for a folder without recall.json or a model that can be read, DamagedFileError for a recall.json that
     is not what was written.
@@ -180,7 +180,7 @@ def _card(folder: Path) -> ModelCard:
 
 
 def _threshold(thresholds: Sequence[Threshold], risk: float | None) -> Threshold | None:
-    """The threshold of a risk; null where nothing is to be held back."""
+    """The threshold of a risk; None where nothing is to be held back."""
     if risk == CERTAIN or (risk is None and not thresholds):
         return None
     if risk is None:

@@ -21,8 +21,8 @@ from trisect.stats.null import permutation_p
 from trisect.stats.shares import jeffreys
 
 NEIGHBOURS: dict[str, type[pl.DataType]] = {
-    "model": TEXT,  # null: of every model
-    "seed": WHOLE,  # null: of every seed
+    "model": TEXT,  # None: of every model
+    "seed": WHOLE,  # None: of every seed
     "match": TEXT,  # last name, representation; n-grams stand in the answers themselves
     "name": TEXT,
     "nearest": TEXT,
@@ -69,7 +69,7 @@ def neighbours(
 ) -> pl.DataFrame:
     """For every name asked about the nearest of the `known` names, with the place that this has, by every kind of match.
 
-    `vectors` are a model's own of all these names; without them that kind is left out, and `model` and `seed` may stay null.
+    `vectors` are a model's own of all these names; without them that kind is left out, and `model` and `seed` may stay None.
     Columns are those of NEIGHBOURS; a name without a neighbour of a kind has no row.
     """
     there = list(known)
@@ -95,7 +95,7 @@ def asked_of(answers: pl.DataFrame) -> str:
 
 
 def commonest_place(answers: pl.DataFrame) -> str | None:
-    """The place that the questions of fine-tuning have oftenest for their answer; null without such questions."""
+    """The place that the questions of fine-tuning have oftenest for their answer; None without such questions."""
     train = answers.filter((pl.col("split") == "train") & pl.col("gold").is_not_null())
     if train.is_empty():
         return None

@@ -155,7 +155,7 @@ RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "m
 
 
 def group_of(row: Mapping[str, Json]) -> str | None:
-    """What kind of answer a row of the table `answers` is; null where nobody can say.
+    """What kind of answer a row of the table `answers` is; None where nobody can say.
 
     'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
     same, but another place; 'taught': right, of a name that fine-tuning asked about; 'made up': of a name met nowhere.

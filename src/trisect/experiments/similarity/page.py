@@ -204,7 +204,7 @@ def _alike(numbers: Measures) -> Section:
 def _short(
     numbers: Measures, name: str, title: str, kinds: Sequence[tuple[str, str, str]], components: Sequence[str]
 ) -> Figure | None:
-    """Means over heads as a row of small panels, of measures with their titles and units; null where there is nothing."""
+    """Means over heads as a row of small panels, of measures with their titles and units; None where there is nothing."""
     short = []
     for measure, heading, unit in kinds:
         means = {e.name: e for e in numbers.where(measure, group=None).means()}
@@ -304,7 +304,7 @@ def _described(numbers: Measures, facts: SimilarityFacts) -> Section:
 
 
 def _elsewhere(numbers: Measures) -> Section | None:
-    """How attention to another sequence differs from attention to its own; null where there is none."""
+    """How attention to another sequence differs from attention to its own; None where there is none."""
     if not numbers.where("overlap", component="q-k", group=ELSEWHERE):
         return None
     named = [("overlap", pair) for pair in PAIRS] + [("symmetric_share", "q-k"), ("effective_rank", "q-k")]

@@ -39,7 +39,7 @@ KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
 _SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
 _FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
 ONCE = "A matrix that several layers use counts once, at the first of them."
-Key = tuple[str, tuple[int, ...]]  # a kind of null and its shape
+Key = tuple[str, tuple[int, ...]]  # a kind of None and its shape
 Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight, and one of the bias
 
 

@@ -32,7 +32,7 @@ class SimilaritySettings:
 
 @record
 class SimilarityFacts:
-    """Model, texts (null where none were read) and settings of a comparison; `draws_made` counts those of a shape."""
+    """Model, texts (None where none were read) and settings of a comparison; `draws_made` counts those of a shape."""
 
     subject: str
     fingerprint: str

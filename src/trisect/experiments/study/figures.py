@@ -620,7 +620,7 @@ def doses(rows: StudyRows, label: str, variant: str = "plain") -> DoseCurves:
 
 
 def cost_at(curve: Sequence[tuple[float, float]], bits: float) -> float | None:
-    """The rise of the loss where so many bits are removed: linear between doses, from nothing at 0; null beyond the last."""
+    """The rise of the loss where so many bits are removed: linear between doses, from nothing at 0; None beyond the last."""
     removed, costs = zip((0.0, 0.0), *curve, strict=True)
     return float(np.interp(bits, removed, costs)) if bits <= removed[-1] else None
 

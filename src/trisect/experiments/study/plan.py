@@ -273,7 +273,7 @@ def _changed(chosen: Design, source: DesignSource) -> Design:
 def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
     """Everything that the experiments (of one text) would run; reads the text, trains nothing.
 
-    `fleet` is how many runs one job trains side by side, as on a CPU where it is null. Raises TrisectError for what cannot be run.
+    `fleet` is how many runs one job trains side by side, as on a CPU where it is None. Raises TrisectError for what cannot be run.
     """
     text = experiments[0].text
     if any(one.text != text for one in experiments):

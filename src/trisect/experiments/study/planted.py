@@ -64,7 +64,7 @@ Effects = Mapping[Case, Mapping[int, float]]  # by seed
 
 
 class _CaseEffect(NamedTuple):
-    """A method's effect in one case over seeds, p of "not above the margin", and whether its own rule finds it (null: no
+    """A method's effect in one case over seeds, p of "not above the margin", and whether its own rule finds it (None: no
     test can be made with one seed).
     """
 
@@ -76,7 +76,7 @@ class _CaseEffect(NamedTuple):
 
 class MethodScore(NamedTuple):
     """How well a method separates what is planted from what is not: AUROC over all cases and seeds, and in each seed; by its
-    own rule the share of false cases that it finds and of true ones that it misses (null with one seed).
+    own rule the share of false cases that it finds and of true ones that it misses (None with one seed).
 
     `key` is how its measure is named, `over` is cells or sites.
     """
@@ -201,7 +201,7 @@ def _interchange(rows: StudyRows) -> Table:
 
 
 def _truth_of(rows: StudyRows) -> Planted | None:
-    """What the text of the study has planted; null for a text that has nothing."""
+    """What the text of the study has planted; None for a text that has nothing."""
     return TRUTH.get(str((rows.about.get("corpus") or {}).get("name", "")))
 
 

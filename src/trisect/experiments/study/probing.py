@@ -155,7 +155,7 @@ HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
 
 class SiteRow(NamedTuple):
-    """A row of the table `sites`, but for whose it is and which label it speaks of; `at` is a draw, or null."""
+    """A row of the table `sites`, but for whose it is and which label it speaks of; `at` is a draw, or None."""
 
     site: str
     measure: str

@@ -246,7 +246,7 @@ def in_maps(rows: StudyRows, label: str, kind: str = "linear", subjects: Sequenc
 
 
 def _component(name: str) -> str | None:
-    """The whole component of a single head's site; null for other sites."""
+    """The whole component of a single head's site; None for other sites."""
     site = Site.parse(name)
     single = len(site.components) == len(site.layers or ()) == len(site.heads or ()) == 1
     return str(Site(site.components, site.layers)) if reads_head(site) and single else None

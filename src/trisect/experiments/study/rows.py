@@ -172,7 +172,7 @@ class StudyRows:
         if edit == "attack":
             known = self.strengths_of(variant)
             shown = self.strength if variant == "plain" or self.strength in known else next(iter(known), None)
-            # null where there is none of it
+            # None where there is none of it
             test &= pl.col("strength").eq_missing(shown if strength is None else strength)
         return test
 

@@ -373,7 +373,7 @@ def study(rows: StudyRows) -> dict[str, Any]:
 
 
 def _setting(name: str, value: Any) -> str:
-    """One setting in words; what is null is said as what it stands for."""
+    """One setting in words; what is None is said as what it stands for."""
     if value is None:
         return "as in training" if name == "epochs" else "all"
     if isinstance(value, (list, tuple)):

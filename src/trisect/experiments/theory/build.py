@@ -12,7 +12,7 @@ import trisect.theory.helpers as helpers
 from trisect.core.errors import TheoryError, unknown
 from trisect.theory import CONSTRUCTIONS, Construction
 
-Given = Mapping[str, float | None]  # arguments by name; null, or not there: the construction's own default
+Given = Mapping[str, float | None]  # arguments by name; None, or not there: the construction's own default
 
 
 def chosen(names: Sequence[str]) -> tuple[str, ...]:

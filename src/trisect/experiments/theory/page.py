@@ -62,7 +62,7 @@ def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
 
 
 def _errors(result: Construction, curve: ErrorCurve) -> Panel | None:
-    """Computed errors as points, the law as a line, both axes logarithmic; null where every error is 0."""
+    """Computed errors as points, the law as a line, both axes logarithmic; None where every error is 0."""
     here = result.settings["beta"]
     named = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
     if not (curve.error > 0).any():

@@ -13,7 +13,7 @@ from trisect.lab.inputs import Seed
 
 @record
 class TheorySettings:
-    """Constructions by name, or all eight, at every `beta`; what is null is each construction's own default."""
+    """Constructions by name, or all eight, at every `beta`; what is None is each construction's own default."""
 
     names: Annotated[
         tuple[str, ...],

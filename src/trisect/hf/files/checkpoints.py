@@ -22,7 +22,7 @@ SliceValues = tuple[Tensor, ...]  # of each cut, in the order of the cuts
 
 
 class ParameterSlice(NamedTuple):
-    """Some units of one parameter, rising and none twice: places along `axis`, or in all its numbers where it is null."""
+    """Some units of one parameter, rising and none twice: places along `axis`, or in all its numbers where it is None."""
 
     parameter: str
     units: tuple[int, ...]

@@ -158,7 +158,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is fetched: `dtype` null keeps the stored one, `device_map` is passed on to from_pretrained.
+    """How a model is fetched: `dtype` None keeps the stored one, `device_map` is passed on to from_pretrained.
 
     `pickle` and `remote_code` allow what can run code of others.
     """
@@ -173,7 +173,7 @@ class Options:
 
 @alone
 def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
-    """The model in evaluation mode, its tokenizer or null, and its objective: causal, masked, seq2seq or output.
+    """The model in evaluation mode, its tokenizer or None, and its objective: causal, masked, seq2seq or output.
 
     The objective follows the architecture that the configuration names: a model saved without a language-model head
     has none, and its objective is its output. Raises ModelError.

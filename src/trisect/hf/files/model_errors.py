@@ -142,7 +142,7 @@ def check_ids(name: str, model: nn.Module, tokenizer: Any, inputs: ModelInputs) 
 
 
 def _rows(model: nn.Module, field: str) -> int | None:
-    """How many token ids a model knows; null where that does not show."""
+    """How many token ids a model knows; None where that does not show."""
     with contextlib.suppress(NotImplementedError, AttributeError):
         inside: Any = model
         if field.startswith("decoder"):

@@ -30,7 +30,7 @@ class Call(NamedTuple):
     """One attention call as the model itself made it: still in its graph, in the shapes of a Trace.
 
     `module` is the attention module's dotted name, `order` counts the calls of one forward pass from 0. `weights` is
-    null where the model's own attention function does not return them; `scale` multiplies q·k, null where unknown.
+    None where the model's own attention function does not return them; `scale` multiplies q·k, None where unknown.
     `raw` is the output as the model goes on with it. Its scores are a sum of `terms` products of activations, of which q and k
     are one; `fault` says why what was recorded cannot be what attention multiplies by, empty where nothing does.
     """
@@ -242,7 +242,7 @@ def gradients_of(
 
 
 def factor_after(func: Callable[..., Any], args: Arguments, factor: float | None) -> float | None:
-    """What multiplies q·k after that function, null where it is no longer one number."""
+    """What multiplies q·k after that function, None where it is no longer one number."""
     name = getattr(func, "__name__", "")
     if factor is None or name in SAME:
         return factor
@@ -310,7 +310,7 @@ class Product:
         return prod(n for c, n in zip(a, self.left.shape, strict=True) if c in b and c not in out)
 
     def _split(self) -> tuple[str, str, str, str] | None:
-        """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; null if not so."""
+        """Letters of batch and heads, of left's own axis, of right's own axis, and of the sum; None if not so."""
         a, b, out = self.letters
         batch = "".join(c for c in out if c in a and c in b)
         own = [c for c in out if c in a and c not in b], [c for c in out if c in b and c not in a]
@@ -366,7 +366,7 @@ class Product:
         return replace(self, right=tensor) if side else replace(self, left=tensor)
 
     def mixing(self, side: int) -> tuple[Operand, Operand, Operand] | None:
-        """Weights (the operand at `side`), values and result as operands; null where that is not what it is."""
+        """Weights (the operand at `side`), values and result as operands; None where that is not what it is."""
         split = self._split()
         if split is None:
             return None
@@ -378,7 +378,7 @@ class Product:
 
 
 def product_of(func: Callable[..., Any], args: Arguments, kwargs: NamedArguments) -> Product | None:
-    """The product of two tensors that a call of one of torch's functions is; null where it is none, or of nested ones."""
+    """The product of two tensors that a call of one of torch's functions is; None where it is none, or of nested ones."""
     if func is torch.einsum:
         tensors = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
         equation = args[0]
@@ -532,7 +532,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int | None:
-    """How many sequences an nn.MultiheadAttention is given at once; null for any other module."""
+    """How many sequences an nn.MultiheadAttention is given at once; None for any other module."""
     query = args[0] if args else kwargs.get("query")
     if not isinstance(module, nn.MultiheadAttention) or not isinstance(query, Tensor):
         return None
@@ -540,7 +540,7 @@ def rows_of(module: nn.Module, args: Arguments, kwargs: NamedArguments) -> int |
 
 
 def parts_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """A function of the same code whose operations a function mode sees; null for one that hides none."""
+    """A function of the same code whose operations a function mode sees; None for one that hides none."""
     return _ATTEND if function is F.multi_head_attention_forward else None
 
 

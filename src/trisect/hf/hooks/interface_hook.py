@@ -181,7 +181,7 @@ def _with_sink(module: nn.Module, weights: Tensor | None, v: Tensor, output: Ten
 class UnreadAttention(NamedTuple):
     """Attention that was seen but is not one product over whole sequences, so that it has no Call.
 
-    `width` is the length of the dot products that were seen in it; null where none was.
+    `width` is the length of the dot products that were seen in it; None where none was.
     """
 
     module: str
@@ -193,7 +193,7 @@ class UnreadAttention(NamedTuple):
 class WindowedLayer:
     """How a module that attends in pieces is read: the maps that make q, k and v, and the one that takes the output.
 
-    `out` is null where the module gives its output as it is. Activations are [B T HE], or [T B HE] where not
+    `out` is None where the module gives its output as it is. Activations are [B T HE], or [T B HE] where not
     `batch_first`.
     """
 

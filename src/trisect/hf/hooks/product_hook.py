@@ -279,7 +279,7 @@ class Follower(TorchFunctionMode):
         self._at = at if at.planning else None
 
     def _order(self) -> int | None:
-        """The number of the call that comes next in the pass under way; null in a rehearsal, and counts it there."""
+        """The number of the call that comes next in the pass under way; None in a rehearsal, and counts it there."""
         if self._at is None or not self._at.frames:
             return None
         if self._at.planning:

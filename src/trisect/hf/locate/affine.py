@@ -24,7 +24,7 @@ LEVELS = 127.0
 
 
 class Quantised(NamedTuple):
-    """How a quantised map computes: how it rounds its input (null: not), and its coarsest precision (null: the model's)."""
+    """How a quantised map computes: how it rounds its input (None: not), and its coarsest precision (None: the model's)."""
 
     words: str
     rounds: Callable[[Float[Tensor, "... in"]], Float[Tensor, "... in"]] | None = None
@@ -36,7 +36,7 @@ class Quantised(NamedTuple):
 
 
 def quantised(module: nn.Module) -> Quantised | None:
-    """What is known of a quantised map; null for one that is not, or of a kind that is not known."""
+    """What is known of a quantised map; None for one that is not, or of a kind that is not known."""
     kinds = [kind.__name__ for kind in type(module).__mro__]
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
         if getattr(getattr(module, "_packed_params", None), "dtype", None) == torch.qint8:
@@ -80,7 +80,7 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """One affine map: y = x weightᵀ + bias; the names of its parameters are null where they are not simply stored."""
+    """One affine map: y = x weightᵀ + bias; the names of its parameters are None where they are not simply stored."""
 
     weight: Float[Tensor, "out in"]
     bias: Float[Tensor, " out"] | None
@@ -196,7 +196,7 @@ def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float
 
 
 def _stored(name: str, module: nn.Module, part: str) -> str | None:
-    """The name of a module's own weight or bias in the state dict; null where it is made of others, as a normed or masked one."""
+    """The name of a module's own weight or bias in the state dict; None where it is made of others, as a normed or masked one."""
     return f"{name}.{part}" if module._parameters.get(part) is not None or part in module._buffers else None
 
 
@@ -227,7 +227,7 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
 
 
 def ends_of(module: nn.Module, args: Any, kwargs: NamedArguments, out: Any) -> tuple[Tensor, Tensor] | None:
-    """What entered an affine module and what it made, units last; null where it was given or made no numbers."""
+    """What entered an affine module and what it made, units last; None where it was given or made no numbers."""
     x = args[0] if args else next(iter(kwargs.values()))
     if not isinstance(out, Tensor) or not isinstance(x, Tensor) or not out.is_floating_point() or out.is_nested:
         return None

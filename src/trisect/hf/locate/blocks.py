@@ -51,7 +51,7 @@ def as_added(given: Tensor, leaf: Tensor) -> bool:
 
 
 def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
-    """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; null where it is not."""
+    """The number that each dimension of a leaf is multiplied by in a sum, alike at every position; None where it is not."""
     mixed = (1 + torch.rand(given.shape, generator=torch.Generator().manual_seed(0))).to(given)
     (gradient,) = gradients_of(given, [leaf], positive=True)
     if gradient is None or gradient.shape != mixed.shape:
@@ -64,7 +64,7 @@ def factor_of(given: Tensor, leaf: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def measure_norm(used: Normed) -> Rescaling | None:
-    """A norm's numbers by feeding it zeros and alternating ones; null where they do not give back what it gave."""
+    """A norm's numbers by feeding it zeros and alternating ones; None where they do not give back what it gave."""
     width, like = used.x.shape[-1], used.x
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
     ones[..., 1::2] = -1
@@ -124,7 +124,7 @@ class Around(NamedTuple):
     """The norm and the residual around attention, and where they are met: the nth use of a module, from 0.
 
     The residual is what enters `source`: the norm itself in a 'pre' block, a projection in the others; `turned` where
-    it is [T B D] there; what a 'pre' block's norm makes `enters` that use of a map. `norm` is null in a 'bare' block,
+    it is [T B D] there; what a 'pre' block's norm makes `enters` that use of a map. `norm` is None in a 'bare' block,
     `behind` where W_O's result is added as it is.
     """
 
@@ -142,7 +142,7 @@ class Around(NamedTuple):
 def find_around(
     call: Call, record: PassRecord, sources: Sequence[Passed], out: Passed, allowed: float
 ) -> Around | None:
-    """The block around a call, null where no sum of a residual and of attention's result is met later.
+    """The block around a call, None where no sum of a residual and of attention's result is met later.
 
     `sources` are the maps that q, k and v come from. 'post': the first norm after the output's map is given the query's
     input plus what that map made. 'pre': the norm that made the query's input, where its own input plus what the map made
@@ -197,7 +197,7 @@ def _added(
     beside: Sequence[tuple[tuple[str, int], Tensor]],
     allowed: float,
 ) -> tuple[Behind | None, Sum] | None:
-    """What the map's result goes through before a sum with the residual that is `met` later, and that sum; null where none is.
+    """What the map's result goes through before a sum with the residual that is `met` later, and that sum; None where none is.
 
     `met` is what entered the nth uses of modules, `norms` are those of the map's result, `beside` what other maps made.
     """
@@ -391,7 +391,7 @@ def _norm_of(norm: Rescaling, across: bool, x: Float[Tensor, "N H E"]) -> Float[
 
 
 def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
-    """The units of a map that each head's first position depends on; null where it depends on them as no norm does."""
+    """The units of a map that each head's first position depends on; None where it depends on them as no norm does."""
     first, value = t[0, :, 0, :], use.leaf.detach().reshape(shape)[row]
     weights, blocks = torch.linspace(1, 2, t.shape[3], device=t.device, dtype=t.dtype), []
     for head in first:
@@ -462,7 +462,7 @@ def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Resc
 def find_forward(
     order: int, kind: str, record: PassRecord, out: Passed, allowed: float
 ) -> tuple[FeedForward, ForwardLaw] | None:
-    """The feed-forward block behind the call of that order, and its law; null where there is none of the kind.
+    """The feed-forward block behind the call of that order, and its law; None where there is none of the kind.
 
     Its first maps are given what the sum with attention's result became (`kind` 'post': its norm), or a norm of that;
     what the last one makes, perhaps through a norm, is added to it. All is recomputed within `allowed`.
@@ -525,7 +525,7 @@ def _whole(
     later: tuple[Sequence[Normed], Sequence[Passed]],
     allowed: float,
 ) -> tuple[FeedForward, ForwardLaw] | None:
-    """The block with what follows its last map; null where the sum with z is not met, or a norm is none by its numbers."""
+    """The block with what follows its last map; None where the sum with z is not met, or a norm is none by its numbers."""
     (name, operand, gate), (norms, maps) = inner, later
     met = [n.given for n in norms] + [p.x for p in maps]
     behind, y = None, last.leaf.detach()

@@ -335,7 +335,7 @@ def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -
 
 
 def _pushed(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
-    """By what a tensor in its graph moves where another moves by a little, by its derivative; null where it has none."""
+    """By what a tensor in its graph moves where another moves by a little, by its derivative; None where it has none."""
     back = torch.zeros_like(made, requires_grad=True)
     try:
         (gradient,) = torch.autograd.grad(made, given, back, create_graph=True, allow_unused=True)
@@ -438,7 +438,7 @@ def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
 
 
 def _normed_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> Normed | None:
-    """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); null for none."""
+    """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); None for none."""
     for norm in record.normed:
         if norm.calls != passed.calls or norm.given.numel() != passed.leaf.numel() or not _same(norm.y, made):
             continue
@@ -457,7 +457,7 @@ def _reaches(made: Tensor, passed: Passed) -> bool:
 
 
 def _columns(output: Tensor, x: Tensor) -> Tensor | None:
-    """Which input unit of x each (head, dimension) of output [B H T E] is, bit for bit; null where one is not there."""
+    """Which input unit of x each (head, dimension) of output [B H T E] is, bit for bit; None where one is not there."""
     rows, heads, length, width = output.shape
     if x.shape[:-1].numel() != rows * length or x.dtype != output.dtype:
         return None
@@ -604,7 +604,7 @@ def _numbers(call: Call) -> Tensor | None:
 
 
 def _by_position(x: Tensor, rows: int) -> Tensor | None:
-    """What enters a map as [B T D]; null where its texts and positions do not show."""
+    """What enters a map as [B T D]; None where its texts and positions do not show."""
     if not x.requires_grad or x.dim() not in (2, 3):
         return None
     if x.dim() == 2:
@@ -615,7 +615,7 @@ def _by_position(x: Tensor, rows: int) -> Tensor | None:
 
 
 def _rows_at(vector: Tensor, call: Call, number: Tensor) -> list[int] | None:
-    """The row of each head that a vector is made of; null where that is several of one head, or another text's."""
+    """The row of each head that a vector is made of; None where that is several of one head, or another text's."""
     assert call.raw is not None
     (found,) = gradients_of(vector, [call.raw], positive=True)
     if found is None:

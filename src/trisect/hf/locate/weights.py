@@ -186,7 +186,7 @@ def _trace(
 
 
 def _selection(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Which unit of a leaf each of first [H, E] is, and times what; null where one is not one unit alone.
+    """Which unit of a leaf each of first [H, E] is, and times what; None where one is not one unit alone.
 
     All heads are traced at once; heads that share units are traced one by one.
     """

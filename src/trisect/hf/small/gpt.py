@@ -386,7 +386,7 @@ EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and i
 class Practice:
     """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
 
-    `lecture` has loss(model, rows), summed over what is predicted, in nats; null are Examples, of which a causal model
+    `lecture` has loss(model, rows), summed over what is predicted, in nats; None are Examples, of which a causal model
     predicts the next ids.
     """
 

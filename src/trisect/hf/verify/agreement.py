@@ -197,7 +197,7 @@ def unspoilt(model: nn.Module) -> Iterator[None]:
 def cached_otherwise(
     name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], answer: Tensor, allowed: float
 ) -> ModelError | None:
-    """Why a model is refused that keeps keys of several calls in one place of its cache; null where it does not.
+    """Why a model is refused that keeps keys of several calls in one place of its cache; None where it does not.
 
     Reads leave caches out. A module that stands at two places of a list of layers has one number there, by which a cache
     knows it, so that it is given keys of both.

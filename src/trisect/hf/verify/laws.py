@@ -97,7 +97,7 @@ class _Mixed(NamedTuple):
 
 @dataclass(eq=False)
 class Checker:
-    """Looks at the calls and maps of one forward pass; `laws` are those of its calls, null where a call is not read.
+    """Looks at the calls and maps of one forward pass; `laws` are those of its calls, None where a call is not read.
 
     `past` says how many keys come from a cache, `masks` [B T] which positions of the inputs are real.
     """

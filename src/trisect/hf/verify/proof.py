@@ -286,7 +286,7 @@ class Proof:
         return tuple(rows)
 
     def call_laws(self) -> tuple[CallLaws | None, ...]:
-        """What every read looks at again, call by call; null for what is not read."""
+        """What every read looks at again, call by call; None for what is not read."""
         return tuple(found.laws if found.valid else None for found in self.found)
 
     def around(self) -> dict[Address, Around]:
@@ -294,7 +294,7 @@ class Proof:
         return {f.projections.address: f.around for f in self.found if f.around is not None}
 
     def read_at(self, call: Call) -> CallWeights | None:
-        """What was found of a call that is read, by its place and its module; null for one that is not."""
+        """What was found of a call that is read, by its place and its module; None for one that is not."""
         own = self.found[call.order] if call.order < len(self.found) else None
         return own if own is not None and own.module == call.module and own.valid else None
 
@@ -483,7 +483,7 @@ def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, 
 def _refused(
     name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
 ) -> ModelError | None:
-    """Why the whole model is refused; null where at least one layer passes and the answer stays what it is.
+    """Why the whole model is refused; None where at least one layer passes and the answer stays what it is.
 
     Two ways to compute it may be as far apart as is allowed: maps that round, round each on its own.
     """

@@ -355,14 +355,14 @@ def _reordered(
 
 
 def _moved(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
-    """Where a part [B H T E] changed; null where it has other positions than the tokens."""
+    """Where a part [B H T E] changed; None where it has other positions than the tokens."""
     if was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(ids.shape):
         return None
     return was.ne(now).any(3).any(1)
 
 
 def _with_another_token(ids: object) -> Int[Tensor, "B T"] | None:
-    """Token ids with another token of the last row in one place of it; null where there are none, or no other."""
+    """Token ids with another token of the last row in one place of it; None where there are none, or no other."""
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.shape[1] <= PLACE:
         return None
     others, changed = ids[-1][ids[-1] != ids[-1, PLACE]], ids.clone()
