@@ -338,7 +338,7 @@ ReadGiven: TypeAlias = TextOrPair | ModelInputs | Batch
 
 
 def as_sample(given: ReadGiven) -> TextOrPair:
-    """A text or pair as it is; a model's own inputs, or a Batch of them, as a InputSample."""
+    """A text or pair as it is; a model's own inputs, or a Batch of them, as an InputSample."""
     if isinstance(given, Batch):
         return InputSample(inputs=given.inputs)
     return InputSample(inputs=given) if isinstance(given, Mapping) else given

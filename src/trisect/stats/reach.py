@@ -52,7 +52,7 @@ def fewest_counts(
 ) -> int | None:
     """The first of ascending `counts` of units that would decide a claim whose parts keep these means and spreads.
 
-    Decided is p < alpha / family, Holm's first step; either side counts. Null where none of them would do. `least` are standard
+    Decided is p < alpha / family, Holm's first step; either side counts. None where none of them would do. `least` are standard
     errors below which no number of units takes each part.
     """
     parts = [
