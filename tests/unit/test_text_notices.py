@@ -4,7 +4,7 @@ import pytest
 from tests import tiny, tinyhf
 
 import trisect
-from trisect.lab.driver import INVENTED
+from trisect.lab.records import INVENTED
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 
@@ -27,6 +27,16 @@ def test_a_pretrained_model_on_the_invented_language_has_a_banner(model, tmp_pat
     assert INVENTED not in english.notes
     assert 'class="lede notice"' not in english.report.read_text(encoding="utf-8")
     assert "--corpus sample" in english.about.command
+
+
+def test_the_page_of_one_of_several_models_has_the_banner_too(model, tmp_path):
+    other = trisect.load(tinyhf.gpt2(2), tinyhf.tokenizer(False), quiet=True)
+    done = trisect.norms([model, other], "embedded", limit=3, out=tmp_path / "several", quiet=True)
+    assert [note for note in done.notes if "invented" in note] == [INVENTED]
+    both = trisect.compare([model, other], "embedded", what=("norms",), limit=3, out=tmp_path / "two", quiet=True)
+    pages = [path for of in (done, both) for path in of.folder.rglob("*.html")]
+    assert len(pages) == 6, pages
+    assert all('class="lede notice"' in path.read_text(encoding="utf-8") for path in pages)
 
 
 def test_what_was_joined_in_wikitext_is_counted_on_the_page(model, tmp_path):

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,20 +22,16 @@ from trisect.core.tables import write_table
 from trisect.lab.command import command, groups_of, plain_command, question_of
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext, TrainingExperiment, Work
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
-from trisect.lab.records import conclusion, read_about, record_of
+from trisect.lab.records import conclusion, draw_page, note_invented, read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
 from trisect.lab.subject import check_there, for_texts, is_trained_here
 from trisect.lab.units.run import OverModels, SeveralModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
-from trisect.report.sheet import Document, Sheet, StudyLink, with_links, write_document, write_page
+from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
 
 BEGINS = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'  # as every page of ours
 DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
-INVENTED = (
-    "The texts are of an invented language ('embedded') that the model has never read: what is measured is not what it does with "
-    "its own. For English --corpus sample has some 300 sentences."
-)
 
 
 def signed(page: Document, command: str) -> Document:
@@ -133,8 +128,7 @@ def run(
     check = partial(free_folder, one, place, None if is_part else asked)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
         measured = one.measure(settings, RunContext(stage, machine, subjects, texts, one.of, place))
-        if not own and _reads_invented(settings):
-            measured = replace(measured, notes=(INVENTED, *measured.notes))
+        measured = measured if own else note_invented(measured, settings)
         done = conclude(one, measured, place, words, time.monotonic() - began, links, stage, asked)
         RunFolder(place).remove_units()
         return done
@@ -148,13 +142,6 @@ def _models(settings: Any, several: SeveralModels | None) -> list[tuple[ModelSou
             named = (group.model,) if isinstance(group, ModelSource) else group.models
             found += [(group, model) for model in (named if several is None else several.models)]
     return found
-
-
-def _reads_invented(settings: Any) -> bool:
-    """Whether texts of the invented language are read, and not the sentence pairs that a translator was trained on."""
-    named = [group.texts for group in groups_of(settings) if isinstance(group, TextSource)]
-    corpus = None if getattr(settings, "attention", "") == "cross" else getattr(settings, "corpus", None)
-    return any(isinstance(one, str | Path) and str(one) == "embedded" for one in (*named, corpus))
 
 
 def _open_subjects(settings: Any, texts: Texts | None) -> tuple[Subject, ...]:
@@ -346,9 +333,7 @@ def _shown(
     if not experiment.paged:
         report = place / experiment.record
     else:
-        page = with_links(experiment.page(tables, about), links)
-        if INVENTED in about.notes and isinstance(page, Sheet):
-            page = replace(page, links=f'{page.links}<p class="lede notice">{escape(INVENTED)}</p>')
+        page = draw_page(experiment, tables, about, links)
         if experiment.single:
             assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
             path = _page_at(experiment, place)

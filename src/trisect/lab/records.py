@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Mapping
+from dataclasses import field, replace
+from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +16,15 @@ from trisect.core.files import Json, read_json
 from trisect.core.finding import About
 from trisect.core.machine import versions
 from trisect.core.schema import names_of, plain, read, record
+from trisect.lab.command import groups_of
 from trisect.lab.experiment import Experiment, Measured
+from trisect.lab.inputs import TextSource
+from trisect.report.sheet import Document, Sheet, StudyLink, with_links
+
+INVENTED = (
+    "The texts are of an invented language ('embedded') that the model has never read: what is measured is not what it does with "
+    "its own. For English --corpus sample has some 300 sentences."
+)
 
 S = TypeVar("S")
 F = TypeVar("F")
@@ -48,6 +58,31 @@ def conclusion(
         measured.facts,
     )
     return about, dict(measured.tables) | ({} if measured.judge is None else {"claims": measured.judge(about)})
+
+
+def note_invented(measured: Measured[F], settings: Any) -> Measured[F]:
+    """What was measured of a pretrained model, noting first where the texts are of the invented language.
+
+    Sentence pairs of it are what a translator was trained on, and need no note.
+    """
+    named = [group.texts for group in groups_of(settings) if isinstance(group, TextSource)]
+    named += [] if getattr(settings, "attention", "") == "cross" else [getattr(settings, "corpus", None)]
+    if not any(isinstance(one, str | Path) and str(one) == "embedded" for one in named):
+        return measured
+    return replace(measured, notes=tuple(dict.fromkeys((INVENTED, *measured.notes))))
+
+
+def draw_page(
+    experiment: Experiment[S, F],
+    tables: Mapping[str, pl.DataFrame],
+    about: About[F],
+    links: tuple[StudyLink, ...] = (),
+) -> Sheet | Document:
+    """An experiment's page below its links to others, with a banner where a pretrained model read the invented language."""
+    page = with_links(experiment.page(tables, about), links)
+    if INVENTED not in about.notes or not isinstance(page, Sheet):
+        return page
+    return replace(page, links=f'{page.links}<p class="lede notice">{escape(INVENTED)}</p>')
 
 
 def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:

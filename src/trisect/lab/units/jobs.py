@@ -32,9 +32,9 @@ from trisect.lab.command import command
 from trisect.lab.experiment import Experiment, Replicates, RunContext, UnitFacts
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
-from trisect.lab.records import conclusion, read_about, record_of
+from trisect.lab.records import conclusion, draw_page, note_invented, read_about, record_of
 from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
-from trisect.lab.subject import at_revision, for_texts
+from trisect.lab.subject import at_revision, for_texts, is_trained_here
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
 from trisect.text.worlds import is_built_in
@@ -74,9 +74,10 @@ def measure_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, 
     began = time.monotonic()
     context.folder.mkdir(parents=True, exist_ok=True)
     measured = one.measure(settings, context)
+    measured = measured if is_trained_here(context.subject) else note_invented(measured, settings)
     words = command(one.name, settings, context.subjects, context.given_texts)
     about, tables = conclusion(one, measured, words, time.monotonic() - began)
-    page = write_page(context.folder, one.page(tables, about)).name
+    page = write_page(context.folder, draw_page(one, tables, about)).name
     found, subject = tuple(one.findings(tables, about)), context.subject
     facts = _unit_facts(subject.name, subject.fingerprint, f"{place}/{page}" if place else page, about, found)
     return UnitMeasured(facts, tables, found, about, measured.family, measured.packages, measured.replicates)
