@@ -231,6 +231,14 @@ class Work(Protocol[F]):
         ...
 
 
+class PageModule(Protocol[F]):
+    """A module with these two functions."""
+
+    def findings(self, tables: Tables, about: About[F], /) -> Sequence[Finding]: ...  # noqa: D102
+
+    def page(self, tables: Tables, about: About[F], /) -> Sheet | Document: ...  # noqa: D102
+
+
 class Experiment(Generic[S, F]):
     """One experiment as every interface knows it: a class of its own, whose methods import what they need when they run.
 
@@ -299,13 +307,17 @@ class Experiment(Generic[S, F]):
         """Do the work; raises TrisectError."""
         raise NotImplementedError(self.name)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sequence[Finding]:
-        """What was found, as data: the page, the terminal and dissect all read these."""
+    def page_module(self) -> PageModule[F]:
+        """The module that makes findings and page; never reaches PyTorch."""
         raise NotImplementedError(self.name)
 
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[F]) -> Sheet | Document:
-        """The page, from tables and what stands beside them alone; never reaches PyTorch."""
-        raise NotImplementedError(self.name)
+    def findings(self, tables: Tables, about: About[F]) -> Sequence[Finding]:
+        """What was found, as data: the page, the terminal and dissect all read these."""
+        return self.page_module().findings(tables, about)
+
+    def page(self, tables: Tables, about: About[F]) -> Sheet | Document:
+        """The page, from tables and what stands beside them alone."""
+        return self.page_module().page(tables, about)
 
 
 class TrainingExperiment(Experiment[S, F]):

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from trisect.core.finding import ALIKE, About, Finding
+from trisect.core.finding import ALIKE
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
-from trisect.lab.experiment import Experiment, LayerMeasure, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Sheet
+from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
 
 class AblateModel(Experiment[AblateSettings, AblateFacts]):
@@ -38,17 +32,11 @@ class AblateModel(Experiment[AblateSettings, AblateFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[AblateFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.ablate.page import findings
+    def page_module(self) -> PageModule[AblateFacts]:
+        """Findings and page."""
+        from trisect.experiments.ablate import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[AblateFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.ablate.page import page
-
-        return page(tables, about)
+        return page
 
 
 ABLATE = AblateModel()

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from trisect.core.finding import About, Finding
 from trisect.experiments.align.settings import AlignFacts, AlignSettings
-from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Sheet
+from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class Align(Experiment[AlignSettings, AlignFacts]):
@@ -44,17 +37,11 @@ class Align(Experiment[AlignSettings, AlignFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[AlignFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.align.page import findings
+    def page_module(self) -> PageModule[AlignFacts]:
+        """Findings and page."""
+        from trisect.experiments.align import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[AlignFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.align.page import page
-
-        return page(tables, about)
+        return page
 
 
 ALIGN = Align()

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from trisect.core.finding import About, Finding
 from trisect.experiments.checkpoints.settings import RewindFacts, RewindSettings
-from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Sheet
+from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
@@ -40,17 +33,11 @@ class RewindCheckpoints(Experiment[RewindSettings, RewindFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[RewindFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.checkpoints.page import findings
+    def page_module(self) -> PageModule[RewindFacts]:
+        """Findings and page."""
+        from trisect.experiments.checkpoints import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[RewindFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.checkpoints.page import page
-
-        return page(tables, about)
+        return page
 
 
 REWIND = RewindCheckpoints()

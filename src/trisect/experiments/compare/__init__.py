@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trisect.core.finding import About, Finding
 from trisect.experiments.compare.settings import CompareFacts, CompareSettings
-from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Sheet
+from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class Compare(Experiment[CompareSettings, CompareFacts]):
@@ -41,14 +36,8 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[CompareFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.compare.page import findings
+    def page_module(self) -> PageModule[CompareFacts]:
+        """Findings and page."""
+        from trisect.experiments.compare import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[CompareFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.compare.page import page
-
-        return page(tables, about)
+        return page

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trisect.core.finding import About, Finding
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings
-from trisect.lab.experiment import Tables, TrainingExperiment
+from trisect.lab.experiment import PageModule, TrainingExperiment
 
 if TYPE_CHECKING:
     from trisect.core.machine import Machine
     from trisect.experiments.dissect.run import DissectWork
-    from trisect.report.sheet import Sheet
 
 
 class Dissect(TrainingExperiment[DissectSettings, DissectFacts]):
@@ -34,17 +31,11 @@ class Dissect(TrainingExperiment[DissectSettings, DissectFacts]):
 
         return prepare(settings, machine)
 
-    def findings(self, tables: Tables, about: About[DissectFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.dissect.page import findings
+    def page_module(self) -> PageModule[DissectFacts]:
+        """Findings and page."""
+        from trisect.experiments.dissect import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[DissectFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.dissect.page import page
-
-        return page(tables, about)
+        return page
 
 
 DISSECT = Dissect()

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from trisect.core.finding import ALIKE, About, Finding
+from trisect.core.finding import ALIKE
 from trisect.experiments.erase.settings import EraseFacts, EraseSettings
-from trisect.lab.experiment import Experiment, LayerMeasure, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Sheet
+from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
 
 class EraseLabels(Experiment[EraseSettings, EraseFacts]):
@@ -46,17 +40,11 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[EraseFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.erase.page import findings
+    def page_module(self) -> PageModule[EraseFacts]:
+        """Findings and page."""
+        from trisect.experiments.erase import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[EraseFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.erase.page import page
-
-        return page(tables, about)
+        return page
 
 
 ERASE = EraseLabels()

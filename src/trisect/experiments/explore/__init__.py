@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from trisect.core.finding import About, Finding
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
-from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Document
+from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class Explore(Experiment[ExploreSettings, ExploreFacts]):
@@ -41,17 +34,11 @@ class Explore(Experiment[ExploreSettings, ExploreFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[ExploreFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.explore.page import findings
+    def page_module(self) -> PageModule[ExploreFacts]:
+        """Findings and page."""
+        from trisect.experiments.explore import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[ExploreFacts]) -> Document:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.explore.page import page
-
-        return page(tables, about)
+        return page
 
 
 EXPLORE = Explore()

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from trisect.core.finding import About, Finding
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
-from trisect.lab.experiment import Experiment, LayerMeasure, Measured, RunContext, Tables
-
-if TYPE_CHECKING:
-    from trisect.report.sheet import Sheet
+from trisect.lab.experiment import Experiment, LayerMeasure, Measured, PageModule, RunContext
 
 
 class Norms(Experiment[NormsSettings, NormsFacts]):
@@ -39,17 +32,11 @@ class Norms(Experiment[NormsSettings, NormsFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Tables, about: About[NormsFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.norms.page import findings
+    def page_module(self) -> PageModule[NormsFacts]:
+        """Findings and page."""
+        from trisect.experiments.norms import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Tables, about: About[NormsFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.norms.page import page
-
-        return page(tables, about)
+        return page
 
 
 NORMS = Norms()

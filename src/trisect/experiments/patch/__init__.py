@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trisect.experiments.patch.settings import SAME_PAIRS, PatchFacts, PatchSettings
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import Experiment, LayerMeasure, PageModule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
     from trisect.core.subject import Subject
     from trisect.experiments.patch.result import Patched
     from trisect.lab.experiment import Measured, RunContext
-    from trisect.report.sheet import Sheet
 
 
 class Patch(Experiment[PatchSettings, PatchFacts]):
@@ -67,17 +61,11 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.patch.page import findings
+    def page_module(self) -> PageModule[PatchFacts]:
+        """Findings and page."""
+        from trisect.experiments.patch import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.patch.page import page
-
-        return page(tables, about)
+        return page
 
 
 PATCH = Patch()

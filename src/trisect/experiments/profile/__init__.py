@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trisect.core.files import Json
 from trisect.experiments.profile.settings import ProfileFacts, ProfileSettings
-from trisect.lab.experiment import Experiment, LayerMeasure, Result
+from trisect.lab.experiment import Experiment, LayerMeasure, PageModule, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
+    from trisect.core.files import Json
     from trisect.core.subject import Subject
     from trisect.lab.experiment import Measured, RunContext
-    from trisect.report.sheet import Sheet
 
 
 class Profile(Result[ProfileFacts]):
@@ -88,17 +82,11 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.profile.page import findings
+    def page_module(self) -> PageModule[ProfileFacts]:
+        """Findings and page."""
+        from trisect.experiments.profile import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.profile.page import page
-
-        return page(tables, about)
+        return page
 
 
 PROFILE = ProfileModel()

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trisect.experiments.recall.settings import AskSettings, RecallFacts, RecallSettings
-from trisect.lab.experiment import TrainingExperiment, Utility
+from trisect.lab.experiment import PageModule, TrainingExperiment, Utility
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
     from trisect.core.machine import Machine
     from trisect.experiments.recall.ask import RecallReply
     from trisect.experiments.recall.run import RecallWork
-    from trisect.report.sheet import Sheet
 
 
 class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
@@ -40,17 +34,11 @@ class Recall(TrainingExperiment[RecallSettings, RecallFacts]):
 
         return prepare(settings, machine)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.recall.page import findings
+    def page_module(self) -> PageModule[RecallFacts]:
+        """Findings and page."""
+        from trisect.experiments.recall import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.recall.page import page
-
-        return page(tables, about)
+        return page
 
 
 RECALL = Recall()

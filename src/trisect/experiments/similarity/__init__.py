@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
-from trisect.lab.experiment import Experiment, LayerMeasure
+from trisect.lab.experiment import Experiment, LayerMeasure, PageModule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
     from trisect.lab.experiment import Measured, RunContext
-    from trisect.report.sheet import Sheet
 
 
 class Similarity(Experiment[SimilaritySettings, SimilarityFacts]):
@@ -38,17 +32,11 @@ class Similarity(Experiment[SimilaritySettings, SimilarityFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.similarity.page import findings
+    def page_module(self) -> PageModule[SimilarityFacts]:
+        """Findings and page."""
+        from trisect.experiments.similarity import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.similarity.page import page
-
-        return page(tables, about)
+        return page
 
 
 SIMILARITY = Similarity()

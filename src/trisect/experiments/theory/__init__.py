@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trisect.experiments.theory.settings import TheoryFacts, TheorySettings
-from trisect.lab.experiment import Experiment
+from trisect.lab.experiment import Experiment, PageModule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
     from trisect.lab.experiment import Measured, RunContext
-    from trisect.report.sheet import Document
 
 
 class Theory(Experiment[TheorySettings, TheoryFacts]):
@@ -36,17 +30,11 @@ class Theory(Experiment[TheorySettings, TheoryFacts]):
 
         return measure(settings, context)
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.theory.page import findings
+    def page_module(self) -> PageModule[TheoryFacts]:
+        """Findings and page."""
+        from trisect.experiments.theory import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Document:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.theory.page import page
-
-        return page(tables, about)
+        return page
 
 
 THEORY = Theory()
