@@ -21,6 +21,7 @@ from trisect.core.errors import ModelError, SpecError, TrisectError
 from trisect.core.subject import InputSample
 from trisect.hf.files import fetch
 from trisect.hf.load import load
+from trisect.hf.processor import open_image, open_sound
 
 tf = cast(Any, transformers)
 RATE = 16_000
@@ -95,6 +96,8 @@ def test_another_rate_and_two_channels_are_brought_to_the_models_own_with_a_note
 
     one = resample_poly(both.mean(axis=1), 2, 1).astype(np.float32)
     assert torch.equal(stereo.traces[0].weights, subject.read(audio=one).traces[0].weights)
+    named = open_sound({"array": both.mean(axis=1), "sampling_rate": 8_000}, RATE)[0]
+    np.testing.assert_array_equal(named, one)
     said = " ".join(stereo.notes)
     assert "2 channels" in said
     assert "8,000 to 16,000" in said
@@ -152,6 +155,27 @@ def test_a_command_reads_images_and_python_a_processors_outputs_and_batches(pict
     trisect.norms(subject, texts=made, out=tmp_path / "norms", quiet=True)
 
 
+def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_unsaid(tmp_path):
+    turned = Image.Exif()
+    turned[274] = 6
+    plain = Image.fromarray(np.arange(18, dtype=np.uint8).reshape(2, 3, 3))
+    plain.save(tmp_path / "turned.png", exif=turned)
+    assert open_image(tmp_path / "turned.png").size == (2, 3)
+    plain.save(tmp_path / "two.gif", save_all=True, append_images=[plain.rotate(180)])
+    Image.fromarray(np.full((2, 2), 999, np.uint16)).save(tmp_path / "deep.png")
+    for file, known in (("two.gif", "It holds 2 pictures"), ("deep.png", "not of 8 bits")):
+        with pytest.raises(ModelError, match=known):
+            open_image(tmp_path / file)
+
+
+def test_a_sound_that_ends_early_is_read_with_a_note(sounds, tmp_path):
+    whole = sounds[0].read_bytes()
+    (tmp_path / "cut.wav").write_bytes(whole[: len(whole) // 2])
+    wave, notes = open_sound(tmp_path / "cut.wav", RATE)
+    assert 0 < len(wave) < 8_000
+    assert "not as long as its header says" in notes[0]
+
+
 def test_an_encoder_of_images_with_a_decoder_of_text_is_read(tmp_path):
     seeing = tf.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
@@ -205,7 +229,9 @@ def test_what_is_no_sound_or_does_not_go_together_says_why(subject, speech, soun
         (tmp_path / "text.wav", "LibsndfileError"),
         (tmp_path / "long.wav", "reads 1 s at a time"),
         (tmp_path / "empty.wav", "at least one sample"),
-        (np.zeros((2, 3)), "Samples are one row of numbers"),
+        (np.zeros((2, 3)), "Samples are one row"),
+        (np.ones(9, np.int16), "type int16"),
+        (np.array([0.1, np.nan, np.inf]), "2 samples of 3"),
     ):
         with pytest.raises(ModelError, match=known):
             subject.read(audio=file)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -271,12 +272,51 @@ def test_a_range_has_all_its_words(tmp_path, ids):
         list(open_texts(tmp_path).texts())
 
 
-@pytest.mark.parametrize("head", ["3", "²", "9" * 5000, "-1", "_"])
-def test_a_head_outside_its_sentence_leaves_the_heads_unknown(tmp_path, head):
-    rows = (word(1, "a") + word(2, "b")).replace("\t0\troot", f"\t{head}\troot")
-    folder_of(tmp_path, {"test.conllu": rows, "valid.conllu": (word(1, "a") + word(2, "b")).replace("\t0\t", "\t2\t")})
-    assert [one.heads for one in open_labelled(tmp_path, "test").texts()] == [()]
-    assert [one.heads for one in open_labelled(tmp_path, "valid").texts()] == [(2, 2)]
+@pytest.mark.parametrize("head", ["3", "²", "9" * 5000, "-1", "1"])
+def test_a_head_is_another_word_of_its_sentence(tmp_path, head):
+    rows = (word(1, "a") + word(2, "b")).replace("\t0\troot", f"\t{head}\troot", 1)
+    folder_of(
+        tmp_path, {"test.conllu": rows, "valid.conllu": (word(1, "a") + word(2, "b")).replace("\t0\t", "\t_\t", 1)}
+    )
+    with pytest.raises(CorpusError, match=re.escape(f"{head[:40]}")):
+        open_labelled(tmp_path, "test")
+    assert [one.heads for one in open_labelled(tmp_path, "valid").texts()] == [()]  # heads that are not known
+
+
+A_WORD = "{}\t{}\t_\tX\t_\t_\t0\troot\t_\t{}\n"
+
+
+@pytest.mark.parametrize(
+    ("comments", "forms", "text"),
+    [
+        ("# text = Geh fort\n# text_en = Go away", "Geh fort", "Geh fort"),
+        ("# text = Go on\n0.1" + "\t_" * 9, "Go on", "Go on"),
+        ("# text = ich esse Việt\u00a0Nam", "ich esse Việt~Nam", "ich esse Việt\u00a0Nam"),
+        ("# text = l'e\u0301te\u0301", "l' été", "l'e\u0301te\u0301"),
+        ("# text = وقال الرجل\n1-2\tوقال" + "\t_" * 8, "و قال الرجل", "وقال الرجل"),
+        ("# text = 我去北京", "我 去 北京", "我去北京"),
+        ("# text = Hi 👩\u200d💻!", "Hi 👩\u200d💻 !", "Hi 👩\u200d💻!"),
+        ("1-2\tzum" + "\t_" * 7 + "\tSpaceAfter=No", "zu dem .", "zum."),
+        ("# text = Go\u2028on", "Go on", "Go\u2028on"),
+        ("# text = Go on\r", "Go on\r", "Go on"),
+    ],
+)
+def test_a_sentence_is_read_as_it_is_written(tmp_path, comments, forms, text):
+    rows = "".join(A_WORD.format(i, one.replace("~", " "), "_") for i, one in enumerate(forms.rstrip().split(" "), 1))
+    rows = f"{comments.rstrip()}\n{rows}\n"
+    folder_of(tmp_path, {"test.conllu": rows.replace("\n", "\r\n") if comments.endswith("\r") else rows})
+    (sentence,) = open_labelled(tmp_path, "test").texts()
+    assert sentence.text == text
+    covered = {place for span in sentence.spans for place in range(*span)}
+    assert all(place in covered or letter.isspace() for place, letter in enumerate(text))
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    folder_of(tmp_path, {"train.txt": "a\n", "valid.txt": "a\n", "test.txt": "one\x0ctwo\u2028three\rfour\nfive\r\n"})
+    assert list(open_texts(tmp_path).texts()) == ["one\x0ctwo\u2028three\rfour", "five"]
+    folder_of(tmp_path, {"test.txt": "one\rtwo\r"})
+    with pytest.raises(CorpusError, match="carriage returns and no line feed"):
+        list(open_texts(tmp_path).texts())
 
 
 def test_a_treebank_that_is_shared_without_its_words_is_refused(tmp_path):

@@ -24,6 +24,7 @@ FILES = ("processor_config.json", "preprocessor_config.json")
 LONGEST = 3_600  # seconds of one sound
 SAVE = "Save it beside the model, as AutoProcessor.from_pretrained(NAME).save_pretrained(FOLDER), or give its outputs to read."
 SOUND = "Give a sound file, such as WAV or FLAC."
+SAMPLES = "Samples are numbers from -1 to 1."
 PICTURE = "Give an image file, such as PNG or JPEG."
 
 
@@ -137,48 +138,64 @@ def _target(tokenizer: Any, text: str | None, start: int, rows: int) -> dict[str
 
 
 def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple[str, ...]]:
-    """A sound file, or samples at the processor's rate, as one channel at `rate` per second, and what was changed for that.
+    """A sound as one channel at `rate` samples a second, and what was changed for that.
 
-    Raises ModelError.
+    A sound is a file, samples at that rate, or a mapping with `array` and `sampling_rate` as datasets have it. Raises ModelError.
     """
-    if not isinstance(sound, (str, Path)):
-        wave = np.asarray(sound, np.float32)
-        if wave.ndim != 1 or not len(wave):
-            known = "Samples are one row of numbers, at the rate that the model's processor takes."
-            raise ModelError(f"Samples of shape {wave.shape} were given.", known, SOUND)
-        return wave, ()
+    own_rate, name, notes = rate, "the sound", list[str]()
+    if isinstance(sound, (str, Path)):
+        wave, own_rate, notes = _read_sound(Path(sound), f"The sound {str(sound)!r} cannot be opened.")
+        name = Path(sound).name
+    else:
+        if isinstance(sound, Mapping) and {"array", "sampling_rate"} <= set(sound):
+            sound, own_rate = sound["array"], int(sound["sampling_rate"])
+        wave = np.asarray(sound)
+        if wave.ndim != 1 or not len(wave) or wave.dtype.kind != "f":
+            known = "Samples are one row of floating-point numbers, from -1 to 1."
+            raise ModelError(f"Samples of shape {wave.shape} and type {wave.dtype} were given.", known, SOUND)
+        wave = wave.astype(np.float32)[:, None]
+    if not np.isfinite(wave).all():
+        bad = int((~np.isfinite(wave)).sum())
+        raise ModelError(f"{name} has {bad:,} samples of {wave.size:,} that are infinite or no number.", SAMPLES, SOUND)
+    if wave.shape[1] > 1:
+        notes.append(f"The {wave.shape[1]} channels of {name} are averaged.")
+    channel = wave.mean(axis=1)
+    if own_rate != rate:
+        from scipy.signal import resample_poly
+
+        notes.append(f"{name} is resampled from {own_rate:,} to {rate:,} samples a second.")
+        common = gcd(own_rate, rate)
+        channel = resample_poly(channel, rate // common, own_rate // common).astype(np.float32)
+    return channel, tuple(notes)
+
+
+def _read_sound(place: Path, words: str) -> tuple[Float[np.ndarray, "S C"], int, list[str]]:
+    """The samples of a file, their rate, and a note where the file ends early; raises ModelError with these `words`."""
     need_extra("soundfile", "audio", "Opening a sound")
     import soundfile
-    from scipy.signal import resample_poly
 
-    place = Path(sound)
     if not place.is_file():
-        raise ModelError(f"The sound {str(sound)!r} was given.", "There is no such file.", SOUND)
-    words = f"The sound {str(sound)!r} cannot be opened."
+        raise ModelError(f"The sound {str(place)!r} was given.", "There is no such file.", SOUND)
     with saying(lambda error: ModelError(words, said_of(error, 200), SOUND)):
-        about = soundfile.info(place)
+        about = soundfile.info(place, verbose=True)
         length = about.frames / about.samplerate
         wave = soundfile.read(place, dtype="float32", always_2d=True)[0] if length <= LONGEST else None
     if wave is None or not len(wave):
         known = f"It lasts {length:.0f} s; at least one sample and at most {LONGEST:,} s are read."
         raise ModelError(words, known, "Cut it into parts, or give another.")
-    notes = []
-    if about.channels > 1:
-        notes.append(f"The {about.channels} channels of {place.name} are averaged.")
-    one = wave.mean(axis=1)
-    if about.samplerate != rate:
-        notes.append(f"{place.name} is resampled from {about.samplerate:,} to {rate:,} samples a second.")
-        common = gcd(about.samplerate, rate)
-        one = resample_poly(one, rate // common, about.samplerate // common).astype(np.float32)
-    return one, tuple(notes)
+    is_cut = "should be" in about.extra_info  # how the library says that a length in the header is not that of the file
+    return wave, about.samplerate, [f"{place.name} is not as long as its header says."] if is_cut else []
 
 
 def open_image(image: object) -> object:
-    """A file as a picture in red, green and blue; what is no path is returned as it is. Raises ModelError."""
+    """A file as a picture in red, green and blue, turned as its camera says; what is no path is returned as it is.
+
+    Raises ModelError, also for several pictures in a file and for more than 8 bits a colour, which would be cut off.
+    """
     if not isinstance(image, (str, Path)):
         return image
     need_extra("PIL", "images", "Opening an image")
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     place = Path(image)
     if not place.is_file():
@@ -187,7 +204,14 @@ def open_image(image: object) -> object:
     with warnings.catch_warnings(), saying(lambda error: ModelError(words, said_of(error, 200), PICTURE)):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(place) as opened:
-            return opened.convert("RGB")
+            # a camera's MPO has further views beside its picture
+            frames, mode = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1), opened.mode
+            picture = ImageOps.exif_transpose(opened).convert("RGB")
+    if frames > 1:
+        raise ModelError(words, f"It holds {frames} pictures.", "Save the one that is meant in a file of its own.")
+    if mode.startswith(("I", "F")):
+        raise ModelError(words, f"Its numbers are of mode {mode}, not of 8 bits.", "Save it with 8 bits a colour.")
+    return picture
 
 
 def _load_processor(name: str, place: str, options: Mapping[str, str | bool | None]) -> Any:

@@ -25,7 +25,7 @@ class _BoundedFile(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], name: str, longest: int, most: int) -> None:
         self.file, self.name, self.longest, self.most = file, name, longest, most
-        self.size = self.length = 0
+        self.size = self.length = self.returns = 0
         self.number = 1  # of the line that is being read, and how many bytes it has so far
 
     def readable(self) -> bool:
@@ -36,6 +36,12 @@ class _BoundedFile(io.RawIOBase):
         """The next bytes."""
         block = self.file.read(min(len(buffer), BLOCK))
         self.size += len(block)
+        self.returns += block.count(b"\r")
+        if not block and self.returns and self.number == 1:
+            known = (
+                "It has carriage returns and no line feed, with which a line ends (with or without a return before it)."
+            )
+            raise CorpusError(f"{self.name} has one line.", known, "Save it with line feeds.")
         first, *rest = block.split(b"\n")
         for at, piece in enumerate((first, *rest)):
             self.number, self.length = (self.number + 1, len(piece)) if at else (self.number, self.length + len(piece))
@@ -53,6 +59,9 @@ class _BoundedFile(io.RawIOBase):
 def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable UTF-8 text file.") -> Iterator[TextIO]:
     """A UTF-8 file to be read line by line, without a byte-order mark; `-` is standard input. Every text is read by this.
 
+    Only a line feed ends a line, with or without a carriage return before it: other ends (U+2028, a return alone) stand inside
+    sentences of crawled text.
+
     Raises CorpusError for no regular file, a line of more than `longest` bytes, a file of more than `most`, and bytes that are not UTF-8.
     """
     try:
@@ -66,7 +75,7 @@ def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable 
             raise CorpusError(f"{path} is no text file.", known, todo)
         with source as raw:
             bounded = _BoundedFile(raw, str(path), longest, most)
-            yield io.TextIOWrapper(io.BufferedReader(bounded, BLOCK), encoding="utf-8-sig")
+            yield io.TextIOWrapper(io.BufferedReader(bounded, BLOCK), encoding="utf-8-sig", newline="\n")
     except FileNotFoundError:
         names = sorted(p.name for p in path.parent.iterdir())[:8] if path.parent.is_dir() else []
         known = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
@@ -93,5 +102,4 @@ def _undecodable(path: Path) -> tuple[str, str]:
 def read_lines(path: Path, todo: str = "Give a file that is there.") -> list[str]:
     """The lines of a UTF-8 file without their ends; raises CorpusError as `open_text` does."""
     with open_text(path, LINE_BYTES, TEXT_BYTES, todo) as file:
-        # only a line feed ends a line: others (U+2028 ...) stand inside sentences of crawled text
-        return [line.removesuffix("\n") for line in file]
+        return [line.removesuffix("\n").removesuffix("\r") for line in file]

@@ -122,7 +122,7 @@ def lines(part: SplitText) -> Iterator[str]:
     """
     if isinstance(part, DatasetTexts):
         for text in part.texts():
-            yield from _pieces(io.StringIO(text, newline=None))
+            yield from _pieces(io.StringIO(text, newline="\n"))
         return
     with open_text(part, TEXT_LINE_BYTES, CORPUS_BYTES) as file:
         yield from _pieces(file)

@@ -32,6 +32,9 @@ def _paragraphs(path: SplitText) -> Iterator[Paragraph]:
                 given = f"{path}, before line {number}: a sentence ends in a range."
                 known = f"Words {last + 1} to {end} of it are not there."
                 raise CorpusError(given, known, "Add them, or remove the range.")
+            if beyond := [row for row in rows if row[6].isdecimal() and int(row[6]) > last]:
+                given = f"{path}, before line {number}: the head of {beyond[0][1][:40]!r} is word {beyond[0][6]}."
+                raise CorpusError(given, f"The sentence has {last} words.", "Correct the head, or write '_'.")
             if rows:
                 yield _sentence(rows, text, article, f"{path}, the sentence before line {number}")
             text, rows, last, end = "", [], 0, 0
@@ -70,6 +73,9 @@ def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
     if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", features):
         known = "Features are written Name=Value with '|' between them, and '_' where there are none."
         raise wrong(f"{features[:60]!r} are no features", known)
+    if not re.fullmatch(r"_|[0-9]{1,9}", cells[6]) or cells[6] == cells[0]:
+        known = "A head is the number of another word of the sentence, 0 for a root, or '_' where it is not known."
+        raise wrong(f"the head of word {cells[0]} is {cells[6][:40]!r}", known)
     if not UNSHOWN.isdisjoint(features):
         raise wrong(f"{features[:60]!r} holds a control character", "Features name label columns, which pages show.")
 
@@ -95,7 +101,6 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
             name, _, value = feature.partition("=")
             labels.setdefault(f"{MORPH}.{name}", [None] * len(words))[i] = value
     heads = [row[6] for row in words]
-    known = all(head.isdecimal() and len(head) < 10 and int(head) <= len(heads) for head in heads)
     tokens: list[Token] = []  # words, and ranges such as `4-5 zum` in the place of theirs
     end = 0  # of the range that is open
     for row in rows:
@@ -106,7 +111,7 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
             end = int(last or 0)
             tokens.append(Token(row[READ["FORM"]], 0 if last else 1, "SpaceAfter=No" not in row[9].split("|")))
     text = text or join_tokens(tokens)
-    return Paragraph(forms, labels, text, tuple(map(int, heads)) if known else (), article, tuple(tokens))
+    return Paragraph(forms, labels, text, () if "_" in heads else tuple(map(int, heads)), article, tuple(tokens))
 
 
 CONLLU = Reader(
