@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests import pages
 from tests.synthetic import about, diverged, study_tables
 
-from trisect.claims import claims_hash, evidence, judge, verdicts
+from trisect.claims import claims_hash, evidence, judge
+from trisect.claims.reasons import Reason
 from trisect.core import spec
 from trisect.core.claim import LossChange
 from trisect.core.errors import StudyError
@@ -773,12 +774,12 @@ def test_how_to_read_speaks_of_fractions_too(study):
     ("values", "said"),
     [
         ({"verdict": "supported"}, "sample size sufficient"),
-        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": verdicts.UNDECIDED}, "12"),
-        ({"verdict": "inconclusive", "reason": verdicts.UNDECIDED}, "more than 999"),
-        ({"verdict": "inconclusive", "reason": verdicts.ONE_SEED}, "not known"),
-        ({"verdict": "inconclusive", "reason": verdicts.NO_SPREAD}, "not known"),
-        ({"verdict": "inconclusive", "reason": verdicts.AT_FLOOR}, "not testable here"),
-        ({"verdict": "inconclusive", "reason": verdicts.NOT_IN_USE}, "not testable here"),
+        ({"verdict": "inconclusive", "seeds_needed": 12, "reason": str(Reason("undecided"))}, "12"),
+        ({"verdict": "inconclusive", "reason": str(Reason("undecided"))}, "more than 999"),
+        ({"verdict": "inconclusive", "reason": str(Reason("single seed"))}, "not known"),
+        ({"verdict": "inconclusive", "reason": str(Reason("no spread", unit="seed"))}, "not known"),
+        ({"verdict": "inconclusive", "reason": str(Reason("at floor"))}, "not testable here"),
+        ({"verdict": "inconclusive", "reason": str(Reason("attention not in use"))}, "not testable here"),
     ],
 )
 def test_seeds_needed_in_words(values, said):

@@ -18,7 +18,8 @@ from tests import tinyhf
 
 import trisect
 from trisect.claims import judge_sampled
-from trisect.claims.models import HEAD_BY_HEAD, Against, judge_heads, judge_over_models
+from trisect.claims.models import Against, judge_heads, judge_over_models
+from trisect.claims.reasons import Reason
 from trisect.core.errors import ModelError, SiteError, SpecError, shown_by
 from trisect.core.finding import Estimate, Finding
 from trisect.core.tables import frame, read_table
@@ -379,11 +380,11 @@ def test_what_is_tested_head_by_head_is_supported_over_models_and_never_refuted(
     found = judge_over_models([by_head(0.0, worst) for worst in (0.061, 0.06, 0.062, 0.06, 0.061)], {})
     assert found.filter(whole).select("verdict", "reason", "seeds_needed").row(0) == (
         "inconclusive",
-        HEAD_BY_HEAD,
+        str(Reason("head by head")),
         None,
     )
     parts = found.filter(pl.col("claim") == "D-1", pl.col("part").is_not_null(), pl.col("decides"))
-    assert parts["reason"].to_list() == [HEAD_BY_HEAD] * 3
+    assert parts["reason"].to_list() == [str(Reason("head by head"))] * 3
     assert (parts["effect"] > 0.05).all()
     assert (parts["p"] > 0.99).all()
 

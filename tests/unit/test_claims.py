@@ -13,7 +13,7 @@ from tests.planted import SEEDS, TRUTHS, TURNED, attack, judged, parts, planted,
 from tests.synthetic import about
 
 from trisect import claims
-from trisect.claims.verdicts import UNDECIDED
+from trisect.claims.reasons import UNDECIDED
 from trisect.core.claim import CurveDistance, LossChange, Part, Source, Statistic
 from trisect.core.files import canonical
 from trisect.core.site import Site
@@ -107,7 +107,7 @@ def test_one_failing_part_refutes_and_one_undecided_part_leaves_open():
     assert whole(judged(planted({**truth, "freeze-v@5/valid": 0.3})), "A-13")["verdict"] == "refuted"
     edge = judged(planted({**truth, "freeze-v@5/valid": 0.02}))
     row = whole(edge, "A-13")
-    assert (row["verdict"], row["reason"]) == ("inconclusive", UNDECIDED)
+    assert (row["verdict"], row["reason"]) == ("inconclusive", str(UNDECIDED))
     weakest = parts(edge, "A-13").filter(pl.col("part") == "freeze v@5, valid loss change").row(0, named=True)
     for column in ("effect", "low", "high", "low_family", "high_family", "bound", "spread", "effect_best_valid"):
         assert row[column] == weakest[column]

@@ -7,8 +7,6 @@ import polars as pl
 import pytest
 
 from trisect.claims.models import (
-    NO_NULL,
-    NO_SPREAD_OVER_LAYERS,
     NOT_MEASURED,
     Against,
     LayerMeans,
@@ -17,6 +15,7 @@ from trisect.claims.models import (
     judge_over_models,
     judge_sampled,
 )
+from trisect.claims.reasons import Reason
 from trisect.core.claim import Claim, Part, Source, Statistic
 from trisect.core.tables import SCHEMAS
 from trisect.papers import matrices, profile
@@ -89,8 +88,8 @@ def test_heads_are_resampled_by_the_rule_of_all_claims():
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        ({}, NOT_MEASURED),
-        ({"share": against([], [], [])}, NO_NULL),
+        ({}, str(NOT_MEASURED)),
+        ({"share": against([], [], [])}, str(Reason("no null"))),
         (
             {"share": ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 12)},
             "12 heads; below 30, resampling decides nothing",
@@ -99,13 +98,13 @@ def test_heads_are_resampled_by_the_rule_of_all_claims():
             {"share": ResampledHeads(0.6, np.linspace(0.5, 0.7, 50), 1, "text")},
             "1 text; below 30, resampling decides nothing",
         ),
-        ({"share": ResampledHeads(float("nan"), np.full(50, np.nan), 40)}, NOT_MEASURED),
+        ({"share": ResampledHeads(float("nan"), np.full(50, np.nan), 40)}, str(NOT_MEASURED)),
     ],
 )
 def test_what_cannot_be_tested_says_why(found, reason):
     table = judge_heads(source((part("share", "below", 0.95),)), found, ABOUT)
     assert dict(table.schema) == SCHEMAS["claims"]
-    assert table["verdict"][0] == ("not tested" if reason == NOT_MEASURED else "inconclusive")
+    assert table["verdict"][0] == ("not tested" if reason == str(NOT_MEASURED) else "inconclusive")
     assert table["reason"].to_list() == [reason, reason]
     assert table["p_holm"][0] == 1.0
 
@@ -160,7 +159,7 @@ def test_the_rule_is_one_for_heads_and_texts():
         ([0.0, 0.01, -0.01, 0.0, 0.02], "refuted", None),
         ([0.3, 0.31, 0.29], "supported", None),
         ([0.3, 0.31], "inconclusive", "3 layers are asked for, 2 given"),
-        ([0.3] * 6, "inconclusive", NO_SPREAD_OVER_LAYERS),
+        ([0.3] * 6, "inconclusive", str(Reason("no spread", unit="layer"))),
     ],
 )
 def test_layers_are_the_units_of_a_mean_over_each_layers_heads(values, verdict, reason):

@@ -14,9 +14,11 @@ from tests.planted import judged, planted
 from trisect import claims
 from trisect.claims import models
 from trisect.claims.models import judge_sampled
+from trisect.claims.reasons import SENTENCES, Reason, read_reason
 from trisect.core.claim import REVISION, Claim, Combination, Part, Source, Statistic
 from trisect.papers import SOURCES
 from trisect.report.cards import cards
+from trisect.report.format import why_open
 from trisect.stats.bootstrap import percentile_interval, percentile_test
 from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.tested import PValues, two_sided
@@ -132,7 +134,7 @@ def test_below_thirty_units_nothing_is_decided_and_the_card_says_how_many_would(
     assert whole["reason"] == "29 texts; below 30, resampling decides nothing"
     assert whole["p_holm"] == 1
     assert whole["seeds_needed"] == 30
-    assert models.too_few(1, "head") == "1 head; below 30, resampling decides nothing"
+    assert str(Reason("few resampled", 1, "head", 30)) == "1 head; below 30, resampling decides nothing"
     assert verdicts(one, {"s": (1.0, 0.01)}, 30) == {"X": "supported"}
 
 
@@ -243,7 +245,7 @@ def test_of_a_claim_about_training_the_seeds_that_would_decide_are_counted_and_n
     values = {"s": drawn(1.0, 0.45)}
     six = {"s": models.Drawn(300, 6, "name", 6)}
     whole = judge_sampled(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=six).row(0, named=True)
-    assert (whole["verdict"], whole["reason"], whole["n"]) == ("inconclusive", models.UNDECIDED, 300)
+    assert (whole["verdict"], whole["reason"], whole["n"]) == ("inconclusive", str(Reason("undecided")), 300)
     # the standard error of n seeds is 0.45 √(6 / n): the fewest at which a t test of n seeds decides
     needed = next(n for n in range(2, 100) if 2 * stats.t.sf(1.0 / (0.45 * (6 / n) ** 0.5), n - 1) < 0.05)
     assert whole["seeds_needed"] == needed
@@ -254,8 +256,36 @@ def test_of_a_claim_about_training_the_seeds_that_would_decide_are_counted_and_n
 
 def test_training_asks_for_five_seeds_whatever_their_names_say():
     one = source(claim("X", part("s")))
-    for seeds, verdict in ((1, models.ONE_SEED), (4, "5 seeds are asked for, 4 given"), (5, None)):
+    for seeds, verdict in ((1, str(Reason("single", unit="seed"))), (4, "5 seeds are asked for, 4 given"), (5, None)):
         each = {"s": models.Drawn(300, 40, "name", seeds)}
         whole = judge_sampled(one, {"s": drawn(1.0, 0.1)}, {"s": 1.0}, 300, ABOUT, each=each).row(0, named=True)
         assert whole["reason"] == verdict
         assert whole["verdict"] == ("inconclusive" if verdict else "supported")
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+@pytest.mark.parametrize("unit", ["seed", "model trained alike"])
+@pytest.mark.parametrize("have", [1, 12])
+def test_a_reason_is_read_back_from_the_sentence_of_a_table(kind, unit, have):
+    named = {"have": have, "unit": unit, "need": 30, "detail": "on this model, they say: 3 texts"}
+    used = {name: value for name, value in named.items() if f"{{{name}" in SENTENCES[kind]}
+    if "units" in SENTENCES[kind] or "have units" in SENTENCES[kind]:
+        used["unit"] = unit
+    if kind == "single":
+        used["unit"] = "seed"
+    reason = Reason(kind, **used)
+    assert read_reason(str(reason)) == reason
+
+
+@pytest.mark.parametrize(
+    ("source", "over", "said"),
+    [
+        ("submodules", None, "about 13 seeds needed, 60 run"),
+        ("recall", None, "about 13 seeds needed"),  # n counts names
+        ("recall", "model", "about 13 models needed, 60 run"),
+        ("norms", None, "about 13 texts needed, 60 run"),
+    ],
+)
+def test_units_that_are_needed_are_named_and_stand_beside_units_of_their_kind_alone(source, over, said):
+    row = {"source": source, "over": over, "reason": str(Reason("undecided")), "seeds_needed": 13, "n": 60}
+    assert why_open(row) == f"too uncertain: {said}"

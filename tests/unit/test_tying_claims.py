@@ -7,9 +7,9 @@ import pytest
 from tests.controlled import SEEDS, everywhere, judged, made
 
 from trisect import claims
-from trisect.claims import evidence
 from trisect.claims import evidence as room
 from trisect.claims.evidence import read
+from trisect.claims.reasons import Reason
 from trisect.core.claim import LossChange
 from trisect.core.tables import frame
 from trisect.papers import matrices, tying
@@ -63,8 +63,8 @@ def test_planted_costs_support_it_and_no_cost_refutes_it(study):
 @pytest.mark.parametrize(
     ("rise", "verdict", "reason"),
     [
-        (None, "inconclusive", evidence.FLOOR_UNKNOWN),
-        (0.015, "inconclusive", evidence.AT_FLOOR),
+        (None, "inconclusive", str(Reason("floor unknown"))),
+        (0.015, "inconclusive", str(Reason("at floor"))),
         (0.3, "supported", None),
     ],
 )

@@ -26,6 +26,7 @@ from tests.synthetic import FINAL, INIT, UNIGRAM, about, diverged, study_tables,
 
 from trisect import claims
 from trisect.claims import evidence, verdicts
+from trisect.claims.reasons import Reason
 from trisect.claims.verdicts import TestedPart as OwnPart
 from trisect.claims.verdicts import decide
 from trisect.core.claim import LossChange, Part
@@ -79,11 +80,11 @@ def test_fewer_than_five_seeds_decide_nothing():
     table = judged(planted(TRUTHS["A-8"], seeds=(1,)), (1,))
     row = whole(table, "A-8")
     assert (row["p"], row["p_holm"], row["verdict"], row["n"]) == (1.0, 1.0, "inconclusive", 1)
-    assert row["reason"] == verdicts.ONE_SEED
+    assert row["reason"] == str(Reason("single seed"))
     assert row["seeds_needed"] is None
     assert row["low"] is None
     assert parts(table, "A-8")["p"].null_count() == 4
-    assert parts(table, "A-8")["reason"].to_list() == [verdicts.ONE_SEED] * 4
+    assert parts(table, "A-8")["reason"].to_list() == [str(Reason("single seed"))] * 4
     for seeds in ((1, 2), (1, 2, 3, 4)):
         few = whole(judged(planted(TRUTHS["A-8"], seeds=seeds), seeds), "A-8")
         assert (few["p"], few["verdict"]) == (1.0, "inconclusive")
@@ -111,7 +112,7 @@ def test_no_difference_is_surer_than_that_of_a_baseline_trained_twice():
 def test_no_spread_is_no_evidence():
     tables = planted(TRUTHS["A-1"], spread=0.0)
     row = whole(judged(tables), "A-1")
-    assert (row["p"], row["verdict"], row["reason"]) == (1.0, "inconclusive", verdicts.NO_SPREAD)
+    assert (row["p"], row["verdict"], row["reason"]) == (1.0, "inconclusive", str(Reason("no spread", unit="seed")))
     assert row["seeds_needed"] is None
     assert abs(row["effect"]) == pytest.approx(0.3, abs=1e-9)
 
@@ -120,11 +121,11 @@ def test_a_part_without_a_spread_is_not_the_weakest_beside_one_that_speaks_again
     part = Part("x", LossChange("freeze", ("k@1",), "train"), "above", 0.9, "of AUROC", "No reason.")
 
     def tested(values):
-        return OwnPart(part, t_tested(summary(values), "above", 0.9, 2, verdicts.NO_SPREAD), None)
+        return OwnPart(part, t_tested(summary(values), "above", 0.9, 2, Reason("no spread", unit="seed")), None)
 
     same, low, high = tested([1.0] * 5), tested([0.2, 0.7, 0.3, 0.6, 0.4]), tested([0.99, 0.98, 0.97, 0.99, 0.98])
-    assert decide([(same, low, high)], verdicts.NOT_MEASURED)[0].weakest is low
-    assert decide([(same, high)], verdicts.NOT_MEASURED)[0].weakest is same
+    assert decide([(same, low, high)], (verdicts.NOT_MEASURED,))[0].weakest is low
+    assert decide([(same, high)], (verdicts.NOT_MEASURED,))[0].weakest is same
 
 
 def test_an_undecided_claim_says_how_many_seeds_would_have_decided_it():
@@ -141,7 +142,7 @@ def test_an_undecided_claim_says_how_many_seeds_would_have_decided_it():
 def test_a_claim_is_not_measured_exactly_when_one_of_its_runs_is_missing(claim, slug, gone):
     row = whole(judged(without(planted(TRUTHS[claim]), slug)), claim)
     if gone:
-        assert (row["verdict"], row["reason"], row["n"]) == ("not tested", verdicts.NOT_MEASURED, 0)
+        assert (row["verdict"], row["reason"], row["n"]) == ("not tested", str(verdicts.NOT_MEASURED), 0)
         assert (row["p"], row["p_holm"], row["effect"]) == (1.0, 1.0, None)
     else:
         assert (row["verdict"], row["n"]) == ("supported", len(SEEDS))
@@ -180,7 +181,7 @@ def test_fewer_layers_leave_the_claims_about_the_others_unmeasured():
     tables = planted(TRUTHS["A-1"], layers=3)
     table = judged(tables)
     assert whole(table, "A-1")["verdict"] == "supported"
-    assert whole(table, "A-3")["reason"] == verdicts.NOT_MEASURED
+    assert whole(table, "A-3")["reason"] == str(verdicts.NOT_MEASURED)
 
 
 def test_only_attacks_of_strength_one_enter():
@@ -188,7 +189,7 @@ def test_only_attacks_of_strength_one_enter():
     stronger = tables["runs"].with_columns(
         pl.when(pl.col("site") == "k@1").then(pl.col("strength") * 3).otherwise(pl.col("strength")).alias("strength")
     )
-    assert whole(judged({**tables, "runs": stronger}), "A-1")["reason"] == verdicts.NOT_MEASURED
+    assert whole(judged({**tables, "runs": stronger}), "A-1")["reason"] == str(verdicts.NOT_MEASURED)
     assert whole(judged(tables), "A-1")["reason"] is None
 
 
@@ -208,10 +209,10 @@ def test_no_verdict_unless_both_preconditions_hold_in_every_seed(cost, baseline,
     if in_use:
         assert whole(table, "A-8")["verdict"] == "supported"
     else:
-        known = table.filter(pl.col("reason") != verdicts.NOT_MEASURED)
+        known = table.filter(pl.col("reason") != str(verdicts.NOT_MEASURED))
         assert len(known) > 5
         assert set(known["verdict"]) == {"inconclusive"}
-        assert set(known["reason"]) == {verdicts.NOT_IN_USE}
+        assert set(known["reason"]) == {str(Reason("attention not in use"))}
         assert table["p"].to_list() == [1.0] * 15
 
 
@@ -225,7 +226,7 @@ def test_a_precondition_is_about_every_seed_not_about_the_mean():
     assert [check.ok for check in checks] == [True, False]
     gone = {**tables, "sites": tables["sites"].filter(~mine)}
     assert [(check.ok, check.n) for check in claims.preconditions(gone)] == [(True, 6), (False, 5)]
-    assert whole(judged(gone), "A-8")["reason"] == verdicts.NOT_CHECKED
+    assert whole(judged(gone), "A-8")["reason"] == str(Reason("attention not checked"))
 
 
 def test_a_baseline_that_diverged_fails_both_preconditions_in_its_seed():
@@ -238,7 +239,7 @@ def test_a_baseline_that_diverged_fails_both_preconditions_in_its_seed():
         assert (check.ok, check.diverged) == (False, (3,))
         assert check.sentence.endswith("The baseline diverged in seed 3.")
     row = whole(judged(broken), "A-8")
-    assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", verdicts.BASELINE_DIVERGED, 1.0)
+    assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", str(Reason("baseline diverged")), 1.0)
 
 
 def test_a_precondition_says_what_is_required_and_then_what_was_found():
@@ -290,7 +291,7 @@ def test_criticality_with_another_epsilon_is_not_the_papers():
 
     assert reasons() == {None}
     notes["experiment"]["rewind"]["epsilon"] = 0.02
-    assert reasons() == {verdicts.OTHER_EPSILON}
+    assert reasons() == {str(Reason("other epsilon"))}
     notes["experiment"]["rewind"] = None
     assert reasons() == {None}
 
@@ -420,7 +421,7 @@ def test_collapsed_attacks_refute_nothing(claim):
     size = -0.6 if claim == "A-8" else 0.3  # below the train loss of word frequencies, as an over-fitted model is
     fell = attack(label, sites, TO_UNIGRAM["train"] + size, TO_UNIGRAM["valid"] + 0.3)
     row = whole(judged(planted(fell)), claim)
-    assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", verdicts.STOPPED, 1.0)
+    assert (row["verdict"], row["reason"], row["p"]) == ("inconclusive", str(Reason("collapsed")), 1.0)
     assert row["collapsed"] == len(sites) * len(SEEDS)
 
 
@@ -433,8 +434,8 @@ def test_contrasts_are_not_read_from_collapsed_attacks():
         for split in ("train", "valid")
     }
     both = judged(planted(fell))
-    assert (whole(both, "A-7")["verdict"], whole(both, "A-7")["reason"]) == ("inconclusive", verdicts.STOPPED)
-    assert whole(both, "A-9")["reason"] == verdicts.STOPPED
+    assert (whole(both, "A-7")["verdict"], whole(both, "A-7")["reason"]) == ("inconclusive", str(Reason("collapsed")))
+    assert whole(both, "A-9")["reason"] == str(Reason("collapsed"))
     alive = judged(planted(TRUTHS["A-7"]))
     assert whole(alive, "A-7")["verdict"] == "supported"
     assert whole(alive, "A-7")["collapsed"] == 0
@@ -468,14 +469,14 @@ def test_claims_about_rewinding_and_freezing_need_a_site_that_moves_the_loss(cla
     effects = dict(TRUTHS[claim]) | rises(0.004, 0.002)
     still = judged(planted(effects, spread=0.001))
     assert whole(still, claim)["verdict"] == "inconclusive"
-    assert whole(still, claim)["reason"] == evidence.AT_FLOOR
+    assert whole(still, claim)["reason"] == str(Reason("at floor"))
     assert whole(judged(planted(TRUTHS[claim])), claim)["verdict"] == "supported"
 
 
 @pytest.mark.usefixtures("quiet")
 def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
     tables = planted(freeze(["k@1", "q@1"], -0.3, 0.3) | freeze(["v@1"], 0.3, 0.3), spread=0.001)
-    assert whole(judged(tables), "A-13")["reason"] == evidence.AT_FLOOR
+    assert whole(judged(tables), "A-13")["reason"] == str(Reason("at floor"))
     bases = tables["runs"].filter(pl.col("edit") == "none")["run"]
     rows = [
         {"subject": run, "site": "v@1", "measure": "ablate_rise_nats", "split": "train", "value": 0.4, "n": 9}
@@ -484,7 +485,7 @@ def test_mean_ablation_shows_that_a_measure_is_off_its_floor():
     ablated = {**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), *rows])}
     assert whole(judged(ablated), "A-13")["verdict"] == "supported"
     unknown = {**tables, "sites": tables["sites"].filter(~pl.col("measure").str.starts_with("rewind"))}
-    assert whole(judged(unknown), "A-13")["reason"] == evidence.FLOOR_UNKNOWN
+    assert whole(judged(unknown), "A-13")["reason"] == str(Reason("floor unknown"))
 
 
 @pytest.mark.usefixtures("quiet")
@@ -497,7 +498,7 @@ def test_all_layers_at_once_supports_and_refutes_the_fifteenth_claim():
     turned = with_all_layers(planted({}), {"q": 0.3, "k": 0.3, "v": 0.03}, ALL)
     assert whole(judged(turned), "A-15")["verdict"] == "refuted"
     small = with_all_layers(planted({}), dict.fromkeys("qkv", 0.004), ALL)
-    assert whole(judged(small), "A-15")["reason"] == evidence.AT_FLOOR
+    assert whole(judged(small), "A-15")["reason"] == str(Reason("at floor"))
 
 
 def test_what_was_not_collected_is_not_tested_and_not_in_the_family():
@@ -507,12 +508,12 @@ def test_what_was_not_collected_is_not_tested_and_not_in_the_family():
     tested = table.filter(pl.col("part").is_null(), pl.col("verdict") != "not tested", pl.col("claim") != "A-1")
     assert one["p_holm"] == pytest.approx(holm([one["p"], *tested["p"]])[0])
     assert len(tested) == 9
-    assert (row["verdict"], row["reason"], row["p"]) == ("not tested", verdicts.NOT_MEASURED, 1.0)
+    assert (row["verdict"], row["reason"], row["p"]) == ("not tested", str(verdicts.NOT_MEASURED), 1.0)
     assert whole(table, "A-1")["verdict"] == "supported"
     unused = planted(TRUTHS["A-1"] | {"self_only": 0.0})
     found = judged(without(unused, "attack-dep"))
     assert whole(found, "A-6")["verdict"] == "not tested"
-    assert whole(found, "A-1")["reason"] == verdicts.NOT_IN_USE
+    assert whole(found, "A-1")["reason"] == str(Reason("attention not in use"))
 
 
 def test_a_verdict_names_the_part_that_speaks_for_it_least_and_its_bound():

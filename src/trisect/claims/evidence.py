@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trisect.claims.reasons import Reason
 from trisect.core.claim import (
     AboveUnigram,
     Claim,
@@ -183,8 +184,6 @@ def _clipped(trained: TrainedRun, baseline: TrainedRun | None) -> TrainedRun:
     return trained._replace(curves=curves)
 
 
-AT_FLOOR = "measure at its floor"
-FLOOR_UNKNOWN = "whether the measure is off its floor was not measured in this study"
 LEARNED_NATS = 0.05  # how far below the unigram loss a run has to come to have learned anything
 MARGIN = 0.02
 REPEATED_NATS = 0.005  # between two trainings of one baseline, as seen between two fleets
@@ -202,7 +201,7 @@ def collapsed_runs(evidence: Evidence) -> frozenset[str]:
     )
 
 
-def off_floor(claim: Claim, evidence: Evidence) -> str | None:
+def off_floor(claim: Claim, evidence: Evidence) -> Reason | None:
     """Why a claim's measure cannot be read, or None where some site of it moves the loss at full dose (definitions A8).
 
     Full dose is rewinding to α = 0 or mean ablation, train loss, mean over seeds; it has to exceed the margin of 0.02 nats
@@ -224,8 +223,8 @@ def off_floor(claim: Claim, evidence: Evidence) -> str | None:
                 ablated.append(rise)
         moves += [abs(float(sum(values) / len(values))) for values in (rewound, ablated) if values]
     if not moves:
-        return FLOOR_UNKNOWN
-    return None if max(moves) > max(MARGIN, 3 * REPEATED_NATS) else AT_FLOOR
+        return Reason("floor unknown")
+    return None if max(moves) > max(MARGIN, 3 * REPEATED_NATS) else Reason("at floor")
 
 
 def is_attack(leaf: Leaf) -> bool:

@@ -9,15 +9,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import polars as pl
 
+from trisect.claims.reasons import NOT_MEASURED, UNDECIDED, Reason, read_reason
 from trisect.claims.verdicts import (
-    UNDECIDED,
     ClaimColumns,
     Decided,
     TestedPart,
     claim_rows,
     family_of,
     slack,
-    too_few_models,
 )
 from trisect.core.claim import LEAST_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.tables import frame
@@ -30,14 +29,6 @@ from trisect.stats.tested import ALPHA, NO_TEST, PValues, Reals, Tested, conjunc
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
 LEAST_LAYERS = 3  # of one model, where these are the units of a t test
 MOST = 1_000_000
-NOT_MEASURED = "not measured on this model"
-OPEN = "not decided by a test over"
-ONE_SEED = "one seed gives numbers and no verdict"
-
-
-def too_few(n: int, unit: str) -> str:
-    """Why nothing is decided with `n` units."""
-    return f"{n} {unit}{'' if n == 1 else 's'}; below {LEAST}, resampling decides nothing"
 
 
 class Drawn(NamedTuple):
@@ -121,13 +112,13 @@ def judge_sampled(
         alone = (
             whole.weakest.own if whole.barred is None else None
         )  # a test over layers: more texts would not decide it
-        reason = whole.barred or (UNDECIDED if alone is None else f"{OPEN} {alone.n} {alone.unit}s")
-        more = whole.undecided and alone is None and more_helps(whole.barred)
+        reason = whole.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
+        more = whole.undecided and alone is None and reason.is_spread
         needed = _needed(whole.deciding, family) if more else None
         return whole.row(reason, needed, whole.weakest.drawn.n)
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
-    return frame("claims", claim_rows(source, tested, whole_row, NOT_MEASURED, about=about))
+    return frame("claims", claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about))
 
 
 def _is_measured(part: Part, estimates: Mapping[str, float], replicates: Mapping[str, Reals]) -> bool:
@@ -135,22 +126,18 @@ def _is_measured(part: Part, estimates: Mapping[str, float], replicates: Mapping
     return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
 
 
-def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> str | None:
+def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> Reason | None:
     """Why a statistic that was measured decides nothing, or None."""
     if drawn.n < LEAST:
-        return too_few(drawn.n, drawn.unit)
+        return Reason("few resampled", drawn.n, drawn.unit, LEAST)
     if drawn.seeds is not None and drawn.seeds < LEAST_SEEDS:
-        return ONE_SEED if drawn.seeds == 1 else too_few_models(drawn.seeds, "seeds")
+        return SINGLE_SEED if drawn.seeds == 1 else Reason("few trained", drawn.seeds, "seed", LEAST_SEEDS)
     if alone is not None:
-        return None if smallest_p("permutation", alone.n) < level else cannot(alone.n, alone.unit)
-    if smallest_p("bootstrap", drawn.groups, len(values)) < level:
-        return None
-    return cannot(drawn.groups, drawn.unit) if drawn.seeds is None else cannot(drawn.seeds, "seed")
-
-
-def cannot(n: int, unit: str) -> str:
-    """Why no outcome of a test over `n` units could be a verdict."""
-    return f"cannot be decided with {n} {unit}{'' if n == 1 else 's'}: no outcome reaches the p that is asked for"
+        within, of = smallest_p("permutation", alone.n) < level, (alone.n, alone.unit)
+    else:
+        within = smallest_p("bootstrap", drawn.groups, len(values)) < level
+        of = (drawn.groups, drawn.unit) if drawn.seeds is None else (drawn.seeds, "seed")
+    return None if within else Reason("out of reach", *of)
 
 
 def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) -> Reals | None:
@@ -163,11 +150,6 @@ def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) ->
             return None
         parts.append(weight * np.asarray(values[leaf.name], dtype=float))
     return sum(parts[1:], parts[0])
-
-
-def more_helps(reason: str | None) -> bool:
-    """Whether what keeps a claim undecided is the number of units."""
-    return reason in (None, UNDECIDED, ONE_SEED) or reason.endswith("resampling decides nothing")
 
 
 def _needed(deciding: Sequence[SampledPart], family: int) -> int | None:
@@ -190,17 +172,11 @@ def _needed(deciding: Sequence[SampledPart], family: int) -> int | None:
     return fewest_counts(ahead, np.unique(np.geomspace(LEAST, MOST, 500).round()), family)
 
 
-ONE_MODEL = "one model gives numbers and no verdict"
-NO_SPREAD_OVER_MODELS = "no spread between the models, so no t test can be made"
-HEAD_BY_HEAD = (
-    "tested head by head: the mean over models is of the heads that speak least for it, which noise alone can put "
-    "beyond the bound, so that it may support and not refute"
-)
-
+SINGLE_SEED, SINGLE_MODEL = Reason("single", unit="seed"), Reason("single", unit="model")
 
 # what models have of a part: a number each, why no verdict may rest on it or None, whether each is of its weakest head, and
 # the p-values of the model that speaks least where each has a test of its own
-PartOfModels: TypeAlias = tuple[Sequence[float], str | None, bool, PValues | None]
+PartOfModels: TypeAlias = tuple[Sequence[float], Reason | None, bool, PValues | None]
 
 
 @dataclass(frozen=True)
@@ -216,9 +192,9 @@ class ModelsPart(TestedPart):
         return self.by_head and not self.slack > 0
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Why this part has no verdict of its own, or None."""
-        return super().reason or (HEAD_BY_HEAD if self.unrefutable else None)
+        return super().reason or (Reason("head by head") if self.unrefutable else None)
 
 
 def judge_models(
@@ -236,7 +212,8 @@ def judge_models(
 
     def read(claim: Claim, part: Part) -> PartOfModels:
         assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
-        return values.get(part.effect.name, ()), (barred or {}).get(part.effect.name), False, None
+        why = (barred or {}).get(part.effect.name)
+        return values.get(part.effect.name, ()), why and read_reason(why), False, None
 
     return frame("claims", _judged(source, read, about))
 
@@ -259,9 +236,11 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             mine = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
             of = [row for one in claims for row in one.filter(*mine).iter_rows(named=True)]
             values = [row["effect"] for row in of if row["effect"] is not None]
-            reasons = [row["reason"] for row in of if row["reason"] not in (None, UNDECIDED, ONE_SEED)]
-            reasons = [reason for reason in reasons if " layers are asked for, " not in reason]
-            why = f"in {reasons.count(reasons[0])} of {len(of)} models: {reasons[0]}" if values and reasons else None
+            each = [reason for row in of if (reason := read_reason(row["reason"])) not in (UNDECIDED, SINGLE_SEED)]
+            each = [one for one in each if (one.kind, one.unit) != ("few trained", "layer")]
+            why = None
+            if values and each:
+                why = Reason("some models", each.count(each[0]), need=len(of), detail=str(each[0]))
             alone = None
             if of and all(row["p"] is not None for row in of):  # two-sided, on the side that all have in common
                 p_for = np.asarray(max(row["p"] for row in of) / 2)
@@ -271,12 +250,12 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
 
         for row in _judged(source, read, about):
             rows.append(row | {"over": "model"})
-            if row["reason"] == NOT_MEASURED:  # where all models say the same reason for it, that stands there
+            if row["reason"] == str(NOT_MEASURED):  # where all models say the same reason for it, that stands there
                 same = [
                     pl.col(name).eq_missing(pl.lit(row.get(name), pl.String)) for name in ("source", "claim", "part")
                 ]
                 reasons = {reason for one in claims for reason in one.filter(*same)["reason"]}
-                rows[-1]["reason"] = reasons.pop() if len(reasons) == 1 else NOT_MEASURED
+                rows[-1]["reason"] = reasons.pop() if len(reasons) == 1 else str(NOT_MEASURED)
     return frame("claims", rows)
 
 
@@ -294,10 +273,10 @@ def _judged(
         if not sample.n:
             reason = NOT_MEASURED
         elif sample.n == 1:
-            reason = ONE_MODEL
+            reason = SINGLE_MODEL
         elif barred is None and sample.n < LEAST_SEEDS:
-            reason = too_few_models(int(sample.n), "models trained alike")
-        untestable = ONE_MODEL if sample.n == 1 else NO_SPREAD_OVER_MODELS
+            reason = Reason("few trained", int(sample.n), "model trained alike", LEAST_SEEDS)
+        untestable = SINGLE_MODEL if sample.n == 1 else Reason("no spread", unit="model")
         tested = t_tested(sample, part.direction, part.bound, family, untestable)
         if sample.spread == 0 and alone is not None:
             tested = replace(tested, p=alone, reason=None)
@@ -314,10 +293,7 @@ def _judged(
         return whole.row(whole.why(needed), needed)
 
     tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
-    return claim_rows(source, tested, whole_row, NOT_MEASURED, about=about)
-
-
-NO_NULL = "heads are as wide as the model, so that random ones overlap as much"
+    return claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about)
 
 
 class Against(NamedTuple):
@@ -348,14 +324,11 @@ class LayerMeans(NamedTuple):
     values: Reals
 
 
-NO_SPREAD_OVER_LAYERS = "no spread between the layers, so no t test can be made"
-
-
 def judge_heads(
     source: Source,
     found: Mapping[str, Against | ResampledHeads | LayerMeans],
     about: Mapping[str, object],
-    missing: str | Mapping[str, str] = NOT_MEASURED,
+    missing: str | Mapping[str, str] = str(NOT_MEASURED),
 ) -> pl.DataFrame:
     """The table `claims` of a source whose unit is the head; a Statistic that `found` lacks was not measured.
 
@@ -365,8 +338,8 @@ def judge_heads(
     the heads', p_against their smallest times their number; it carries the head that speaks for it least. Layers are tested
     by Student's t, at least LEAST_LAYERS of them.
     """
-    why = {} if isinstance(missing, str) else missing
-    rest = missing if isinstance(missing, str) else NOT_MEASURED
+    why = {} if isinstance(missing, str) else {name: read_reason(one) for name, one in missing.items()}
+    rest = read_reason(missing) if isinstance(missing, str) else NOT_MEASURED
 
     family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in found)
 
@@ -378,7 +351,7 @@ def judge_heads(
             return TestedPart(part, Tested(reason=reason), reason)
         if isinstance(given, Against):  # it must hold for every head, and carries the head that speaks for it least
             if not len(given.effects):
-                return TestedPart(part, Tested(reason=NO_NULL), NO_NULL)
+                return TestedPart(part, Tested(reason=Reason("no null")), Reason("no null"))
             weakest = int(np.argmin([slack(part, float(effect)) for effect in given.effects]))
             every = conjunction([PValues(*both) for both in zip(given.p_for, given.p_against, strict=True)])
             ends = (e for alpha in (ALPHA, ALPHA / family) for e in given.interval(weakest, alpha))
@@ -387,14 +360,17 @@ def judge_heads(
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
         if isinstance(given, LayerMeans):
             sample = summary(given.values)
-            few = too_few_models(int(sample.n), "layers", LEAST_LAYERS) if sample.n < LEAST_LAYERS else None
-            tested = t_tested(sample, part.direction, part.bound, family, few or NO_SPREAD_OVER_LAYERS)
+            few = None
+            if sample.n < LEAST_LAYERS:
+                few = Reason("few trained", int(sample.n), "layer", LEAST_LAYERS)
+            untestable = few or Reason("no spread", unit="layer")
+            tested = t_tested(sample, part.direction, part.bound, family, untestable)
             return TestedPart(part, tested, few)
         barred = None
         if not np.isfinite(given.effect):
             barred = NOT_MEASURED
         elif given.n < LEAST:
-            barred = too_few(given.n, given.unit)
+            barred = Reason("few resampled", given.n, given.unit, LEAST)
         tested = percentile_tested(
             number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, family, barred
         )
@@ -404,7 +380,7 @@ def judge_heads(
         """How many heads would decide is not said: a model has the heads that it has."""
         reason = whole.barred or UNDECIDED
         if whole.barred is None and whole.p < ALPHA:
-            reason = f"p is {whole.p:.2g}, and {whole.p_holm:.2g} after Holm's correction over its source's claims"
+            reason = Reason("after Holm", detail=f"{whole.p:.2g}, and {whole.p_holm:.2g}")
         return whole.row(reason, None)
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]

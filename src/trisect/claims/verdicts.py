@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from trisect.claims.evidence import (
-    AT_FLOOR,
     EffectReading,
     Evidence,
     above_unigram,
@@ -22,6 +21,7 @@ from trisect.claims.evidence import (
     off_floor,
     read,
 )
+from trisect.claims.reasons import UNDECIDED, Reason
 from trisect.core.claim import (
     LEAST_SEEDS,
     Claim,
@@ -47,8 +47,6 @@ from trisect.stats.reach import seeds_needed
 from trisect.stats.shares import least_spread
 from trisect.stats.tested import ALPHA, PValues, Tested, conjunction, holm, number, two_sided
 
-UNDECIDED = "not decided at the measured spread"
-
 ClaimColumns: TypeAlias = dict[str, float | int | str | bool | None]
 
 
@@ -58,7 +56,7 @@ class TestedPart:
 
     part: Part
     tested: Tested
-    barred: str | None
+    barred: Reason | None
 
     @property
     def slack(self) -> float:
@@ -66,9 +64,9 @@ class TestedPart:
         return float("nan") if self.tested.effect is None else slack(self.part, self.tested.effect)
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Why this part has no verdict of its own, or None."""
-        return self.tested.reason if self.barred is None else self.barred
+        return self.barred or self.tested.reason
 
     def columns(self) -> ClaimColumns:
         """What the row of a part and that of a whole claim share: effect, intervals, margin, n and spread."""
@@ -92,7 +90,7 @@ class TestedPart:
         """The row of this part: what it says, its numbers, its own p on either side, and why it has none."""
         said = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
         p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
-        return {**said, **self.columns(), "p": p, "reason": self.reason}
+        return {**said, **self.columns(), "p": p, "reason": None if self.reason is None else str(self.reason)}
 
 
 T = TypeVar("T", bound=TestedPart)
@@ -109,7 +107,7 @@ class Decided(Generic[T]):
     sides: PValues
     p: float
     p_holm: float
-    barred: str | None
+    barred: Reason | None
 
     @property
     def verdict(self) -> str:
@@ -126,7 +124,7 @@ class Decided(Generic[T]):
             return "inconclusive"
         return "supported" if self.sides.p_for < self.sides.p_against else "refuted"
 
-    def row(self, reason: str | None, needed: int | None, n: int | None = None) -> ClaimColumns:
+    def row(self, reason: Reason, needed: int | None, n: int | None = None) -> ClaimColumns:
         """The row of the claim as a whole: its verdict, and the effect of its weakest part where all were measured or one refutes it.
 
         `reason` stands there where there is no verdict; `n` is else the least of the parts'.
@@ -136,8 +134,10 @@ class Decided(Generic[T]):
         lacking = {t.part.name.partition(":")[0]: t.barred for t in self.deciding if t.part not in parts}
         if self.barred is None and lacking:
             (name, why), more = next(iter(lacking.items())), f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            gone = " not run" if why is None or why.startswith("not measured") else f": {why}"
-            reason = f"{len(parts)} of {len(self.deciding)} parts, {self._side}; {name}{more}{gone}"
+            gone = " not run" if why is None or why.kind == "not measured" else f": {why}"
+            reason = Reason(
+                "some parts", len(parts), need=len(self.deciding), detail=f"{self._side}; {name}{more}{gone}"
+            )
         return {
             **(self.weakest.columns() if shown else {}),
             "decides": True,
@@ -145,7 +145,7 @@ class Decided(Generic[T]):
             "p_holm": self.p_holm,
             "verdict": self.verdict,
             "n": min((test.tested.n for test in self.measured), default=0) if n is None else n,
-            "reason": reason if self.undecided else None,
+            "reason": str(reason) if self.undecided else None,
             "seeds_needed": needed,
         }
 
@@ -154,7 +154,7 @@ class Decided(Generic[T]):
         """Whether there is no verdict."""
         return self.verdict in ("inconclusive", NOT_TESTED)
 
-    def why(self, needed: int | None) -> str:
+    def why(self, needed: int | None) -> Reason:
         """Why there is no verdict: what bars it, or why its weakest part has no test, or another one where no number of units would do."""
         untested = [test.reason for test in (self.weakest, *self.deciding) if test.reason is not None]
         return self.barred or self.weakest.reason or (untested[0] if untested and needed is None else UNDECIDED)
@@ -174,20 +174,19 @@ class Decided(Generic[T]):
 
 def decide(
     claims: Sequence[Sequence[T]],
-    missing: str | Collection[str],
-    everywhere: str | None = None,
+    missing: Collection[Reason],
+    everywhere: Reason | None = None,
 ) -> list[Decided[T]]:
     """Every claim of a source, given its parts (definitions E).
 
-    A part that is barred by `missing`, that its data were not collected (or by one of several such reasons), says nothing: what
+    A part that is barred by one of `missing`, that its data were not collected, says nothing: what
     is left of the claim is judged, and may refute the whole and not support it. The family of Holm's correction are the claims of
     which something was measured; one that another rule bars stays in it with p = 1. `everywhere` bars all of them.
     """
-    gone = (missing,) if isinstance(missing, str) else tuple(missing)
     found: list[Decided[T]] = []
     for parts in claims:
         deciding = tuple(test for test in parts if test.part.decides)
-        measured = tuple(test for test in deciding if test.barred not in gone)
+        measured = tuple(test for test in deciding if test.barred not in missing)
         reasons = [everywhere, *(test.barred for test in measured)] if measured else [deciding[0].barred]
         barred = next((reason for reason in reasons if reason is not None), None)
         joint = conjunction([test.tested.p for test in measured or deciding])
@@ -205,8 +204,8 @@ def claim_rows(
     source: Source,
     tested: Sequence[tuple[T, ...]],
     whole_row: Callable[[Decided[T]], ClaimColumns],
-    missing: str | Collection[str],
-    everywhere: str | None = None,
+    missing: Collection[Reason],
+    everywhere: Reason | None = None,
     about: Mapping[str, object] | None = None,
 ) -> list[ClaimColumns]:
     """The rows of one source: for each claim one for the whole, as `whole_row` makes it, and one for each part.
@@ -225,11 +224,6 @@ def claim_rows(
     return rows
 
 
-def too_few_models(n: int, units: str, least: int = LEAST_SEEDS) -> str:
-    """Why nothing is said about training with so few seeds or models, nor about one model with so few layers."""
-    return f"{least} {units} are asked for, {n} given"
-
-
 def slack(part: Part, effect: float) -> float:
     """How far `effect` lies on the claimed side of the part's bound; negative on the other side."""
     if part.direction == "within":
@@ -237,14 +231,7 @@ def slack(part: Part, effect: float) -> float:
     return effect - part.bound if part.direction == "above" else part.bound - effect
 
 
-NOT_IN_USE = "attention is not in use here"
-NOT_CHECKED = "whether attention is in use was not measured in this study"
-BASELINE_DIVERGED = "a baseline diverged"
-NOT_MEASURED = "not measured in this study"
-OTHER_EPSILON = "criticality was measured with another ε than 1 % of the final loss"
-STOPPED = "the attack stopped all learning"
-ONE_SEED = "one seed decides nothing"
-NO_SPREAD = "no spread between the seeds, so no t test can be made"
+NOT_MEASURED = Reason("not measured", detail="in this study")
 EPSILON = 0.01
 INTERCHANGED = "interchange_own"
 
@@ -320,7 +307,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
             tuple(_test(part, claim, readings[part], evidence, about, collapsed, family) for part in claim.parts)
             for claim in source.claims
         ]
-        rows += claim_rows(source, tested, whole_row, NOT_MEASURED, everywhere)
+        rows += claim_rows(source, tested, whole_row, (NOT_MEASURED,), everywhere)
     return frame("claims", rows)
 
 
@@ -341,14 +328,15 @@ def asked(evidence: Evidence) -> list[Source]:
     return [source for source in SOURCES if source.unit == "seed" and source.key not in left]
 
 
-def barred_everywhere(evidence: Evidence) -> str | None:
+def barred_everywhere(evidence: Evidence) -> Reason | None:
     """Why no claim of the study can have a verdict, or None when both preconditions hold."""
     found = checks(evidence)
     if all(check.ok for check in found):
         return None
     if any(check.diverged for check in found):
-        return BASELINE_DIVERGED
-    return NOT_CHECKED if any(check.n < max(1, len(evidence.seeds)) for check in found) else NOT_IN_USE
+        return Reason("baseline diverged")
+    unchecked = any(check.n < max(1, len(evidence.seeds)) for check in found)
+    return Reason("attention not checked" if unchecked else "attention not in use")
 
 
 def _readings(part: Part, evidence: Evidence) -> dict[int, EffectReading]:
@@ -387,20 +375,21 @@ def _test(
     if not readings:
         barred = NOT_MEASURED
     elif 1 < sample.n < LEAST_SEEDS:
-        barred = too_few_models(int(sample.n), "seeds")
+        barred = Reason("few trained", int(sample.n), "seed", LEAST_SEEDS)
     elif critical and rewind is not None and float(rewind["epsilon"]) != EPSILON:
-        barred = OTHER_EPSILON
+        barred = Reason("other epsilon")
     elif sum(value in (0.0, 1.0) for value in values) > len(values) / 2:
-        barred = AT_FLOOR  # more than half of the contrast's sites, counted in every seed
+        barred = Reason("at floor")  # more than half of the contrast's sites, counted in every seed
     elif claim.floored and (reason := off_floor(claim, evidence)):
         barred = reason
     elif runs & collapsed and any(map(is_attack, leaves)):
         # contrasts are not read from collapsed attacks, and nothing is refuted by them
         contrast = isinstance(part.effect, (Combination, CurveDistance))
-        barred = STOPPED if contrast or not slack(part, float(sample.mean)) > 0 else None
+        barred = Reason("collapsed") if contrast or not slack(part, float(sample.mean)) > 0 else None
+    untestable = Reason("single seed") if sample.n == 1 else Reason("no spread", unit="seed")
     return SeedPart(
         part,
-        t_tested(sample, part.direction, part.bound, family, ONE_SEED if sample.n == 1 else NO_SPREAD),
+        t_tested(sample, part.direction, part.bound, family, untestable),
         barred,
         sample,
         noise,

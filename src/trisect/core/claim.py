@@ -175,8 +175,8 @@ class Source:
     """One source: how to cite it, and its claims; those that are tested together are one family for Holm's correction.
 
     `unit` is what varies behind their intervals: 'seed' for claims about training, else what is resampled of one given
-    model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `revision` is that of the
-    rules.
+    model: 'text', 'name' or 'head', or models that were trained alike: 'model'. `needs` is the unit that more of
+    would decide, where it is not that one. `revision` is that of the rules.
     """
 
     key: str
@@ -185,6 +185,7 @@ class Source:
     citation: str
     claims: tuple[Claim, ...]
     unit: str = "seed"
+    needs: str = ""
     revision: int = REVISION
 
 

@@ -1,5 +1,6 @@
 """Sources: one module each with its citation and its claims as data; every source is in SOURCES."""
 
+from trisect.core.claim import Source
 from trisect.papers import matrices, norms, profile, recall, roles, submodules, tying
 
 SOURCES = (
@@ -14,6 +15,6 @@ SOURCES = (
 )
 
 
-def unit_of(key: str) -> str:
-    """What varies behind the claims of a source; 'seed' for a source that is not here."""
-    return next((source.unit for source in SOURCES if source.key == key), "seed")
+def source_of(key: str) -> Source:
+    """The source of that key; one whose claims vary over seeds for a key that is not here."""
+    return next((source for source in SOURCES if source.key == key), Source(key, "", "", "", ()))

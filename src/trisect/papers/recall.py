@@ -119,4 +119,5 @@ SOURCE = Source(
     "Transformers, and Pretraining, question 3, with the answers of a solution.",
     claims=CLAIMS,
     unit="name",
+    needs="seed",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -10,13 +9,11 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from trisect.claims import models
-from trisect.claims.models import MOST, ONE_MODEL, more_helps
-from trisect.claims.models import OPEN as CARDS_OPEN
-from trisect.claims.verdicts import CONTROLS, NO_SPREAD, NOT, NOTHING, ONE_SEED, SURVIVAL_UNDECIDED, SURVIVES
-from trisect.claims.verdicts import UNDECIDED as CARDS_UNDECIDED
+from trisect.claims.models import MOST
+from trisect.claims.reasons import read_reason
+from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVAL_UNDECIDED, SURVIVES
 from trisect.core.claim import REVISION
-from trisect.papers import unit_of
+from trisect.papers import source_of
 from trisect.report import format as words
 from trisect.report.format import Mean, count, number, several, why_open
 from trisect.stats.reach import MOST_SEEDS
@@ -186,7 +183,8 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     verdict = whole["verdict"] if whole["verdict"] in VERDICTS else "inconclusive"
     many, fell = whole["diverged"] or 0, whole.get("collapsed") or 0
     unit = f" {whole['unit']}" if whole["unit"] else ""
-    varies = whole.get("over") or unit_of(whole["source"])
+    source = source_of(whole["source"])
+    varies, needs = whole.get("over") or source.unit, whole.get("over") or source.needs or source.unit
     spread = "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"
     turned, early = [r["part"] for r in parts if r["early_stopping"]], ""
     if whole["early_stopping"] is not None:
@@ -203,7 +201,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
         parts=tuple(_part(r, spans[r["unit"]]) for r in parts),
         facts=(
             (f"{varies.capitalize()}s (n)", count(whole["n"])),
-            (f"{varies.capitalize()}s needed", _needed(whole, parts, varies)),
+            (f"{needs.capitalize()}s needed", _units_needed(whole, parts, varies)),
             ("Paired spread" if varies in TRAINED else "Spread", spread),
             ("p (Holm)", words.p_value(whole["p_holm"])),
         ),
@@ -217,7 +215,7 @@ def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
     )
 
 
-def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
+def _units_needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
     """How many seeds, or texts, would decide the claim: a rule that bars a verdict is lifted by no number of them.
 
     Nobody can give a model more heads, and a spread that is not known tells nothing.
@@ -228,25 +226,25 @@ def _needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies
         return "sample size sufficient"
     if whole["seeds_needed"] is not None:
         return count(whole["seeds_needed"])
-    if asked := re.match(r"(\d+) (models trained alike|seeds) are asked for", whole["reason"] or ""):
-        return asked.group(1)
-    if varies not in TRAINED:
-        if str(whole["reason"]).startswith(CARDS_OPEN):
+    reason = read_reason(whole["reason"])
+    match reason.kind:
+        case "few trained" if reason.unit != "layer":
+            return str(reason.need)
+        case "undecided" if varies in TRAINED:
+            return f"more than {MOST_SEEDS - 1}"
+        case "undecided" if varies != "head" and all(r["spread"] for r in parts if r["decides"]):
+            return f"more than {count(MOST)}"
+        case "undecided" | "undecided over" | "few resampled" | "single" | "single seed":
             return "not known"
-        if not more_helps(whole["reason"]):
+        case "no spread" if reason.unit != "layer":
+            return "not known"
+        case _:
             return "not testable here"
-        tried = whole["reason"] == CARDS_UNDECIDED and all(r["spread"] for r in parts if r["decides"])
-        return f"more than {count(MOST)}" if tried and varies != "head" else "not known"
-    if whole["reason"] == CARDS_UNDECIDED:
-        return f"more than {MOST_SEEDS - 1}"
-    if whole["reason"] in (ONE_SEED, NO_SPREAD, ONE_MODEL, models.NO_SPREAD_OVER_MODELS):
-        return "not known"
-    return "not testable here"
 
 
 def _part(row: Mapping[str, Any], span: tuple[float, float]) -> _PartView:
     unit = f" {row['unit']}" if row["unit"] else ""
-    places = PLACES.get(row.get("over") or unit_of(row["source"]))
+    places = PLACES.get(row.get("over") or source_of(row["source"]).unit)
     effect, low, high = (number(row[of], True, places) for of in ("effect", "low", "high"))
     if row["effect"] is None:
         numbers = "no number"

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 import polars as pl
 
-from trisect.claims.verdicts import UNDECIDED
+from trisect.claims.reasons import UNDECIDED, read_reason
 from trisect.core.files import digest
 from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
 from trisect.core.printable import percent
 from trisect.core.site import Site
+from trisect.papers import source_of
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
 from trisect.stats.tested import ROUNDING
@@ -336,11 +337,14 @@ def _against_bound(row: ClaimRow) -> str:
 
 def why_open(row: ClaimRow) -> str:
     """Why a claim is open, in words; empty where it is not. What decides is how many units there are and were needed."""
-    if row["reason"] != UNDECIDED:
+    if row["reason"] is None or read_reason(row["reason"]) != UNDECIDED:
         return row["reason"] or ""
-    if row.get("seeds_needed"):
-        return f"too uncertain: about {count(row['seeds_needed'])} needed, {count(row['n'])} run"
-    return "too uncertain at the measured spread"
+    if not row.get("seeds_needed"):
+        return "too uncertain at the measured spread"
+    source = source_of(row["source"])
+    varies, needs = row.get("over") or source.unit, row.get("over") or source.needs or source.unit
+    run = f", {count(row['n'])} run" if varies == needs else ""
+    return f"too uncertain: about {several(row['seeds_needed'], needs)} needed{run}"
 
 
 FEW_TEXTS = 30

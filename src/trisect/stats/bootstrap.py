@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -131,7 +131,7 @@ def percentile_tested(
     direction: str,
     bound: float,
     family: int,
-    reason: str | None = None,
+    reason: Any = None,
 ) -> Tested:
     """Everything that replicates [R] say of one claim in a family; no test is made where there is a `reason` against it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,7 +49,7 @@ class Tested:
     high: float | None = None
     low_family: float | None = None
     high_family: float | None = None
-    reason: str | None = None
+    reason: Any = None
 
     @property
     def p_for(self) -> float:
