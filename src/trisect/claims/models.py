@@ -213,7 +213,7 @@ def judge_models(
     def read(claim: Claim, part: Part) -> PartOfModels:
         assert isinstance(part.effect, Statistic), "claims about models speak of statistics"
         why = (barred or {}).get(part.effect.name)
-        return values.get(part.effect.name, ()), why and read_reason(why), False, None
+        return values.get(part.effect.name, ()), None if why is None else read_reason(why), False, None
 
     return frame("claims", _judged(source, read, about))
 

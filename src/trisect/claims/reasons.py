@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # a sentence for each kind; {have} is also spelt with its unit, {units} is that unit in the plural
 SENTENCES = {
@@ -84,9 +84,9 @@ def read_reason(sentence: str | None) -> Reason:
         for name, group in PATTERNS.items():
             pattern = pattern.replace(re.escape(name), group)
         if found := re.fullmatch(pattern, sentence, re.DOTALL):
-            words = found.groupdict()
+            words: dict[str, Any] = found.groupdict()
             if "unit" in words:
                 words["unit"] = singular.get(words["unit"], words["unit"].removesuffix("s"))
-            numbers = {name: int(words.pop(name)) for name in ("have", "need") if name in words}
-            return Reason(kind, **numbers, **words)
+            words |= {name: int(words[name]) for name in ("have", "need") if name in words}
+            return Reason(kind, **words)
     raise AssertionError("the last kind has any words")
