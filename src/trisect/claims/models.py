@@ -359,12 +359,9 @@ def judge_heads(
             effect, n = float(given.effects[weakest]), len(given.effects)
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
         if isinstance(given, LayerMeans):
-            sample = summary(given.values)
-            few = None
-            if sample.n < LEAST_LAYERS:
-                few = Reason("few trained", int(sample.n), "layer", LEAST_LAYERS)
-            untestable = few or Reason("no spread", unit="layer")
-            tested = t_tested(sample, part.direction, part.bound, family, untestable)
+            sample, layers = summary(given.values), len(given.values)
+            few = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
+            tested = t_tested(sample, part.direction, part.bound, family, few or Reason("no spread", unit="layer"))
             return TestedPart(part, tested, few)
         barred = None
         if not np.isfinite(given.effect):
