@@ -132,6 +132,12 @@ FILES = {
     "a link to nothing": (_dangling, "It is not there, or a link to nothing."),
     "a folder": (_folder, "It is a folder."),
     "nothing in it": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "no whole file of safetensors"),
+    "a pointer": (
+        lambda folder: (folder / WEIGHTS).write_text(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+        ),
+        "git lfs pull",
+    ),
     "half of it": (_cut, "no whole file of safetensors"),
     "a header without end": (_header(b"{}", 2**60), "no whole file of safetensors"),
     "a header that is no JSON": (_header(b"{{{{{{{{"), "no whole file of safetensors"),

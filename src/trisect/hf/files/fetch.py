@@ -40,6 +40,7 @@ PLACES = re.compile(r"n_positions|n_ctx|max_position_embeddings|max_source_posit
 FEW = 64  # layers that a model may have on so few tensors: some share the weights of all layers
 MOST = {LAYERS: 10_000, HEADS: 100_000, WIDTHS: 100_000_000, PLACES: 100_000_000}
 LEAST = {LAYERS: 0, HEADS: 1, WIDTHS: 0, PLACES: 0}
+POINTER = b"version https://git-lfs.github.com/spec/"
 TODO = "Check that its files are whole, and those of one model."
 OwnTokenizer: TypeAlias = Any  # of transformers, with tokens for padding, for what is unknown, and for a mask or an end
 
@@ -130,6 +131,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _broken(path: Path, error: Exception) -> ModelError:
+    with path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            known = "It is a pointer of Git LFS, which stands for the file."
+            return ModelError(f"The weights {path} cannot be read.", known, "Fetch the file itself: git lfs pull.")
     known = f"It is no whole file of safetensors: {said_of(error, 120)}."
     return ModelError(f"The weights {path} cannot be read.", known, "Give the whole file.")
 
