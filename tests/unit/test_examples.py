@@ -1,9 +1,14 @@
-"""Examples of inputs that go together, without any model: their names are those that a forward takes, their sizes agree."""
+"""Examples of inputs: their names are those that a forward takes, their sizes agree, and they are no longer than has to be."""
 
 from types import SimpleNamespace
 
+import pytest
 import torch
+from transformers.models.whisper.configuration_whisper import WhisperConfig
+from transformers.models.whisper.modeling_whisper import WhisperForConditionalGeneration
 
+from trisect.core.errors import ModelError
+from trisect.hf.load import load
 from trisect.hf.verify.examples import grouped
 
 
@@ -49,3 +54,55 @@ def test_trajectories_and_vectors_to_attend_to_are_as_wide_as_the_settings_say()
     (found,) = made(("query_embeds", "encoder_hidden_states"), hidden_size=6, encoder_hidden_size=9)
     assert (found["query_embeds"].shape[-1], found["encoder_hidden_states"].shape[-1]) == (6, 9)
     assert made(("input_ids", "attention_mask"), hidden_size=6) == []
+
+
+def whisper(positions: int = 100) -> WhisperForConditionalGeneration:
+    config = WhisperConfig(
+        vocab_size=60, num_mel_bins=8, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_source_positions=positions,
+        max_target_positions=12, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return WhisperForConditionalGeneration(config).eval()
+
+
+def spectra(positions: int = 100) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.randint(6, 60, (1, 5), generator=draw)
+    return {"input_features": torch.randn(1, 8, 2 * positions, generator=draw), "decoder_input_ids": ids}
+
+
+def test_a_model_of_one_length_is_verified_on_a_few_positions_and_read_over_all_of_them():
+    model, lengths = whisper(), list[int]()
+    encoder = model.model.encoder
+    with encoder.layers[0].register_forward_pre_hook(lambda _m, args: lengths.append(args[0].shape[1])):
+        subject = load(model)
+    assert set(lengths) == {20}
+    assert (model.config.max_source_positions, encoder.embed_positions.num_embeddings) == (100, 100)
+    reading = subject.read(spectra())
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        made = model(**spectra(), output_attentions=True)
+    for stack, own in (("enc", made.encoder_attentions), ("cross", made.cross_attentions)):
+        traces = [trace for trace in reading.traces if trace.address.stack == stack]
+        assert [torch.allclose(t.weights, w, atol=1e-6) for t, w in zip(traces, own, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["v_proj", "out_proj", "k_proj"])
+def test_what_it_computes_otherwise_over_its_whole_length_is_refused_at_the_first_read(name):
+    model = whisper()
+    module = model.model.encoder.layers[1].self_attn.get_submodule(name)
+    module.register_forward_hook(lambda _m, args, out: out.roll(1, 1) if args[0].shape[1] > 50 else None)
+    subject = load(model)
+    with pytest.raises(ModelError, match="does not compute what was found on loading"):
+        subject.read(spectra())
+
+
+def test_where_a_few_positions_are_not_taken_the_whole_length_is_the_example():
+    model, lengths = whisper(), list[int]()
+    model.model.encoder.embed_positions.forward = lambda _: (
+        model.model.encoder.embed_positions.weight
+    )  # as many as ever
+    with model.model.encoder.layers[0].register_forward_pre_hook(lambda _m, args: lengths.append(args[0].shape[1])):
+        load(model)
+    assert set(lengths) == {100}

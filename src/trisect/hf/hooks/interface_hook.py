@@ -68,9 +68,10 @@ def record_interface(
                 order = len(calls)
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))
-                with _Multiplied(q.shape[2], k.shape[2]) as used:
+                multiplied = None if edits.write or edits.hold else _Multiplied(q.shape[2], k.shape[2])
+                with multiplied or contextlib.nullcontext():
                     output, weights = function(module, q, k, v, *rest, **named)
-                own = edits.write or edits.hold or used.has(weights, output)
+                own = multiplied is None or multiplied.has(weights, output)
                 if order in edits.hold:
                     heads = q.shape[1], q.shape[2], k.shape[2]
                     weights = held_as(edits.hold[order], v, (q.shape[0], *heads))

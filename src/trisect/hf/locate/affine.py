@@ -462,8 +462,8 @@ def map_law(name: str, nth: int, affine: Affine) -> MapLaw:
     draw = torch.Generator().manual_seed(nth)
     g = torch.randn(weight.shape[0], DIRECTIONS, generator=draw, dtype=kind).to(weight.device)
     images, shift = g.new_zeros(weight.shape[1], DIRECTIONS), g.new_zeros(DIRECTIONS)
-    for rows in torch.arange(len(weight)).split(4096):  # a vocabulary's worth of rows at once is never needed
-        images += weight[rows].to(kind).T @ g[rows]
+    for rows, directions in zip(weight.split(4096), g.split(4096), strict=True):  # never a vocabulary's worth at once
+        images += rows.to(kind).T @ directions
     if affine.bias is not None:
         shift = affine.bias.detach().to(kind) @ g
     size = float(weight.norm()) / weight.shape[1] ** 0.5

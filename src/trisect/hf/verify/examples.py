@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -134,11 +135,35 @@ def _series(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterato
 SOURCE, TARGET = 7, 5  # of different length, so that cross-attention shows in the shape of its weights
 SAFE = 6  # ids below are likely special tokens
 PLACES = ("_token_id", "_token_index")
-SAMPLES, FRAMES = 3200, 50
+SAMPLES, FRAMES, SPECTRA = 3200, 50, 160
+POSITIONS = 20  # of a sequence that a model takes in one length alone, at least
 APART = ("decoder_input_ids", "pixel_values_videos", "inputs_embeds")  # not beside the main input
 BLOCK = 1920  # of which a count of samples has to be a multiple, for some
 FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError, StopIteration)
 FAILED += (ImportError,)
+
+
+@contextlib.contextmanager
+def shorten_positions(model: nn.Module) -> Iterator[bool]:
+    """Inside, encoders that take one length alone, as Whisper's 1,500 positions, take the first few of these; yields whether one does.
+
+    Such a length is a number of the configuration and of a table of positions; the weights stay as they are.
+    """
+    name, changes = "max_source_positions", list[tuple[Any, str, int]]()
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    for config in configs.values():
+        length = getattr(config, name, None)
+        if not isinstance(length, int) or length < 4 * POSITIONS:
+            continue
+        tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == length]
+        changes += [(config, name, length), *((table, "num_embeddings", length) for table in tables)] if tables else []
+    try:
+        for holder, own, length in changes:  # what pools neighbours needs a divisor of the length
+            setattr(holder, own, next(n for n in range(POSITIONS, length + 1) if length % n == 0))
+        yield bool(changes)
+    finally:
+        for holder, own, length in changes:
+            setattr(holder, own, length)
 
 
 def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
@@ -249,7 +274,9 @@ def _features(config: Any, draw: torch.Generator) -> list[Tensor]:
     found = [n for of in (sizes, config) for name in named if isinstance(n := getattr(of, name, None), int)]
     shapes: list[tuple[int, ...]] = []
     for bins in dict.fromkeys([*found, 80, 128]):
-        shapes += [(2, bins, 2 * frames), (2, 2 * frames, bins), (2, 160, bins), (2, bins, 3000)]
+        for length in sorted((SPECTRA, 2 * frames)):
+            shapes += [(2, bins, length), (2, length, bins)]
+        shapes.append((2, bins, 3000))
     return [torch.randn(shape, generator=draw) for shape in dict.fromkeys(shapes)]
 
 

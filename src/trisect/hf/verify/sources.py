@@ -178,13 +178,15 @@ def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
         return ""
     (first, reference), *others = parts.items()
     length = reference.shape[2]
+    positions = sorted({0, min(1, length - 1), length // 2, length - 1})
+    expected = {position: _support(reference[:, :, position], leaves) for position in positions}
     for name, t in others:
-        everywhere = _support(t, leaves)
-        for position in sorted({0, min(1, length - 1), length // 2, length - 1}):
-            at = slice(position, position + 1)
-            expected, found = _support(reference[:, :, at], leaves), _support(t[:, :, at], leaves)
-            # two parts of one longer sequence have no place in common
-            if bool(found.any()) and bool((expected & everywhere).any()) and not bool((expected & found).any()):
+        found = {position: _support(t[:, :, position], leaves) for position in positions}
+        apart = [p for p in positions if bool(found[p].any()) and not bool((expected[p] & found[p]).any())]
+        # two parts of one longer sequence have no place in common
+        everywhere = _support(t, leaves) if apart else None
+        for position in apart:
+            if everywhere is not None and bool((expected[position] & everywhere).any()):
                 return f"its {name} are displaced: that at position {position} is made of nothing that its {first} there are made of"
     return ""
 
@@ -341,7 +343,7 @@ def _reordered(
         known = f"A token at position {PLACE} of row {row}, counted from 0, changes what attention is given at {_first(moved)}."
         return ModelError(words, known, todo)
     one, swaps = _swaps(ids[row], inputs.get("attention_mask"))
-    base = of_row(one) if swaps else []
+    base = before if torch.equal(one, ids[row]) else of_row(one) if swaps else []
     for other in swaps:
         moved = moves(base, of_row(other))
         places = one.ne(other).nonzero().flatten().tolist()
@@ -383,9 +385,9 @@ def _swaps(tokens: Int[Tensor, " T"], mask: object) -> tuple[Int[Tensor, " T"], 
     free = real.nonzero().flatten().tolist()
     one, draw = tokens.clone(), torch.Generator().manual_seed(0)
     for _ in range(TRIES):
-        one[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
         if bool((one.diff() > 0).any()) and bool((one.diff() < 0).any()):
             break
+        one[free] = tokens[free][torch.randperm(len(free), generator=draw).to(tokens.device)]
     pairs: list[tuple[int, int]] = []
     while free:
         here = free.pop(0)
