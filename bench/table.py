@@ -39,6 +39,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "restarting": reading.restarting_rows,
     "explorer": pages.explorer_rows,
     "serving": pages.serving_rows,
+    "serving-memory": pages.memory_rows,
     "gpu": gpu.rows,
 }
 

@@ -208,11 +208,13 @@ class PageModel:
         words["chunks"] = [len(chunk) for chunk in packed.chunks]
         return PageAnswer(words, packed.chunks)
 
-    def page(self, state: PageState) -> str:
-        """The offline explorer of what the page shows."""
+    def page(self, state: PageState, check: StillWanted = lambda: None) -> str:
+        """The offline explorer of what the page shows; `check` as for `answer`."""
         ready = self._prepared(state)
         planned, positions = ready.plan(state.by_site), ready.positions(state.positions)
+        check()
         picture = self._picture(ready, planned, positions)
+        check()
         return html(replace(picture, notes=(*picture.notes, *ready.beyond(planned, positions))))
 
     def _prepared(self, state: PageState) -> PreparedText:
@@ -306,7 +308,7 @@ CLIENTS = 64  # pages whose newest question is remembered
 
 
 class SupersededError(Exception):
-    """A newer question of the same page has come: nobody waits for this one any more."""
+    """A newer question of the same page has come, or the page has gone: nobody waits for this one any more."""
 
 
 class ReadingQueue:
@@ -317,14 +319,16 @@ class ReadingQueue:
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trisect-serve")
 
-    def _check(self, client: str, sequence: int) -> None:
-        if self._newest.get(client, sequence) != sequence:
-            raise SupersededError
+    async def run(
+        self,
+        client: str,
+        sequence: int,
+        work: Callable[[StillWanted], T],
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """What `work` returns; it is given a function to call between steps, which ends it when nobody waits for it.
 
-    async def run(self, client: str, sequence: int, work: Callable[[Callable[[], None]], T]) -> T:
-        """What `work` returns; it is given a function to call between steps, which ends it when it is superseded.
-
-        Raises SupersededError where the page has asked something newer, before or meanwhile.
+        Raises SupersededError where the page has asked something newer, before or meanwhile, or `is_gone`.
         """
         if sequence < self._newest.get(client, -1):
             raise SupersededError
@@ -332,11 +336,15 @@ class ReadingQueue:
         self._newest.move_to_end(client)
         while len(self._newest) > CLIENTS:
             self._newest.popitem(last=False)
+
+        def check() -> None:
+            if is_gone() or self._newest.get(client, sequence) != sequence:
+                raise SupersededError
+
         async with self._turn:
-            self._check(client, sequence)
-            loop = asyncio.get_running_loop()
-            made = await loop.run_in_executor(self._thread, work, lambda: self._check(client, sequence))
-        self._check(client, sequence)
+            check()
+            made = await asyncio.get_running_loop().run_in_executor(self._thread, work, check)
+        check()
         return made
 
     def close(self) -> None:

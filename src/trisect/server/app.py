@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from secrets import compare_digest
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,11 +25,13 @@ from trisect.server.answering import (
     PageModel,
     PageQuestion,
     ReadingQueue,
+    StillWanted,
     SupersededError,
     bench,
     read_request,
     style,
 )
+from trisect.server.connections import HEAD
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -52,7 +57,8 @@ class Guard:
     """The app, for requests whose Host is one of `hosts` and whose path begins with the token; 403 for all others.
 
     A page of another origin sends its own Origin, a name that was rebound to this machine sends its own Host, and neither
-    knows the token. Web sockets are refused.
+    knows the token. Web sockets are refused. An answer that is given before the request has ended closes the connection:
+    what follows is not read.
     """
 
     app: ASGIApp
@@ -67,14 +73,34 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self._welcome(scope):
-            inner = {**scope, "path": scope["path"][len(self.token) + 1 :], "root_path": ""}
-            await self.app(inner, receive, _adding(send))
-            return
-        await PlainTextResponse(CLOSED, 403)(scope, receive, _adding(send))
-
-    def _welcome(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
+        rest = [headers.get("content-length", "0") != "0" or "transfer-encoding" in headers]  # is there a body to come
+
+        async def receiving() -> Message:
+            message = await receive()
+            rest[0] = rest[0] and message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {**HEADERS, **({"Connection": "close"} if rest[0] else {})}
+                pairs = [(name.lower().encode(), value.encode()) for name, value in own.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *pairs]}
+            await send(message)
+
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD:
+            await PlainTextResponse("Not answered: the headers are too large.\n", 431)(scope, receiving, sending)
+        elif not self._welcome(scope, headers):
+            await PlainTextResponse(CLOSED, 403)(scope, receiving, sending)
+        else:
+            inner = {**scope, "path": scope["path"][len(self.token) + 1 :], "root_path": ""}
+            try:
+                await self.app(inner, receiving, sending)
+            except Exception:
+                logging.getLogger(__name__).exception("A question could not be answered.")
+                raise
+
+    def _welcome(self, scope: Scope, headers: Headers) -> bool:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         begin = scope["path"][: len(self.token) + 2].encode("utf-8", "surrogateescape")
         return (
@@ -96,16 +122,7 @@ def _from_here(headers: Headers) -> bool:
     return all(site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site"))
 
 
-def _adding(send: Send) -> Send:
-    """Every answer carries HEADERS."""
-
-    async def adding(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            own = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-            message = {**message, "headers": [*message.get("headers", ()), *own]}
-        await send(message)
-
-    return adding
+T = TypeVar("T")
 
 
 def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
@@ -117,16 +134,27 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
         yield
         line.close()
 
-    async def answer(request: Request) -> Response:
+    async def ask(request: Request, work: Callable[[PageQuestion, StillWanted], T]) -> T:
         asked = await _asked(request)
-        made = await line.run(
-            asked.client, asked.sequence, lambda c: door()(answering.answer)(asked.state, asked.has, c)
-        )
+        gone = asyncio.Event()
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+
+        watching = asyncio.create_task(watch())
+        try:
+            return await line.run(asked.client, asked.sequence, lambda check: door()(work)(asked, check), gone.is_set)
+        finally:
+            watching.cancel()
+
+    async def answer(request: Request) -> Response:
+        made = await ask(request, lambda asked, check: answering.answer(asked.state, asked.has, check))
         return Response(made.bytes(), media_type="application/octet-stream")
 
     async def offline(request: Request) -> Response:
-        asked = await _asked(request)
-        made = await line.run(asked.client, asked.sequence, lambda _: door()(answering.page)(asked.state))
+        made = await ask(request, lambda asked, check: answering.page(asked.state, check))
         return Response(made, media_type="application/octet-stream")
 
     files = {
@@ -148,7 +176,7 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
         Route("/answer", answer, methods=["POST"]),
         Route("/offline", offline, methods=["POST"]),
     ]
-    handlers = {TrisectError: _refused, SupersededError: _superseded}
+    handlers = {TrisectError: _refused, SupersededError: _unwanted, ClientDisconnect: _unwanted}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     return Guard(app, hosts, token)
 
@@ -173,5 +201,5 @@ async def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse({"given": error.given, "known": error.known, "todo": error.todo})
 
 
-async def _superseded(request: Request, error: Exception) -> Response:
+async def _unwanted(request: Request, error: Exception) -> Response:
     return Response(status_code=204)

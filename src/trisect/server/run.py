@@ -89,12 +89,15 @@ def _serve(answering: PageModel, bound: socket.socket, host: str, begun: PageSta
     import uvicorn
 
     from trisect.server.app import make_app
+    from trisect.server.connections import HEAD, BoundedProtocol
 
     port, token = bound.getsockname()[1], secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
     app = make_app(answering, _hosts(host, shown, port), token)
     quiet = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
-    server = uvicorn.Server(uvicorn.Config(app, ws="none", lifespan="on", timeout_graceful_shutdown=2, **quiet))
+    # what clients do is no event here, and an error of our own is said by the app
+    quiet |= {"log_level": "critical", "timeout_graceful_shutdown": 2, "h11_max_incomplete_event_size": HEAD}
+    server = uvicorn.Server(uvicorn.Config(app, http=BoundedProtocol, ws="none", lifespan="on", **quiet))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="trisect-serve", daemon=True)
     thread.start()
     begin = threading.Event()
