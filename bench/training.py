@@ -30,7 +30,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Model, Run, Training
 from trisect.experiments.study.presets import find_experiments
 from trisect.lm.feed import Piece, training_piece
-from trisect.lm.fleet import initial, layout, spans, views
+from trisect.lm.fleet import initial, layout, mark, views
 from trisect.lm.matmul import fast_products
 from trisect.lm.rewind import blend, evaluate_variants
 from trisect.lm.train import RunFiles, Trainer, train_fleet
@@ -336,11 +336,9 @@ def plain_losses(model: Plain, first: Tensor, final: Tensor, site: Site, piece: 
     for alpha in at:
         for name in own:
             place = PLACES[name]
-            blended = final[place.start : place.stop].clone()
-            for cut in spans(site, MODEL, PLACES):
-                if place.start <= cut.start < place.stop:
-                    part = slice(cut.start - place.start, cut.stop - place.start)
-                    blended[part] = (1 - alpha) * first[cut] + alpha * final[cut]
+            here, last = slice(place.start, place.stop), final[place.start : place.stop]
+            mixed = (1 - alpha) * first[here] + alpha * last
+            blended = torch.where(mark(site, MODEL, PLACES)[here], mixed, last)
             state[theirs[name]].copy_(blended.view(place.shape))
         total = 0.0
         with torch.no_grad():

@@ -320,12 +320,15 @@ DAMP = '''"""Damping: a site's weights and biases start at a share of their init
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trisect.core.edits import in_study
 from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.lm.edits.base import Member, Objective, Trained, TrainingEdit
+from trisect.lm.edits.base import Objective, Trained, TrainingEdit
+
+if TYPE_CHECKING:
+    from trisect.lm.fleet import Member
 
 
 @record

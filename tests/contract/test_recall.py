@@ -99,7 +99,7 @@ def test_a_run_stopped_on_its_way_ends_the_same_in_worker_processes(done, tmp_pa
     monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
     with pytest.raises(KeyboardInterrupt):
         trisect.recall(out=tmp_path, settings=TINY, workers=0, quiet=True)
-    assert (tmp_path / "state" / "pretrained-1-fine-tuning.safetensors").exists()
+    assert (tmp_path / "state" / "pretrained-1-fine-tuning.pt").exists()
     again = trisect.recall(out=tmp_path, settings=TINY, workers=2, quiet=True)
     for name in ("answers", "measures", "claims", "metrics"):
         assert again.tables[name].equals(done.tables[name]), name

@@ -16,7 +16,7 @@ from trisect.core.spec import Run
 from trisect.lm.adversary import NEAR, Weighted, control_labels, divergence, label_prior
 from trisect.lm.edits.attack import AttackEdit
 from trisect.lm.feed import training_piece
-from trisect.lm.fleet import spans, views
+from trisect.lm.fleet import mark, views
 from trisect.lm.train import Trainer
 from trisect.text.corpus import Corpus, Split
 
@@ -43,10 +43,7 @@ def moved(trainer: Trainer) -> torch.Tensor:
 
 
 def own(place: str, trainer: Trainer) -> torch.Tensor:
-    marks = torch.zeros(trainer.flat.shape[1], dtype=torch.bool)
-    for cut in spans(Site.parse(place).resolve(2, 2), trainer.model, trainer.places):
-        marks[cut] = True
-    return marks
+    return mark(Site.parse(place).resolve(2, 2), trainer.model, trainer.places)
 
 
 texts = st.integers(0, 10_000).flatmap(

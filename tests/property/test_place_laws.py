@@ -25,7 +25,6 @@ from trisect.lm.fleet import (
     layout,
     mark,
     representation,
-    spans,
     views,
     width_of,
 )
@@ -89,11 +88,6 @@ def test_the_weights_of_a_site_are_those_that_its_words_name(text):
         for index in marks[0].nonzero().tolist():
             found.add(f"{name}[{','.join(map(str, index))}]")
     assert found == weights_by_hand(text)
-    again = torch.zeros(sum(p.stop - p.start for p in PLACES.values()), dtype=torch.bool)
-    for cut in spans(place(text), MODEL, PLACES):
-        assert not again[cut].any()
-        again[cut] = True
-    assert torch.equal(again, mark(place(text), MODEL, PLACES))
 
 
 def hooked(layer: int, inputs: torch.Tensor, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -42,7 +42,7 @@ def flat(module):
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypatch, dropout):
     whole, stopped, again = model(dropout), model(dropout), model(dropout)
-    losses = practice().run(whole, tmp_path / "a.safetensors")
+    losses = practice().run(whole, tmp_path / "a.pt")
     monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
 
     def stop(epoch, loss):
@@ -50,9 +50,9 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        practice().run(stopped, tmp_path / "b.safetensors", stop)
+        practice().run(stopped, tmp_path / "b.pt", stop)
     seen = []
-    assert practice().run(again, tmp_path / "b.safetensors", lambda epoch, loss: seen.append(epoch)) == losses
+    assert practice().run(again, tmp_path / "b.pt", lambda epoch, loss: seen.append(epoch)) == losses
     assert seen == [4]  # the state of an epoch is kept before the epoch is reported
     assert torch.equal(flat(whole), flat(again))
     assert not torch.equal(flat(whole), flat(model(dropout)))
@@ -60,7 +60,7 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypa
 
 def test_other_settings_do_not_go_on_from_it(tmp_path, monkeypatch):
     monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
-    state = tmp_path / "s.safetensors"
+    state = tmp_path / "s.pt"
     practice().run(model(), state)
     with pytest.raises(StudyError, match="is of another training"):
         practice(replace(SCHEDULE, rate=2e-2)).run(model(), state)

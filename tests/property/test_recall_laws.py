@@ -197,7 +197,7 @@ NAMES = st.lists(st.text("abcd ", min_size=1, max_size=9).filter(str.strip), min
 @settings(max_examples=40, deadline=None)
 @given(asked=NAMES, known=NAMES, top=st.integers(1, 9))
 def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
-    found = recall.nearest_by_characters(asked, known, top)
+    found = recall.nearest_names(recall.character_similarity(asked, known), asked, known, top)
     assert found.nearest.shape == found.similarity.shape == (len(asked), top)
     for name, places, near in zip(asked, found.nearest, found.similarity, strict=True):
         there = places[places >= 0]
@@ -206,7 +206,7 @@ def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
         assert (np.diff(near[: len(there)]) <= 1e-12).all()
         assert ((near[: len(there)] >= 0) & (near[: len(there)] <= 1 + 1e-12)).all()
         assert np.isnan(near[len(there) :]).all()
-    again = recall.nearest_by_characters(asked, known[::-1], top)
+    again = recall.nearest_names(recall.character_similarity(asked, known[::-1]), asked, known[::-1], top)
     np.testing.assert_allclose(again.similarity, found.similarity, rtol=1e-9, atol=1e-12)
 
 
@@ -214,7 +214,7 @@ def test_neighbours_are_known_other_names_nearest_first(asked, known, top):
 @given(seed=SEEDS, scale=st.floats(0.1, 10))
 def test_neighbours_by_vectors_are_those_of_the_smallest_angle(seed, scale):
     ours, theirs = np.random.default_rng(seed).normal(size=(2, 6, 4))
-    found = recall.nearest_by_vectors(scale * ours, theirs, list("abcdef"), list("ghijkl"), 2)
+    found = recall.nearest_names(recall.vector_similarity(scale * ours, theirs), list("abcdef"), list("ghijkl"), 2)
     angles = [[float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for b in theirs] for a in ours]
     np.testing.assert_array_equal(found.nearest[:, 0], np.argmax(angles, 1))
     np.testing.assert_allclose(found.similarity, np.sort(angles, 1)[:, ::-1][:, :2], rtol=1e-9, atol=1e-12)

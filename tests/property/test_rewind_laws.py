@@ -11,7 +11,7 @@ from tests import tiny
 from trisect.core.site import Site
 from trisect.lm import loss as lm_loss
 from trisect.lm.feed import evaluation_pieces
-from trisect.lm.fleet import forward, initial, layout, spans, views
+from trisect.lm.fleet import forward, initial, layout, mark, views
 from trisect.lm.loss import make_decoder, span, token_scores, variant_scores
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants
 from trisect.measure.criticality import TOLERANCE, adaptive_curves, exact_curves
@@ -54,9 +54,7 @@ def test_exact_rewinding_is_full_evaluation_of_every_blend(dtype, place, seed):
     curve = evaluate_variants(final, tiny.MODEL, PIECES, site, blend(bare(first), bare(last), GRID.tolist()))
     assert curve.n == sum(p.targets.numel() for p in PIECES)
     for i in (0, 37, 99, 100):
-        edited = last.clone()
-        for cut in spans(site, tiny.MODEL, PLACES):
-            edited[cut] = (1 - GRID[i]) * first[cut] + GRID[i] * last[cut]
+        edited = torch.where(mark(site, tiny.MODEL, PLACES), (1 - GRID[i]) * first + GRID[i] * last, last)
         loss, accuracy = plain(edited)
         assert curve.loss_nats[i] == pytest.approx(loss, abs=BOUND[dtype])
         assert curve.accuracy[i] == pytest.approx(accuracy, abs=1e-12 if dtype == torch.float64 else 2.1 / curve.n)

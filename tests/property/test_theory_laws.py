@@ -13,7 +13,7 @@ from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
 from trisect.theory import constructions, helpers, solver
-from trisect.theory.constructions import KeyDraws, copying_bound, distance_from_b, matrices, self_attention
+from trisect.theory.constructions import KeyDraws, copying_bound, matrices, self_attention
 
 ROUND = 1e-12  # of the size of what is compared: a few hundred roundings of float64
 MANY = 20_000
@@ -276,7 +276,7 @@ def test_moments_of_a_logit_normal_weight(mean, spread):
 @laws_of
 def test_two_heads_vary_less_than_one_for_orthonormal_values(beta, n):
     values = np.eye(n)
-    one, first = constructions.stretched_one(beta, values), constructions.stretched_first(beta, values)
+    one, first = (constructions.StretchedHead.of(beta, values, alone) for alone in (True, False))
     assert 0 < first.variance(values[0]) / 4 < one.variance(values[0])
     draws = KeyDraws(np.random.default_rng(n).standard_normal(200), np.zeros((200, n, 2)))
     v = variances_of(theory.stretched_key_two_heads(beta=beta, dim=n, keys=n, draws=draws))
@@ -343,7 +343,8 @@ def test_words_alone_take_themselves_whatever_is_added(beta, dim, add_c, add_d, 
     gaps = found.logits[1] - np.delete(found.logits, 1)
     assert (gaps >= 0.75 * beta**2 * (1 - 1e-9) - 1e-9).all()
     off = np.linalg.norm(found.computed - u[1]) / beta
-    assert off >= distance_from_b(beta) * (1 - 1e-9)
+    # of c_2 − u_b, in units of β, the parts along u_a and u_b are α_22 and −α_22, and α_22 ≥ 1 / (1 + 2e^{−¾β²})
+    assert off >= math.sqrt(2) / (1 + 2 * math.exp(-0.75 * beta**2)) * (1 - 1e-9)
     assert off >= math.sqrt(2) * found.weights[1] * (1 - 1e-9)
     if beta >= 1:
         assert found.weights[1] > 0.5
@@ -488,4 +489,4 @@ def test_the_exact_rank_is_the_rank(seed, n, dim):
     draw = np.random.default_rng(seed)
     inner = int(draw.integers(1, 4))
     table = draw.integers(-3, 4, (n, inner)) @ draw.integers(-3, 4, (inner, dim)) * 0.25
-    assert solver.exact_rank(table) == np.linalg.matrix_rank(table)
+    assert solver.rank_bound(table) == np.linalg.matrix_rank(table)

@@ -22,7 +22,8 @@ from trisect.lab.folder import Folder
 from trisect.lm.edited import parameters_of
 from trisect.lm.edits import EDITS
 from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.base import FreezeEdit, Member, NarrowEdit, TrainingEdit
+from trisect.lm.edits.base import FreezeEdit, NarrowEdit, TrainingEdit
+from trisect.lm.fleet import Member
 from trisect.lm.train import Trainer
 
 CORPUS = tiny.corpus()

@@ -60,25 +60,23 @@ def test_permutations_see_a_match_and_need_two_names():
 
 def test_the_last_name_decides_and_then_the_characters():
     known = ["Mara Quell", "Lena Voss", "Maria Voss", "Voss"]
-    found = recall.nearest_with_same_last_name(["Marie Voss", "Solo", "Ann Teck", "Voss"], known, 3)
+    names = ["Marie Voss", "Solo", "Ann Teck", "Voss"]
+    found = recall.nearest_names(recall.last_name_similarity(names, known), names, known, 3)
     assert [known[i] for i in found.nearest[0, :2]] == ["Maria Voss", "Lena Voss"]
     assert found.nearest[:, 0].tolist() == [2, -1, -1, -1]
     assert found.nearest[0, 2] == -1
     assert np.isnan(found.similarity[1:]).all()
 
 
-@pytest.mark.parametrize("nearest", [recall.nearest_by_characters, recall.nearest_with_same_last_name])
-def test_nobody_known_is_nobody_near(nearest):
-    found = nearest(["Ada Quill"], [], 2)
-    assert found.nearest.tolist() == [[-1, -1]]
-    assert nearest([], ["Ada Quill"]).nearest.shape == (0, 1)
-    none = recall.nearest_by_vectors(np.zeros((0, 3)), np.zeros((0, 3)), [], [])
-    assert none.nearest.shape == (0, 1)
+@pytest.mark.parametrize("similarity", [recall.character_similarity, recall.last_name_similarity])
+def test_nobody_known_is_nobody_near(similarity):
+    ada = ["Ada Quill"]
+    assert recall.nearest_names(similarity(ada, []), ada, [], 2).nearest.tolist() == [[-1, -1]]
+    assert recall.nearest_names(similarity([], ada), [], ada).nearest.shape == (0, 1)
 
 
 def test_a_vector_without_length_is_near_to_nothing():
-    found = recall.nearest_by_vectors(np.zeros((1, 3)), np.eye(3), ["a"], ["b", "c", "d"])
-    assert found.similarity.tolist() == [[0.0]]
+    assert recall.vector_similarity(np.zeros((1, 3)), np.eye(3)).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_case_does_not_matter_and_a_name_is_as_near_to_itself_as_can_be():

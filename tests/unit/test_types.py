@@ -20,7 +20,7 @@ ALLOWED = {
     "core/schema.py plain": "JSON of any record",
     "experiments/study/plan.py Plan.data": "JSON of any plan",
     "lm/snapshots.py read_snapshot": "a note of any kind, as JSON",
-    "text/sources.py CorpusFacts.splits": "cells of any column",
+    "text/sources.py describe": "cells of any column",
     "hf/files/fetch.py OwnTokenizer": "tokenizers of transformers share no type",
     "hf/files/fetch.py fetch": "tokenizers of transformers share no type",
     "hf/hooks/calls.py Arguments": "what foreign functions are called with",

@@ -173,8 +173,8 @@ def test_near_donors_differ_in_what_the_label_speaks_of_alone(world: World):
     ids = {word: i for i, word in enumerate(world.vocabulary)}
     draws = world.draw(20, np.random.default_rng(5))
     for column in world.columns:
-        other = world.changed(draws, column, np.random.default_rng(6))
-        before, after = world.labels(draws), world.labels(other)
+        other = world.change(draws, column, np.random.default_rng(6))
+        before, after = ({n: column.read(one) for n, column in world.columns.items()} for one in (draws, other))
         assert (before[column] != after[column]).any(1).all()
         same = [name for name in world.columns if np.array_equal(before[name], after[name])]
         assert set(same) == set(world.columns) - ALONG.get(column, {column})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -12,9 +12,6 @@ from trisect.cli.group import main, open_page, say, say_json, say_step
 from trisect.cli.options import columns
 from trisect.core.errors import SpecError, StudyError, door
 from trisect.text.readers import HELP
-
-if TYPE_CHECKING:
-    from trisect.text.sources import CorpusFacts
 
 
 @main.command()
@@ -140,7 +137,7 @@ def _claim_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _corpus_lines(facts: CorpusFacts) -> list[str]:
+def _corpus_lines(facts: dict[str, Any]) -> list[str]:
     lines = [f"{facts['name']}  {facts['types']:,} types  fingerprint {facts['fingerprint']}"]
     for row in facts["splits"]:
         shape = f"{row['rows']:,} rows × {row['columns']} columns"

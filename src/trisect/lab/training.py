@@ -57,7 +57,7 @@ class ModelFiles:
 
     def state(self, stage: str) -> Path:
         """Where an unfinished training goes on from."""
-        return inside(self.home, "state", f"{self._name(stage)}.safetensors")
+        return inside(self.home, "state", f"{self._name(stage)}.pt")
 
     def losses(self, stage: str) -> Path:
         """The loss of every epoch of a training."""

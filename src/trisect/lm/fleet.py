@@ -235,16 +235,38 @@ def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, 
     return marks
 
 
-def find_runs(marks: Bool[Tensor, " P"]) -> list[slice]:
-    """The stretches in which something is marked, in order."""
-    ends = torch.diff(marks.to(torch.int8), prepend=marks.new_zeros(1).char(), append=marks.new_zeros(1).char())
-    starts, stops = ((ends == step).nonzero()[:, 0].tolist() for step in (1, -1))
-    return [slice(a, b) for a, b in zip(starts, stops, strict=True)]
+class Member:
+    """One member before its first step, as its edit sees and sets it: P parameters in one row, some held, some shared.
 
+    `held` are places in the row with the values that stay there; `ties` are places of the components that are one parameter.
+    """
 
-def spans(site: Site, model: Model, places: Mapping[str, Place]) -> list[slice]:
-    """The slices of a member's flat row that hold a resolved site's weights and biases."""
-    return find_runs(mark(site, model, places))
+    def __init__(self, model: Model, places: Mapping[str, Place], row: Float[Tensor, " P"]) -> None:
+        self.model, self.places, self.row = model, places, row
+        self.held: list[tuple[Tensor, Tensor]] = []
+        self.ties: list[list[Tensor]] = []
+
+    def blank(self) -> Bool[Tensor, " P"]:
+        """Marks of no parameter, on the CPU."""
+        return torch.zeros(len(self.row), dtype=torch.bool)
+
+    def views(self, row: Tensor) -> dict[str, Tensor]:
+        """Views of a row, of values or of marks, by the parameters' names and in their shapes."""
+        return {name: view[0] for name, view in views(row[None], self.places).items()}
+
+    def mark(self, site: Site) -> Bool[Tensor, " P"]:
+        """Marks of the weights and biases of a resolved site, on the CPU."""
+        return mark(site, self.model, self.places)
+
+    def hold(self, marks: Bool[Tensor, " P"]) -> None:
+        """Keep what is marked at the value that it has now: through every update, and of the gradient's norm no part."""
+        where = marks.nonzero()[:, 0]
+        self.held.append((where, self.row[where.to(self.row.device)]))
+
+    def share(self, site: Site) -> None:
+        """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
+        alone = (Site((component,), site.layers, site.heads) for component in site.components)
+        self.ties.append([self.mark(one).nonzero()[:, 0] for one in alone])
 
 
 @functools.lru_cache(maxsize=8)

@@ -11,14 +11,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from trisect.core.spec import Model, Run, Training
-from trisect.lm.edited import Edited
+from trisect.lm.edited import EditedFleet
 from trisect.lm.edits.base import Objective, Trained, check_trainable
 from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, labelled_positions
 from trisect.lm.fleet import (
@@ -38,7 +38,7 @@ from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
 from trisect.text.corpus import Corpus, steps
 
-SlotNotes = dict[int, Mapping[str, Tensor | float]]  # values of objectives, by slot and name
+SlotNotes = dict[int, Mapping[str, Tensor]]  # values of objectives, by slot and name
 
 
 class _StepResult(NamedTuple):
@@ -53,31 +53,25 @@ class RunningMeans:
     """Means over an epoch's steps so far: with dropout, before each update."""
 
     def __init__(self, members: int) -> None:
-        self.loss, self.correct = torch.zeros(members, dtype=torch.float64), torch.zeros(members, dtype=torch.float64)
+        self.totals = torch.zeros(2, members, dtype=torch.float64)  # of loss and of accuracy
         self.notes: dict[int, dict[str, tuple[float, int]]] = {}
         self.count = 0
 
     def add(self, steps: list[_StepResult]) -> None:
         """Take in some steps; the device is waited for once."""
-        seen = torch.stack([torch.stack([one.loss.double(), one.accuracy.double()]) for one in steps]).cpu()
-        for loss, correct in seen:
-            self.loss += loss
-            self.correct += correct
+        for step in torch.stack([torch.stack([one.loss.double(), one.accuracy.double()]) for one in steps]).cpu():
+            self.totals += step
         self.count += len(steps)
-        names = [(slot, name, value) for one in steps for slot, own in one.notes.items() for name, value in own.items()]
-        tensors = [value.double() for _, _, value in names if isinstance(value, Tensor)]
-        numbers = iter(torch.stack(tensors).tolist() if tensors else ())
-        for slot, name, value in names:
-            own = self.notes.setdefault(slot, {})
-            total, count = own.get(name, (0.0, 0))
-            own[name] = total + (next(numbers) if isinstance(value, Tensor) else value), count + 1
+        notes = [(slot, name, value) for one in steps for slot, own in one.notes.items() for name, value in own.items()]
+        values = torch.stack([value.double() for _, _, value in notes]).tolist() if notes else ()
+        for (slot, name, _), value in zip(notes, values, strict=True):
+            total, count = self.notes.setdefault(slot, {}).get(name, (0.0, 0))
+            self.notes[slot][name] = total + value, count + 1
 
     def rows(self, slot: int) -> list[tuple[str, str, float]]:
         """(split, name, value) of one member."""
-        means = [
-            ("loss_nats", float(self.loss[slot]) / self.count),
-            ("accuracy", float(self.correct[slot]) / self.count),
-        ]
+        loss, accuracy = (self.totals[:, slot] / self.count).tolist()
+        means = [("loss_nats", loss), ("accuracy", accuracy)]
         means += [(name, total / count) for name, (total, count) in self.notes.get(slot, {}).items()]
         return [("train_running", name, value) for name, value in means]
 
@@ -121,9 +115,8 @@ def evaluate(
             hidden = piece.counted(passed.hidden.flatten(1, 2))
             scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
             for objective, sums in zip(objectives, against, strict=True):
-                for slot, value in objective.measure(
-                    passed.kept, piece.spoken(objective.columns), piece.labels
-                ).items():
+                measured = objective.measure(passed.kept, piece.spoken(objective.columns), piece.labels)
+                for slot, value in measured.items():
                     sums[slot] = sums[slot] + value if slot in sums else value
             totals += torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
         count = sum(p.tokens for p in own)
@@ -131,20 +124,18 @@ def evaluate(
         sums = [totals, *(total for of_objective in against for total in of_objective.values())]
         flat = torch.cat([one.double().flatten() for one in sums]).cpu().split([one.numel() for one in sums])
         totals, *others = (part.view(one.shape).to(one.dtype) for part, one in zip(flat, sums, strict=True))
-        summed = iter(others)
+        remaining = iter(others)
         for slot, rows in found.items():
-            rows += [
-                (split, "loss_nats", float(totals[0, slot]) / count),
-                (split, "accuracy", float(totals[1, slot]) / count),
-            ]
+            values = zip(("loss_nats", "accuracy"), totals[:, slot].tolist(), strict=True)
+            rows += [(split, name, value / count) for name, value in values]
         for objective, of_objective in zip(objectives, against, strict=True):
             for slot in of_objective:
-                found[slot] += [(split, name, value) for name, value in objective.summary(next(summed))]
+                found[slot] += [(split, name, value) for name, value in objective.summary(next(remaining))]
     return found
 
 
 class _Descent:
-    """The optimiser over a fleet's flat parameters; every one of its rules is elementwise, so members never mix."""
+    """The optimiser over a fleet's flat parameters; all its rules are elementwise, so members never mix."""
 
     def __init__(self, flat: Float[Tensor, "F P"], training: Training) -> None:
         self.flat, self.decay, self.rate = flat, training.weight_decay, training.rate
@@ -252,10 +243,7 @@ class Trainer:
         recorder: Recorder | None = None,
     ) -> None:
         first = runs[0]
-        assert all(
-            (r.model, r.training, r.seed, r.corpus) == (first.model, first.training, first.seed, first.corpus)
-            for r in runs
-        )
+        assert len({(r.model, r.training, r.seed, r.corpus) for r in runs}) == 1
         self.runs, self.corpus, self.device = tuple(runs), corpus, device
         self.model, self.training, self.seed = first.model, first.training, first.seed
         self.vocabulary = len(corpus.vocabulary)
@@ -269,14 +257,11 @@ class Trainer:
         self.gradients = views(self.gradient, self.places)
         self.parameters = views(self.flat, self.places)
         # of these the gradient is taken; what they hold is changed in place by every update
-        self.leaves = {
-            n: v.detach().requires_grad_()
-            for n, v in self.parameters.items()
-            if not n.startswith(("embed.", "decoder."))
-        }
+        inner = {n: v for n, v in self.parameters.items() if not n.startswith(("embed.", "decoder."))}
+        self.leaves = {n: v.detach().requires_grad_() for n, v in inner.items()}
         self.descent = _Descent(self.flat, self.training)
         edits = {i: check_trainable(r.edit) for i, r in enumerate(runs) if r.edit is not None}
-        self.edited = Edited(edits, self.model, self.places, self.flat)
+        self.edited = EditedFleet(edits, self.model, self.places, self.flat)
         fleet, kinds = Trained(self.model, corpus, self.seed, device, dtype), dict.fromkeys(map(type, edits.values()))
         self.objectives: list[Objective] = [o for kind in kinds for o in kind.objectives(edits, fleet)]
         self.labels = tuple(dict.fromkeys(column for o in self.objectives for column in o.columns))
@@ -303,7 +288,7 @@ class Trainer:
             return [self.step()]
         before, norms = {name: tensor.clone() for name, tensor in self._state().items()}, []
         found = [self.step(norms) for _ in range(count)]
-        if bool(torch.isfinite(torch.stack(norms)).all()):
+        if torch.stack(norms).isfinite().all():
             return found
         self._restore(before)
         self.steps_done -= count
@@ -337,7 +322,7 @@ class Trainer:
             notes: SlotNotes = {}
             scores = self._backward(Piece(given[0], given[1], labels, own=piece.own), notes)
             self._noted = [(slot, name) for slot, own in notes.items() for name in own]
-            values = [torch.as_tensor(value).double() for own in notes.values() for value in own.values()]
+            values = [value.double() for own in notes.values() for value in own.values()]
             return *scores, torch.stack(values) if values else scores.loss.new_empty(0, dtype=torch.float64)
 
         given = piece.inputs, piece.targets, *(piece.labels[column] for column in self.labels)
@@ -345,7 +330,7 @@ class Trainer:
             self.replay = Replay(work, given, self.draw, self.gradient, self.objectives, recorder)
             self.draw.manual_seed(derive_seed("dropout", self.seed, self.steps_done))
         loss, correct, values = (self.replay if self.replay.fits(given) else work)(given)
-        notes: dict[int, dict[str, Tensor | float]] = {}
+        notes: dict[int, dict[str, Tensor]] = {}
         # the next replay writes there
         for (slot, name), value in zip(self._noted, values.clone().unbind(), strict=True):
             notes.setdefault(slot, {})[name] = value
@@ -372,15 +357,15 @@ class Trainer:
         confined = [site for o in self.objectives if o.reach == "site" for site in o.sites]
         near = {block: torch.zeros_like(kept[block]) for block in blocks_of(confined, self.model)}
         for objective in self.objectives:
-            match objective.reach:
-                case "site":
-                    into = near
-                case "below":
-                    into = pushes
-                case other:
-                    assert_never(other)
+            into = near if objective.reach == "site" else pushes
             notes |= objective.push(kept, piece.spoken(objective.columns), piece.labels, into)
-        own = [_reach_site(passed.kept[block], near[block], leaves, block) for block in near]
+        own = []  # gradients of the matrices of one layer that make a block; what enters them is held still
+        for block, push in near.items():
+            kinds = ("up", "down") if block[0] == "ffn" else ("in", "out")
+            names = [f"layers.{block[1]}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
+            of = [leaves[name] for name in names]
+            gradients = torch.autograd.grad(passed.kept[block], of, push, retain_graph=True, allow_unused=True)
+            own += zip(names, gradients, strict=True)
         found = torch.autograd.grad(
             [passed.hidden, *passed.kept.values()],
             [rows, *leaves.values()],
@@ -389,8 +374,9 @@ class Trainer:
         add_at(self.gradients["embed.weight"].zero_(), piece.inputs.flatten(), found[0].flatten(1, 2))
         into = [self.gradients[name] for name in leaves]
         torch.ops.aten._foreach_copy_(into, list(found[1:]))  # one kernel on a GPU, not one a parameter
-        for name, gradient in (pair for some in own for pair in some.items()):
-            self.gradients[name] += gradient
+        for name, gradient in own:
+            if gradient is not None:
+                self.gradients[name] += gradient
         return scores
 
     def _update(self, epoch: int, unseen: list[Tensor] | None) -> None:
@@ -402,7 +388,7 @@ class Trainer:
             unseen.append(norms)
         else:
             for slot in (~torch.isfinite(norms)).nonzero()[:, 0].tolist():
-                self.hold_diverged(slot)
+                self.hold_member(slot)
                 flat[slot] = 0.0
                 norms[slot] = 0.0
         share = (self.training.clip / (norms + 1e-6)).clamp(max=1.0)
@@ -411,11 +397,11 @@ class Trainer:
         self.edited.restore()
         self.steps_done += 1
 
-    def hold_diverged(self, slot: int) -> None:
+    def hold_member(self, slot: int) -> None:
         """Hold a member that diverged at its last weights, from the step under way."""
         if slot not in self.dead:
             self.dead[slot] = self.steps_done + 1
-            self.edited.hold_diverged(slot)
+            self.edited.hold_member(slot)
 
     def start_rows(self) -> Found:
         """(split, name, value) by slot, of what is noted once before training."""
@@ -431,22 +417,17 @@ class Trainer:
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""
-        write_snapshot(
-            path,
-            self._state(),
-            {"steps": self.steps_done, "dead": sorted(self.dead.items()), "note": note},
-            durable=False,
-        )
+        note = {"steps": self.steps_done, "dead": sorted(self.dead.items()), "note": note}
+        write_snapshot(path, self._state(), note, durable=False)
 
     def load(self, path: Path) -> object:
         """Go on from what `save` wrote; returns its note."""
-        tensors, note = read_snapshot(
-            path, f"Delete {path} and call 'trisect study' again: this fleet then starts again."
-        )
+        todo = f"Delete {path} and call 'trisect study' again: this fleet then starts again."
+        tensors, note = read_snapshot(path, todo)
         self._restore(tensors)
         self.steps_done = note["steps"]
         for slot, step in note["dead"]:
-            self.hold_diverged(slot)
+            self.hold_member(slot)
             self.dead[slot] = step
         return note["note"]
 
@@ -464,14 +445,6 @@ class Trainer:
             objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
 
 
-def _reach_site(x: Tensor, push: Tensor, leaves: Mapping[str, Tensor], block: Block) -> dict[str, Tensor]:
-    """Gradient of the matrices of one layer that make a block; what enters them is held still."""
-    kinds = ("up", "down") if block[0] == "ffn" else ("in", "out")
-    names = [f"layers.{block[1]}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
-    found = torch.autograd.grad(x, [leaves[name] for name in names], push, retain_graph=True, allow_unused=True)
-    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
-
-
 def train_fleet(
     runs: Sequence[Run],
     corpus: Corpus,
@@ -484,8 +457,15 @@ def train_fleet(
     narrow = torch.bfloat16 if precision == "bfloat16" else None
     recorder = CudaGraph() if torch.device(device).type == "cuda" else None
     trainer, began = Trainer(runs, corpus, device, products=narrow, recorder=recorder), time.monotonic()
+    final = views(trainer.flat, trainer.places)
     rows: list[list[Row]] = [[] for _ in runs]
     epoch, spent = 0, 0.0
+
+    def keep_sites() -> None:
+        for slot, folder in files.epochs.items():
+            own = {n: v[slot] for n, v in final.items() if n.split(".")[-2] in files.parts}
+            write_snapshot(folder / f"{epoch:04d}.safetensors", own, {"epoch": epoch}, durable=False)
+
     if files.checkpoint.exists():
         note = trainer.load(files.checkpoint)
         assert isinstance(note, dict)
@@ -495,22 +475,22 @@ def train_fleet(
     else:
         _record(rows, 0, trainer, trainer.start_rows())
         _record(rows, 0, trainer, trainer.evaluate())
-        _keep_epoch(trainer, files, 0)
+        keep_sites()
     total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch
     while epoch < trainer.training.epochs and len(trainer.dead) < len(runs):
         running = RunningMeans(len(runs))
         while running.count < per_epoch:
             running.add(trainer.advance(min(trainer.ahead, per_epoch - running.count)))
-            progress(Progress(trainer.steps_done, total, epoch + 1, float(running.loss[0]) / running.count))
+            loss = float(running.totals[0, 0]) / running.count
+            progress(Progress(trainer.steps_done, total, epoch + 1, loss))
         epoch += 1
         _record(rows, epoch, trainer, {i: running.rows(i) for i in range(len(runs))})
         _record(rows, epoch, trainer, trainer.evaluate())
-        _keep_epoch(trainer, files, epoch)
+        keep_sites()
         seconds = spent + time.monotonic() - began
         note = {"epoch": epoch, "seconds": seconds, "rows": rows, "numerics": files.numerics}
         trainer.save(files.checkpoint, note)
     seconds = (spent + time.monotonic() - began) / len(runs)
-    final = views(trainer.flat, trainer.places)
     return [
         _Outcome(
             "diverged" if i in trainer.dead else "finished",
@@ -530,13 +510,6 @@ def _record(
     """Add the rows of members that are alive; one with a row that is no number has diverged, and missing stays missing."""
     for slot, values in found.items():
         if any(not math.isfinite(value) for _, _, value in values):
-            trainer.hold_diverged(slot)
+            trainer.hold_member(slot)
         if slot not in trainer.dead:
             rows[slot] += [(epoch, *row) for row in values]
-
-
-def _keep_epoch(trainer: Trainer, files: RunFiles, epoch: int) -> None:
-    parameters = views(trainer.flat, trainer.places)
-    for slot, folder in files.epochs.items():
-        own = {n: parameters[n][slot] for n in trainer.places if n.split(".")[-2] in files.parts}
-        write_snapshot(folder / f"{epoch:04d}.safetensors", own, {"epoch": epoch}, durable=False)

@@ -243,51 +243,58 @@ class Follows(NamedTuple):
     n: Float[np.ndarray, "*S"]
 
 
-def nearest_by_characters(names: Sequence[str], known: Sequence[str], top: int = 1) -> Neighbours:
-    """Nearest known names by the cosine of their character n-grams of 2 to 4 characters, weighted by TF-IDF of `known`.
-
-    N-grams do not cross words, and the ends of words count. Equally near names come in the order of `known`.
-    """
-    if not len(names) or not len(known):
-        return _none(len(names), top)
-    return _nearest(character_similarity(names, known), names, known, top)
-
-
-def nearest_with_same_last_name(names: Sequence[str], known: Sequence[str], top: int = 1) -> Neighbours:
-    """Nearest known names by character n-grams among those that share the last word of a name of two words or more."""
-    if not len(names) or not len(known):
-        return _none(len(names), top)
-    number = {"": -1}
-    last = ([words[-1] if len(words := name.split(" ")) > 1 else "" for name in some] for some in (names, known))
-    ours, theirs = (np.array([number.setdefault(word, len(number)) for word in some]) for some in last)
-    same = (ours[:, None] == theirs[None]) & (ours[:, None] >= 0)
-    return _nearest(np.where(same, character_similarity(names, known), np.nan), names, known, top)
-
-
-def nearest_by_vectors(
-    vectors: Float[np.ndarray, "N D"],
-    known_vectors: Float[np.ndarray, "M D"],
-    names: Sequence[str],
-    known: Sequence[str],
-    top: int = 1,
+def nearest_names(
+    similarity: Float[np.ndarray, "N M"], names: Sequence[str], known: Sequence[str], top: int = 1
 ) -> Neighbours:
-    """Nearest known names by the cosine of vectors that a model has for them."""
-    if not len(names) or not len(known):
-        return _none(len(names), top)
-    lengths = [np.linalg.norm(some, axis=1, keepdims=True) for some in (vectors, known_vectors)]
-    unit, others = (
-        some / np.where(length > 0, length, 1.0) for some, length in zip((vectors, known_vectors), lengths, strict=True)
-    )
-    return _nearest(unit @ others.T, names, known, top)
+    """The nearest known names by any similarity (NaN: no neighbour); equally near ones come in the order of `known`."""
+    places = {name: np.flatnonzero(np.asarray(known, dtype=object) == name) for name in set(names) & set(known)}
+    left = np.where(np.isnan(similarity), -np.inf, similarity)
+    for row, name in enumerate(names):
+        left[row, places.get(name, [])] = -np.inf
+    nearest, cosines = np.full((len(names), top), -1), np.full((len(names), top), np.nan)
+    rows = np.arange(len(names))
+    for rank in range(min(top, len(known))):
+        best = left.argmax(1)
+        near = left[rows, best]
+        nearest[:, rank] = np.where(np.isfinite(near), best, -1)
+        cosines[:, rank] = np.where(np.isfinite(near), near, np.nan)
+        left[rows, best] = -np.inf
+    return Neighbours(nearest, cosines)
 
 
 def character_similarity(names: Sequence[str], known: Sequence[str]) -> Float[np.ndarray, "N M"]:
-    """Cosines of TF-IDF weighted character n-grams: 1 for a name and itself, 0 where no n-gram is shared."""
+    """Cosines of character n-grams of 2 to 4 characters, weighted by TF-IDF of `known`: 1 for a name and itself, 0 where none is shared.
+
+    N-grams do not cross words, and the ends of words count.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
+    if not len(names) or not len(known):
+        return np.zeros((len(names), len(known)))
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=LENGTHS, lowercase=True)
     theirs = grams.fit_transform(known)
     return np.asarray((grams.transform(names) @ theirs.T).toarray(), dtype=float)
+
+
+def last_name_similarity(names: Sequence[str], known: Sequence[str]) -> Float[np.ndarray, "N M"]:
+    """The same among names of two words or more that share the last one, and NaN elsewhere."""
+    ours, theirs = (
+        np.array([words[-1] if len(words := name.split(" ")) > 1 else "" for name in some], dtype=object)
+        for some in (names, known)
+    )
+    same = (ours[:, None] == theirs[None]) & (ours[:, None] != "")
+    return np.where(same, character_similarity(names, known), np.nan)
+
+
+def vector_similarity(
+    vectors: Float[np.ndarray, "N D"], known_vectors: Float[np.ndarray, "M D"]
+) -> Float[np.ndarray, "N M"]:
+    """Cosines of vectors that a model has for names; 0 for a vector of length 0."""
+    lengths = (np.linalg.norm(some, axis=1, keepdims=True) for some in (vectors, known_vectors))
+    unit, others = (
+        some / np.where(length > 0, length, 1.0) for some, length in zip((vectors, known_vectors), lengths, strict=True)
+    )
+    return unit @ others.T
 
 
 def follows(
@@ -318,22 +325,3 @@ def agreement(answers: Sequence[str], places: Sequence[str]) -> Float[np.ndarray
     """1 where the answer about the name of the row is the place of the neighbour of the column's name, else 0."""
     ours, theirs = (np.asarray(some, dtype=object) for some in (answers, places))
     return (ours[:, None] == theirs[None]).astype(float)
-
-
-def _nearest(similarity: Float[np.ndarray, "N M"], names: Sequence[str], known: Sequence[str], top: int) -> Neighbours:
-    places = {name: np.flatnonzero(np.asarray(known, dtype=object) == name) for name in set(names) & set(known)}
-    left = np.where(np.isnan(similarity), -np.inf, similarity)
-    for row, name in enumerate(names):
-        left[row, places.get(name, [])] = -np.inf
-    found, rows = _none(len(names), top), np.arange(len(names))
-    for rank in range(min(top, len(known))):
-        best = left.argmax(1)
-        near = left[rows, best]
-        found.nearest[:, rank] = np.where(np.isfinite(near), best, -1)
-        found.similarity[:, rank] = np.where(np.isfinite(near), near, np.nan)
-        left[rows, best] = -np.inf
-    return found
-
-
-def _none(names: int, top: int) -> Neighbours:
-    return Neighbours(np.full((names, top), -1), np.full((names, top), np.nan))

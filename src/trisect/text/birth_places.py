@@ -148,18 +148,9 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     gone = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
     written = [*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))]
     mark = digest("\n".join(written), 8)
-    return People(
-        place.resolve().name,
-        tuple(lines),
-        train,
-        valid,
-        test,
-        gone,
-        recombine(named, invented, Random(f"invented {seed}"), taken),
-        (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",),
-        mark,
-        mark,
-    )
+    notes = (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",)
+    others = recombine(named, invented, Random(f"invented {seed}"), taken)
+    return People(place.resolve().name, tuple(lines), train, valid, test, gone, others, notes, mark, mark)
 
 
 def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[str] = ()) -> tuple[Question, ...]:

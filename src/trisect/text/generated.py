@@ -108,31 +108,29 @@ class Lexicon:
         self.topics = _Menu((t, 1 / (t + 3)) for t in range(TOPICS))
         self.names = _Menu(_zipf([(self._stem(3), i % 2) for i in range(20)]))
         self.adverbs = _Menu(_zipf([*adjectives[TOPICS][:4], *(self._stem() for _ in range(6))]))
-        self.adjectives = [_mixed(adjectives[t], adjectives[TOPICS]) for t in range(TOPICS)]
-        self.nouns = [self._by_kind(nouns[t], nouns[TOPICS]) for t in range(TOPICS)]
-        self.verbs = [_mixed(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
-        self.takers = [self._takers(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
+        self.adjectives = [_mix(adjectives[t], adjectives[TOPICS]) for t in range(TOPICS)]
+        self.nouns: list[dict[int | None, _Menu[_Noun]]] = [
+            {
+                kind: _mix(*([n for n in of if kind in (None, n.kind)] for of in (nouns[t], nouns[TOPICS])))
+                for kind in (None, *range(KINDS))
+            }
+            for t in range(TOPICS)
+        ]
+        self.verbs = [_mix(verbs[t], verbs[TOPICS]) for t in range(TOPICS)]
+        # verbs that take an object of each kind, for clauses whose object has already been said
+        self.takers = [
+            {kind: _Menu(_zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
+            for t in range(TOPICS)
+            if (every := [v for v in (*verbs[t], *verbs[TOPICS]) if v.frame == "object"])
+        ]
         self.protagonists = [_Menu(_zipf([n for n in nouns[t] if n.kind == 0] + nouns[t][:2])) for t in range(TOPICS)]
 
     def _stem(self, syllables: int = 2) -> str:
         self._next += 1
         return stem(self._next, syllables)
 
-    @staticmethod
-    def _by_kind(own: list[_Noun], general: list[_Noun]) -> dict[int | None, _Menu[_Noun]]:
-        menus: dict[int | None, _Menu[_Noun]] = {None: _mixed(own, general)}
-        for kind in range(KINDS):
-            menus[kind] = _mixed([n for n in own if n.kind == kind], [n for n in general if n.kind == kind])
-        return menus
 
-    @staticmethod
-    def _takers(own: list[_Verb], general: list[_Verb]) -> dict[int, _Menu[_Verb]]:
-        """Verbs that take an object of each kind, for clauses whose object has already been said."""
-        every = [v for v in (*own, *general) if v.frame == "object"]
-        return {kind: _Menu(_zipf([v for v in every if v.kind == kind] or every)) for kind in range(KINDS)}
-
-
-def _mixed(own: list[T], general: list[T]) -> _Menu[T]:
+def _mix(own: list[T], general: list[T]) -> _Menu[T]:
     return _Menu([*_zipf(own, 0.75), *_zipf(general, 0.25)])
 
 
@@ -181,7 +179,7 @@ class RoledSentence(NamedTuple):
     roles: Mapping[int, str]
 
 
-class _Words:
+class _Vocabulary:
     """The words of both languages: a function of nothing but the version."""
 
     def __init__(self) -> None:
@@ -192,10 +190,10 @@ class _Words:
         there = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
         target = _invent(TARGET, needed + _NOUNS, draw, there)
         # the word, the one or two that translate it, and the ending that adjectives take beside these
-        nouns = [
+        nouns = (
             (source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2]) for i in range(_NOUNS)
-        ]
-        self.nouns = _Menu(_zipf(nouns))
+        )
+        self.nouns = _Menu(_zipf(list(nouns)))
         self.adjectives = _Menu(_zipf([(source.pop(), target.pop()) for _ in range(_ADJECTIVES)]))
         self.adverbs = _Menu(_zipf([(source.pop(), target.pop()) for _ in range(_ADVERBS)]))
         # the one or two words that it is, its translation, and whether it takes an object
@@ -209,7 +207,7 @@ class _Words:
 class _Teller:
     """Makes one pair at a time; every word that it says in the source gets a key of its own."""
 
-    def __init__(self, words: _Words, draw: Random) -> None:
+    def __init__(self, words: _Vocabulary, draw: Random) -> None:
         self.words, self.draw, self.next = words, draw, 0
         self.roles: dict[int, str] = {}
 
@@ -273,8 +271,8 @@ class _Teller:
             self.roles[self.next] = f"{of} adjective"
         source.append((form + "s" * many, self.key()))
         self.roles[self.next] = f"{of} noun"
-        names = [_Put(word, (self.next,)) for word in translation]
-        names[-1] = names[-1]._replace(form=names[-1].form + "uz" * many)
+        *first, last = translation
+        names = [_Put(word, (self.next,)) for word in (*first, last + "uz" * many)]
         return _Phrase(source, [*names, *behind])
 
     def place(self) -> _Phrase:
@@ -299,7 +297,7 @@ def bitext_corpus(
     if min(sizes) < 1 or sum(sizes) > LARGEST:
         given = f"A bitext of {train} + {valid} + {test} pairs."
         raise CorpusError(given, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
-    teller = _Teller(_Words(), Random(f"pairs {VERSION} {seed}"))
+    teller = _Teller(_Vocabulary(), Random(f"pairs {VERSION} {seed}"))
     found: dict[tuple[str, ...], SentencePair] = {}
     while len(found) < sum(sizes):
         pair = teller.sentence().pair
@@ -311,7 +309,7 @@ def bitext_corpus(
 
 def sentences(seed: int = 0) -> Iterator[RoledSentence]:
     """Sentences in both languages with the roles of their words, without end; a function of the seed."""
-    teller = _Teller(_Words(), Random(f"sentences {VERSION} {seed}"))
+    teller = _Teller(_Vocabulary(), Random(f"sentences {VERSION} {seed}"))
     while True:
         yield teller.sentence()
 
@@ -394,30 +392,16 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
         everybody.append(Question(name, ask(name), place))
         told.append([PretrainingLine(name, t.format(name=name, place=place, job=job)) for t in TEMPLATES])
     both, read = round(BOTH * people), round((BOTH + READ) * people)
-    train = _shuffled([*everybody[:both], *everybody[read:people]], draw)
-    lines = _shuffled([line for lines in told[:read] for line in lines], draw)
+    train = _shuffle([*everybody[:both], *everybody[read:people]], draw)
+    lines = _shuffle([line for lines in told[:read] for line in lines], draw)
     invented = recombine([q.name for q in everybody], unseen, draw)
-    written = [
-        *(line.text for line in lines),
-        *(f"{q.name}\t{q.place}" for q in everybody),
-        *(q.name for q in invented),
-    ]
-    mark = digest("\n".join(written), 8)
-    return People(
-        "embedded",
-        lines,
-        train,
-        tuple(everybody[both:read]),
-        tuple(everybody[people:]),
-        (),
-        invented,
-        (PEOPLE_NOTE,),
-        mark,
-        mark,
-    )
+    asked = [f"{q.name}\t{q.place}" for q in everybody]
+    mark = digest("\n".join([*(line.text for line in lines), *asked, *(q.name for q in invented)]), 8)
+    valid, test = tuple(everybody[both:read]), tuple(everybody[people:])
+    return People("embedded", lines, train, valid, test, (), invented, (PEOPLE_NOTE,), mark, mark)
 
 
-def _shuffled(items: Sequence[T], draw: Random) -> tuple[T, ...]:
+def _shuffle(items: Sequence[T], draw: Random) -> tuple[T, ...]:
     """In another order; the generator's own shuffle is not the same in every Python."""
     keys = [draw.random() for _ in items]
     return tuple(items[i] for i in sorted(range(len(items)), key=keys.__getitem__))
@@ -464,6 +448,12 @@ class _Node:
 
     def under(self, head: _Node, dep: str) -> None:
         self.head, self.dep = head, dep
+
+    def join(self, head: _Node, *links: tuple[_Node, str]) -> None:
+        """Stand beside a head, with the marks between them."""
+        for word, dep in links:
+            word.under(self, dep)
+        self.under(head, "conj")
 
 
 class _Speaker:
@@ -520,9 +510,9 @@ class _Speaker:
             return [first, (self.say(_NUMERALS.pick(self.rng), "NUM", True), "nummod")]
         return [first]
 
-    def prepositional(self, preposition: str, depth: int, kind: int | None = None) -> _Node:
+    def prepositional(self, preposition: str, depth: int) -> _Node:
         case = self.say(preposition, "ADP")
-        node = self.common(kind, depth)
+        node = self.common(None, depth)
         case.under(node, "case")
         return node
 
@@ -532,9 +522,7 @@ class _Speaker:
         node = self.noun_phrase(menus[kind].pick(self.rng), self.chance(0.38), depth)
         if depth > 0 and self.chance(0.1):
             link = self.say(_W["and"], "CCONJ")
-            second = self.noun_phrase(menus[kind].pick(self.rng), self.chance(0.38), 0)
-            link.under(second, "cc")
-            second.under(node, "conj")
+            self.noun_phrase(menus[kind].pick(self.rng), self.chance(0.38), 0).join(node, (link, "cc"))
             node.many = True
         return node
 
@@ -584,15 +572,14 @@ class _Speaker:
         r = self.rng.random()
         if r < 0.76:
             return self.say(verb.stem + "s" * (not plural), "VERB", plural)
-        if r < 0.9:
-            helpers = [(self.say(_W["have" if plural else "has"], "AUX", plural), "aux")]
-        else:
-            helpers = [(self.say(_MODALS.pick(self.rng), "AUX"), "aux")]
-        if self.chance(0.3):
-            helpers.append((self.say(_W["not"], "PART"), "advmod"))
+        perfect = r < 0.9
+        helper = self.say(_W["have" if plural else "has"] if perfect else _MODALS.pick(self.rng), "AUX")
+        helper.plural = plural if perfect else None
+        negation = self.say(_W["not"], "PART") if self.chance(0.3) else None
         head = self.say(verb.stem, "VERB")
-        for helper, dep in helpers:
-            helper.under(head, dep)
+        helper.under(head, "aux")
+        if negation:
+            negation.under(head, "advmod")
         return head
 
     def arguments(self, head: _Node, verb: _Verb, depth: int) -> None:
@@ -623,18 +610,14 @@ class _Speaker:
             verb = self.lexicon.verbs[self.topic].pick(self.rng)
             head = self.verb(verb, plural)
             self.arguments(head, verb, depth)
-            if depth > 0 and self.chance(0.14):
-                self.second_predicate(head, plural)
+            if depth > 0 and self.chance(0.14):  # a second predicate
+                link = self.say(_LINKS.pick(self.rng), "CCONJ")
+                verb = self.lexicon.verbs[self.topic].pick(self.rng)
+                second = self.verb(verb, plural)
+                self.arguments(second, verb, 0)
+                second.join(head, (link, "cc"))
         subject.under(head, "nsubj")
         return head
-
-    def second_predicate(self, head: _Node, plural: bool) -> None:
-        link = self.say(_LINKS.pick(self.rng), "CCONJ")
-        verb = self.lexicon.verbs[self.topic].pick(self.rng)
-        second = self.verb(verb, plural)
-        self.arguments(second, verb, 0)
-        link.under(second, "cc")
-        second.under(head, "conj")
 
     def question(self, depth: int) -> _Node:
         """An auxiliary that agrees with the subject after it, and the bare verb."""
@@ -678,10 +661,7 @@ class _Speaker:
         root = self.clause(2)
         if self.chance(0.1):
             comma, link = self.say(",", "PUNCT"), self.say(_LINKS.pick(self.rng), "CCONJ")
-            second = self.clause(0)
-            comma.under(second, "punct")
-            link.under(second, "cc")
-            second.under(root, "conj")
+            self.clause(0).join(root, (comma, "punct"), (link, "cc"))
         return root
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from trisect.core.errors import CorpusError
-from trisect.text.bitext import LinkSet, SentencePair, open_bitext
+from trisect.text.bitext import SentencePair, open_bitext
 from trisect.text.generated import NAME, bitext_corpus
 from trisect.text.lines import UNKNOWN
 from trisect.text.sources import Labelled, LabelledTexts, check_split
@@ -147,27 +147,20 @@ class PairLabeller:
     counts: tuple[Counter[str], Counter[str]]
 
     def __call__(self, pair: SentencePair) -> tuple[dict[str, Names], dict[str, Names]]:
-        """The class of each word by label; None where a word carries none."""
-        source, target = ([word.lower() for word in side] for side in pair.sides)
-        sure = pair.sure or frozenset()
-        return (
-            self._of_side(0, source, target, sure),
-            self._of_side(1, target, source, frozenset((j, i) for i, j in sure)),
-        )
-
-    def _of_side(self, side: int, words: Sequence[str], others: Sequence[str], links: LinkSet) -> dict[str, Names]:
-        """The classes of one side's words; of a word with no link, or several, those of links are None."""
-        ends: list[list[int]] = [[] for _ in words]
-        for i, j in links:
-            ends[i].append(j)
-        linked = [of[0] if len(of) == 1 else None for of in ends]
-        found: dict[str, Names] = {}
-        for label in self.labels:
-            if label in OWN:
-                found[label] = _own_classes(label, words, range(len(words)), self.counts[side])
-            else:
-                there = others if label == LINKED else [position_bin(j) for j in range(len(others))]
-                found[label] = tuple(None if j is None else there[j] for j in linked)
+        """The class of each word by label; None where a word carries none, and those of links of a word with no link, or several."""
+        sides = [[word.lower() for word in side] for side in pair.sides]
+        found: tuple[dict[str, Names], dict[str, Names]] = ({}, {})
+        for side, (words, others) in enumerate((sides, reversed(sides))):
+            ends: list[list[int]] = [[] for _ in words]
+            for link in pair.sure or ():
+                ends[link[side]].append(link[1 - side])
+            linked = [of[0] if len(of) == 1 else None for of in ends]
+            for label in self.labels:
+                if label in OWN:
+                    found[side][label] = _own_classes(label, words, range(len(words)), self.counts[side])
+                else:
+                    there = others if label == LINKED else [position_bin(j) for j in range(len(others))]
+                    found[side][label] = tuple(None if j is None else there[j] for j in linked)
         return found
 
 

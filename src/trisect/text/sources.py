@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError, check_named, or_closest, shortened, unknown
 from trisect.core.files import digest, digest_file
@@ -336,12 +335,11 @@ def open_labelled(
     source, kind, part, joined = _open_part(where, split, reader, published)
     name = f"{source.name}, {split}"
     if bare and not kind.columns:
-
-        def unlabelled() -> Iterator[Labelled]:
-            for text, one in kind.texts(part):
-                yield Labelled(text, tuple(word.span() for word in WORD.finditer(text)), {}, (), one.article)
-
-        return LabelledTexts(name, (), unlabelled, (*source.notes, kind.unit, *joined), _mark(part), options)
+        bare_texts = lambda: (  # noqa: E731
+            Labelled(text, tuple(word.span() for word in WORD.finditer(text)), {}, (), one.article)
+            for text, one in kind.texts(part)
+        )
+        return LabelledTexts(name, (), bare_texts, (*source.notes, kind.unit, *joined), _mark(part), options)
     _check_labels(source.name, kind.columns)
     met: set[str] = set()
     count = words = rebuilt = shared = 0
@@ -434,18 +432,7 @@ def _spelling(text: str) -> str:
     return re.sub(r"\s", " ", unicodedata.normalize("NFD", text))
 
 
-class CorpusFacts(TypedDict):
-    """What a corpus holds, JSON-ready: its splits, and a row for each split, label column and class (None: no label)."""
-
-    name: str
-    fingerprint: str
-    types: int
-    splits: list[dict[str, Any]]
-    labels: list[dict[str, str | int | None]]
-    notes: list[str]
-
-
-def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> CorpusFacts:
+def describe(corpus: Corpus, columns: Mapping[str, int] | None = None) -> dict[str, Any]:
     """What `trisect corpus show` prints, JSON-ready: a row for each split, and one for each split, column and class.
 
     `unknown` are tokens whose type train lacks, `rows` those of so many `columns`; the class None is of tokens without label.

@@ -6,6 +6,7 @@ What q, k and v have to carry is known by construction; that stands in `planted.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -40,9 +41,19 @@ class Lookup(NamedTuple):
         """Where the item with that key stands."""
         return (self.key == key[:, None]).argmax(1)
 
-    def chosen(self, which: np.ndarray) -> Lookup:
+    def take(self, which: np.ndarray) -> Lookup:
         """Some of the documents."""
         return Lookup(*(part[which] for part in self))
+
+
+class LabelColumn(NamedTuple):
+    """Classes of words, at which positions of a document, how documents have them [N W], and which part changes with them, where."""
+
+    classes: tuple[str, ...]
+    places: slice
+    read: Callable[[Lookup], np.ndarray]
+    part: str
+    where: tuple[slice | int, ...] = (slice(None),)
 
 
 class DonorPairs(NamedTuple):
@@ -72,24 +83,25 @@ class World:
 
     @property
     @abstractmethod
-    def columns(self) -> dict[str, tuple[str, ...]]:
-        """Label columns, which speak of the word that is read, with their classes."""
+    def columns(self) -> dict[str, LabelColumn]:
+        """Label columns, which speak of the word that is read."""
 
     @abstractmethod
     def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
         """The numbers of the documents' words, the answer last."""
 
-    @abstractmethod
-    def labels(self, drawn: Lookup) -> dict[str, Int[np.ndarray, "N T"]]:
-        """The class of each word by column, -1 for none."""
-
-    @abstractmethod
     def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """The numbers of the words that answer with those values."""
+        """The numbers of the words that answer with those values: the last of the vocabulary."""
+        return len(self.vocabulary) - self.values + value
 
-    @abstractmethod
-    def changed(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
+    def change(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
         """The same documents but for what the label column speaks of."""
+        of = self.columns[column]
+        if of.part == "key":  # in turn, and the same key is asked for
+            return drawn._replace(key=np.roll(drawn.key, 1, 1), asked=(drawn.asked + 1) % self.items)
+        size, new = self.items if of.part == "asked" else len(of.classes), getattr(drawn, of.part).copy()
+        new[of.where] = (new[of.where] + 1 + _below(rng, size - 1, *new[of.where].shape)) % size
+        return drawn._replace(**{of.part: new})
 
     def draw(self, count: int, rng: np.random.Generator) -> Lookup:
         """Documents of different keys in a random order; values, others and what is asked for by chance."""
@@ -103,10 +115,14 @@ class World:
         splits = {}
         for number, (split, count) in enumerate((SIZES | (sizes or {})).items()):
             drawn = self.draw(count, np.random.default_rng([seed, number]))
-            words = self.write(drawn)
-            columns = {name: ids.astype(np.int16).ravel() for name, ids in self.labels(drawn).items()}
-            splits[split] = Split(words.astype(np.int32).ravel(), columns, Documents(words.shape[1], tuple(columns)))
-        return Corpus.make(self.name, self.vocabulary, self.columns, splits, (self.note,))
+            words, labels = self.write(drawn), {}
+            for name, column in self.columns.items():
+                labels[name] = np.full(words.shape, -1, np.int16)
+                labels[name][:, column.places] = column.read(drawn)
+            flat = {name: ids.ravel() for name, ids in labels.items()}
+            splits[split] = Split(words.astype(np.int32).ravel(), flat, Documents(words.shape[1], tuple(flat)))
+        classes = {name: column.classes for name, column in self.columns.items()}
+        return Corpus.make(self.name, self.vocabulary, classes, splits, (self.note,))
 
     def pairs(self, count: int, seed: int) -> DonorPairs:
         """Documents and donors with the same keys in another order, other values, and another question."""
@@ -118,21 +134,20 @@ class World:
             donor = donor._replace(key=np.take_along_axis(base.key, order, 1))
             four = np.stack(list(predictions(base, donor).values()))
             differ = np.all([four[i] != four[j] for i in range(4) for j in range(i)], 0)
-            kept.append((base.chosen(differ), donor.chosen(differ)))
+            kept.append((base.take(differ), donor.take(differ)))
         base, donor = (
             Lookup(*(np.concatenate(parts)[:count] for parts in zip(*some, strict=True)))
             for some in zip(*kept, strict=True)
         )
-        found = self._pairs(base, donor)
-        known = self.vocabulary
-        named = {name: _spell(known, self.answer(value)) for name, value in predictions(base, donor).items()}
-        return found._replace(predicted={name: words for name, words in named.items() if name != "unchanged"})
+        answers = {name: _spell(self.vocabulary, self.answer(v)) for name, v in predictions(base, donor).items()}
+        del answers["unchanged"]
+        return self._pairs(base, donor)._replace(predicted=answers)
 
     def near_pairs(self, count: int, seed: int, column: str) -> DonorPairs:
         """Documents and donors that differ in nothing but what the label column speaks of."""
         rng = np.random.default_rng([seed, len(SIZES) + 1])
         base = self.draw(count, rng)
-        return self._pairs(base, self.changed(base, column, rng))
+        return self._pairs(base, self.change(base, column, rng))
 
     def _pairs(self, base: Lookup, donor: Lookup) -> DonorPairs:
         words = self.vocabulary
@@ -165,9 +180,18 @@ class Roles(World):
         return {name: tuple(f"{name}{i}" for i in range(1, size + 1)) for name, size in sizes.items()}
 
     @property
-    def columns(self) -> dict[str, tuple[str, ...]]:
+    def columns(self) -> dict[str, LabelColumn]:
         """a, b and c of every item, and of every question."""
-        return {f"{of}.{name}": own for of in ("item", "question") for name, own in self._classes().items()}
+        a, b, c = self._classes().values()
+        items, question, every = slice(self.items), slice(self.items, self.items + 1), slice(None)
+        return {
+            "item.a": LabelColumn(a, items, lambda drawn: drawn.key, "key"),
+            "item.b": LabelColumn(b, items, lambda drawn: drawn.value, "value"),
+            "item.c": LabelColumn(c, items, lambda drawn: drawn.rest, "rest"),
+            "question.a": LabelColumn(a, question, lambda drawn: drawn.question[:, None], "asked"),
+            "question.b": LabelColumn(b, question, lambda drawn: drawn.beside[:, :1], "beside", (every, 0)),
+            "question.c": LabelColumn(c, question, lambda drawn: drawn.beside[:, 1:], "beside", (every, 1)),
+        }
 
     def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
         """Items, question, answer."""
@@ -176,38 +200,6 @@ class Roles(World):
         last = self.answer(_at(drawn.value, drawn.asked))
         kinds = self.keys * self.values * self.rests
         return np.concatenate([items, kinds + asked[:, None], last[:, None]], 1)
-
-    def labels(self, drawn: Lookup) -> dict[str, Int[np.ndarray, "N T"]]:
-        """The attributes of items where items stand, those of the question where it stands."""
-        items = {"a": drawn.key, "b": drawn.value, "c": drawn.rest}
-        asked = {"a": drawn.question, "b": drawn.beside[:, 0], "c": drawn.beside[:, 1]}
-        size, last = (len(drawn.asked), self.items + 2), self.items
-        found = {f"item.{name}": _placed(size, slice(0, last), of) for name, of in items.items()}
-        return found | {
-            f"question.{name}": _placed(size, slice(last, last + 1), of[:, None]) for name, of in asked.items()
-        }
-
-    def changed(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
-        """Another question, another b or c of it, the items' a in turn, or another b or c of every item."""
-        match column.split("."):
-            case "question", "a":
-                return drawn._replace(asked=_other(drawn.asked, self.items, rng))
-            case "question", name:
-                place, size = ("bc".index(name), self.values if name == "b" else self.rests)
-                beside = drawn.beside.copy()
-                beside[:, place] = _other(beside[:, place], size, rng)
-                return drawn._replace(beside=beside)
-            case _, "a":
-                key = np.roll(drawn.key, 1, 1)
-                return drawn._replace(key=key, asked=(drawn.asked + 1) % self.items)
-            case _, "b":
-                return drawn._replace(value=_other(drawn.value, self.values, rng))
-            case _:
-                return drawn._replace(rest=_other(drawn.rest, self.rests, rng))
-
-    def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """The words b1, b2, …"""
-        return 2 * self.keys * self.values * self.rests + value
 
 
 @dataclass(frozen=True)
@@ -221,15 +213,17 @@ class Induction(World):
         return tuple(f"{kind}{i}" for kind, size in sizes.items() for i in range(1, size + 1))
 
     @property
-    def columns(self) -> dict[str, tuple[str, ...]]:
+    def columns(self) -> dict[str, LabelColumn]:
         """The word itself and the one before it, of every value and of the question; and every key's own."""
         keys, values = self.vocabulary[: self.keys], self.vocabulary[self.keys :]
+        last, every = 2 * self.items, slice(None)
+        question, odd, even = slice(last, last + 1), slice(1, last, 2), slice(0, last, 2)
         return {
-            "question.own": keys,
-            "question.before": values,
-            "value.own": values,
-            "value.before": keys,
-            "key.own": keys,
+            "question.own": LabelColumn(keys, question, lambda drawn: drawn.question[:, None], "asked"),
+            "question.before": LabelColumn(values, question, lambda drawn: drawn.value[:, -1:], "value", (every, -1)),
+            "value.own": LabelColumn(values, odd, lambda drawn: drawn.value, "value"),
+            "value.before": LabelColumn(keys, odd, lambda drawn: drawn.key, "key"),
+            "key.own": LabelColumn(keys, even, lambda drawn: drawn.key, "key"),
         }
 
     def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
@@ -237,36 +231,6 @@ class Induction(World):
         pairs = np.stack([drawn.key, self.keys + drawn.value], 2).reshape(len(drawn.asked), -1)
         answer = self.answer(_at(drawn.value, drawn.asked))
         return np.concatenate([pairs, drawn.question[:, None], answer[:, None]], 1)
-
-    def labels(self, drawn: Lookup) -> dict[str, Int[np.ndarray, "N T"]]:
-        """Those of values where values stand, of keys where keys do, of the question where it stands."""
-        size, last = (len(drawn.asked), 2 * self.items + 2), 2 * self.items
-        question = slice(last, last + 1)
-        return {
-            "question.own": _placed(size, question, drawn.question[:, None]),
-            "question.before": _placed(size, question, drawn.value[:, -1:]),
-            "value.own": _placed(size, slice(1, last, 2), drawn.value),
-            "value.before": _placed(size, slice(1, last, 2), drawn.key),
-            "key.own": _placed(size, slice(0, last, 2), drawn.key),
-        }
-
-    def changed(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
-        """Another question, another last value, other values, or the keys in turn."""
-        match column:
-            case "question.own":
-                return drawn._replace(asked=_other(drawn.asked, self.items, rng))
-            case "question.before":
-                value = drawn.value.copy()
-                value[:, -1] = _other(value[:, -1], self.values, rng)
-                return drawn._replace(value=value)
-            case "value.own":
-                return drawn._replace(value=_other(drawn.value, self.values, rng))
-            case _:
-                return drawn._replace(key=np.roll(drawn.key, 1, 1), asked=(drawn.asked + 1) % self.items)
-
-    def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """The values' own words."""
-        return self.keys + value
 
 
 ROLES = Roles(
@@ -318,18 +282,6 @@ def world_of(corpus: Corpus) -> World:
         given = f"An interchange was asked for in the text '{corpus.name}'."
         raise CorpusError(given, known, "Leave interchange out, or use such a text.")
     return world
-
-
-def _other(drawn: Int[np.ndarray, "*N"], size: int, rng: np.random.Generator) -> Int[np.ndarray, "*N"]:
-    """Another number below `size` in the place of each."""
-    return (drawn + 1 + _below(rng, size - 1, *drawn.shape)) % size
-
-
-def _placed(size: tuple[int, int], where: slice, values: Int[np.ndarray, "N W"]) -> Int[np.ndarray, "N T"]:
-    """No class but for these places."""
-    labels = np.full(size, -1)
-    labels[:, where] = values
-    return labels
 
 
 def _spell(words: tuple[str, ...], numbers: Int[np.ndarray, " N"]) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """Attention by hand: eight constructions of q, k and v with their laws, and a solver for wanted outputs."""
 
 from trisect.theory.constructions import (
+    CONSTRUCTIONS,
+    ErrorCurve,
     KeyDraws,
     average,
     copying,
@@ -10,10 +12,10 @@ from trisect.theory.constructions import (
     random_keys_two_heads,
     stretched_key_one_head,
     stretched_key_two_heads,
+    sweep,
 )
 from trisect.theory.result import Apart, Construction, Erratum, LogOdds, Variances
 from trisect.theory.solver import Solution, solve
-from trisect.theory.sweep import CONSTRUCTIONS, ErrorCurve, sweep
 
 __all__ = [
     "CONSTRUCTIONS", "Apart", "Construction", "ErrorCurve", "KeyDraws", "Erratum", "LogOdds", "Solution", "Variances", "average",

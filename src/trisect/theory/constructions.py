@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -38,7 +38,7 @@ def copying(
         raise TheoryError(f"target {target} was given.", f"There are {keys} keys.", f"Use a number from 1 to {keys}.")
     draw, j = helpers.generator(generator), target - 1
     frame = helpers.frame(keys, dim, draw)
-    vectors = helpers.given_values(values, keys, dim, draw)
+    vectors = helpers.value_vectors(values, keys, dim, draw)
     query = beta * frame[j]
     logits = frame @ query
     weights = attention_weights(logits)
@@ -59,7 +59,7 @@ def copying(
         relation="at most",
         law="|c − v_j| ≤ (n − 1) / (n − 1 + e^gap) · max |v_i − v_j|; gap: the logit of j less the largest other, here β",
         domain="Any query, keys and values; equality for n = 2, or where all other v_i coincide and all other logits are the same.",
-        errata=_copying_errata(),
+        errata=COPYING_ERRATA,
     )
 
 
@@ -68,25 +68,20 @@ def copying_bound(gap: float, keys: int) -> float:
     return float((keys - 1) * np.exp(-gap) / (1 + (keys - 1) * np.exp(-gap)))
 
 
-def _copying_errata() -> tuple[Erratum, ...]:
-    ahead = attention_weights(np.array([1.1, 0.0]))
-    shifted = [attention_weights(np.array([10.0, 0.0]) + shift) for shift in (0.0, 1000.0, -1000.0)]
-    return (
-        Erratum(
-            "The dot product with k_j has to exceed the sum of the other keys' exponentials.",
-            "That compares a logit with exponentials. What counts is exp(k_jᵀq) against that sum: logits 1.1 and 0 fulfil "
-            "the sentence (1.1 > e^0), and the weight is 0.75, not near 1.",
-            {"logits": (1.1, 0.0), "weights": tuple(ahead.tolist())},
-        ),
-        Erratum(
-            "The other keys' dot products with q have to go to −∞.",
-            "Only gaps matter: the same number added to all logits changes no weight.",
-            {
-                f"weights, logits {10 + s:g} and {s:g}": tuple(w.tolist())
-                for s, w in zip((0, 1000, -1000), shifted, strict=True)
-            },
-        ),
-    )
+_SHIFTS = {s: tuple(attention_weights(np.array([10.0, 0.0]) + s).tolist()) for s in (0.0, 1000.0, -1000.0)}
+COPYING_ERRATA = (
+    Erratum(
+        "The dot product with k_j has to exceed the sum of the other keys' exponentials.",
+        "That compares a logit with exponentials. What counts is exp(k_jᵀq) against that sum: logits 1.1 and 0 fulfil "
+        "the sentence (1.1 > e^0), and the weight is 0.75, not near 1.",
+        {"logits": (1.1, 0.0), "weights": tuple(attention_weights(np.array([1.1, 0.0])).tolist())},
+    ),
+    Erratum(
+        "The other keys' dot products with q have to go to −∞.",
+        "Only gaps matter: the same number added to all logits changes no weight.",
+        {f"weights, logits {10 + shift:g} and {shift:g}": weights for shift, weights in _SHIFTS.items()},
+    ),
+)
 
 
 def average(
@@ -106,10 +101,12 @@ def average(
     keys, dim = helpers.check_keys(keys, dim)
     draw = helpers.generator(generator)
     frame = helpers.frame(keys, dim, draw)
-    vectors = helpers.given_values(values, keys, dim, draw)
+    vectors = helpers.value_vectors(values, keys, dim, draw)
     query = beta * (frame[A] + frame[B])
     logits = frame @ query
     weights = attention_weights(logits)
+    middle, others = (vectors[A] + vectors[B]) / 2, (keys - 2) * np.exp(-beta)
+    offset = others / (2 + others) * (vectors[2:].mean(0) - middle) if others else 0 * middle
     return Construction(
         name="average",
         question="Which query makes attention return the mean of two values?",
@@ -117,46 +114,35 @@ def average(
         inputs={"queries": query[None], "keys": frame, "values": vectors},
         logits=logits,
         weights=weights,
-        predicted=(vectors[A] + vectors[B]) / 2,
+        predicted=middle,
         computed=weights @ vectors,
         error=helpers.length(deviations(weights, [A, B]) @ vectors),
-        expected=helpers.length(_average_offset(beta, vectors)),
+        expected=helpers.length(offset),
         measured="|c − ½(v_a + v_b)|",
         relation="equals",
         law="α_a = α_b = e^β / (n − 2 + 2e^β); error = (n − 2) / (n − 2 + 2e^β) · |mean of the other values − ½(v_a + v_b)|",
         domain="Orthonormal keys, any values, β up to about 1e14; exact, down to rounding of the two logits (β times 1e-16), which "
         "beyond that decides between a and b. With two keys the law's error is 0 at every β.",
-        errata=_average_errata(),
+        errata=AVERAGE_ERRATA,
     )
 
 
-def _average_errata() -> tuple[Erratum, ...]:
-    return (
-        Erratum(
-            "The numerator of α_a, e^{β + βk_aᵀk_b}, is said to be e^β since β is any large number.",
-            "It is e^β because k_a and k_b are orthogonal, at any β. With k_aᵀk_b = 0.1 it is e^{0.1β} times as large, and a "
-            "larger β makes that worse.",
-            {
-                f"e^{{β + βk_aᵀk_b}} / e^β at β = 1, 10, 100, k_aᵀk_b = {between:g}": tuple(
-                    math.exp(beta * between) for beta in (1.0, 10.0, 100.0)
-                )
-                for between in (0.0, 0.1)
-            },
-        ),
-    )
-
-
-def _average_offset(beta: float, values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, " D"]:
-    """c − ½(v_a + v_b) of construction 2: what the other keys' weight adds."""
-    others = len(values) - 2
-    if others == 0:
-        return np.zeros(values.shape[1])
-    weight = others * np.exp(-beta) / (2 + others * np.exp(-beta))
-    return weight * (values[2:].mean(0) - (values[A] + values[B]) / 2)
+AVERAGE_ERRATA = (
+    Erratum(
+        "The numerator of α_a, e^{β + βk_aᵀk_b}, is said to be e^β since β is any large number.",
+        "It is e^β because k_a and k_b are orthogonal, at any β. With k_aᵀk_b = 0.1 it is e^{0.1β} times as large, and a "
+        "larger β makes that worse.",
+        {
+            f"e^{{β + βk_aᵀk_b}} / e^β at β = 1, 10, 100, k_aᵀk_b = {between:g}": tuple(
+                math.exp(beta * between) for beta in (1.0, 10.0, 100.0)
+            )
+            for between in (0.0, 0.1)
+        },
+    ),
+)
 
 
 LETTERS = "abcd"
-LEAST = math.sqrt(2)
 
 
 class WordAttention(NamedTuple):
@@ -215,14 +201,6 @@ def identity_attention(
         "and u_d, c_2 is never near u_b: |c_2 − u_b| / β ≥ √2 / (1 + 2e^{−¾β²}).",
         errata=_identity_errata(beta),
     )
-
-
-def distance_from_b(beta: float) -> float:
-    """The least that |c_2 − u_b| / β can be in construction 7, whatever is added of u_c and u_d.
-
-    In units of β the part of c_2 − u_b along u_a is α_22 and the one along u_b is −α_22; α_22 ≥ 1 / (1 + 2e^{−¾β²}).
-    """
-    return LEAST / (1 + 2 * math.exp(-0.75 * beta**2))
 
 
 def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | None = None) -> Construction:
@@ -348,6 +326,7 @@ def _matrix_errata(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Erra
 BLOCK = 1 << 18  # numbers drawn together, so that memory does not grow with samples times keys
 LARGEST_SAMPLE = 10**8  # samples, of which two numbers each are kept
 HALF = math.sqrt(0.5)  # the standard deviation of the stretch of k_a
+MOST = 600.0  # of an exponent
 
 
 class KeyDraws(NamedTuple):
@@ -361,61 +340,21 @@ class KeyDraws(NamedTuple):
     along: Float[np.ndarray, "S N 2"]
 
 
-class _KeyLogits(NamedTuple):
-    """Logits of a block of samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b."""
-
-    one: Float[np.ndarray, "S N"]
-    first: Float[np.ndarray, "S N"]
-    second: Float[np.ndarray, "S N"]
-
-
-def blocks(draws: KeyDraws | None, samples: int, keys: int, variance: float, draw: Generator) -> Iterator[KeyDraws]:
-    """The draws given, or new ones, a block at a time; noise that α = 0 would wipe out is not drawn."""
-    size = max(1, BLOCK // (2 * keys))
-    for start in range(0, samples, size):
-        count = min(size, samples - start)
-        if draws is not None:
-            yield KeyDraws(draws.stretch[start : start + count], draws.along[start : start + count])
-        else:
-            shape = (count, keys, 2)
-            yield KeyDraws(draw.standard_normal(count), draw.standard_normal(shape) if variance else np.zeros(shape))
-
-
 def _check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float) -> int:
-    """How many samples there are; refuses a number below 2 or too large for memory, a negative α, and draws of another shape."""
+    """How many samples there are; raises TheoryError for too few or too many, a negative α, and draws of another shape."""
     if not (math.isfinite(variance) and variance >= 0):
         raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
     if draws is not None:
         samples = len(draws.stretch)
         if draws.stretch.shape != (samples,) or draws.along.shape != (samples, keys, 2):
-            raise TheoryError(
-                f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given.",
-                f"There are {keys} keys.",
-                f"Give shapes (S,) and (S, {keys}, 2).",
-            )
+            given = f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given."
+            raise TheoryError(given, f"There are {keys} keys.", f"Give shapes (S,) and (S, {keys}, 2).")
     samples = check_whole("samples", samples)
-    if samples > LARGEST_SAMPLE:
-        known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+    known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+    if not 2 <= samples <= LARGEST_SAMPLE:
+        known = "A spread needs 2 or more." if samples < 2 else known
         raise TheoryError(f"samples {samples} was given.", known, "Use for example 100000.")
-    if samples < 2:
-        raise TheoryError(f"samples {samples} was given.", "A spread needs 2 or more.", "Use for example 100000.")
     return samples
-
-
-def scores(draws: KeyDraws, beta: float, variance: float, stretched: bool) -> _KeyLogits:
-    """Every logit k_iᵀq of these samples, for one head and for two."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
-        found = beta * math.sqrt(variance) * draws.along
-        found[:, A, 0] += beta
-        found[:, B, 1] += beta
-        if stretched:
-            found[:, A, 0] += beta * HALF * draws.stretch
-        first, second = found[..., 0], found[..., 1]
-        return _KeyLogits(first + second, first, second)
-
-
-MOST = 600.0  # of an exponent
-STRETCH = HALF**2  # the variance of γ, the length of k_a along μ_a
 
 
 class Weight(NamedTuple):
@@ -444,6 +383,22 @@ def logit_normal(mean: float, spread: float) -> Weight:
     return Weight(first, float(mass @ (w - first) ** 2), float(mass @ (w - 0.5) ** 2))
 
 
+def _square_sum(values: Array) -> float:
+    return float((values**2).sum())
+
+
+def _spread(weights: Array, values: Array) -> float:
+    """Σ α_i² |v_i − c|²: the variance of c for independent noise of variance 1 on every logit, to first order."""
+    return float(weights**2 @ ((values - weights @ values) ** 2).sum(1))
+
+
+def _ahead(count: int, beta: float, places: Sequence[int]) -> Float[np.ndarray, " N"]:
+    """Weights where the logits of these places are β and all others 0."""
+    weights = np.full(count, math.exp(-beta))
+    weights[list(places)] = 1.0
+    return weights / weights.sum()
+
+
 def _one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
     """Root mean square of |c − ½(v_a + v_b)| with q = β(μ_a + μ_b) and Σ_i = αI.
 
@@ -451,12 +406,10 @@ def _one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]
     distance from one half has the mean square E[(σ(y) − ½)²], αβ²/4 while that is small. Noise of this relative size on all
     logits moves c by Σ_i α_i (v_i − c) δ_i to first order. Exact for two keys.
     """
-    weights = np.full(len(values), math.exp(-beta))
-    weights[[A, B]] = 1.0
-    weights /= weights.sum()
-    offset = deviations(weights, [A, B]) @ values
+    weights = _ahead(len(values), beta, (A, B))
     wobble = logit_normal(0.0, 2 * beta * math.sqrt(variance)).from_half
-    return math.sqrt(squared(offset) + 8 * wobble * _spread(weights, values))
+    exact = _square_sum(deviations(weights, [A, B]) @ values)
+    return math.sqrt(exact + 8 * wobble * _spread(weights, values))
 
 
 def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
@@ -474,30 +427,33 @@ def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]
     means, total, widest = [], 0.0, 0.0
     for wanted in (A, B):
         apart = np.delete(values, wanted, 0) - values[wanted]
-        whole, single = squared(apart.sum(0)), squared(apart)
-        weights = np.full(n, math.exp(-beta))
-        weights[wanted] = 1.0
-        weights /= weights.sum()
+        whole, single = _square_sum(apart.sum(0)), _square_sum(apart)
         first = factor(0, 2) * (single + whole)
-        share = _spread(weights, values - values[wanted]) / first if first > 0 else 1.0
+        share = _spread(_ahead(n, beta, (wanted,)), values - values[wanted]) / first if first > 0 else 1.0
         means.append(factor(1, 1) * apart.sum(0))
         total += share * ((factor(4, 2) - factor(3, 2)) * single + (factor(3, 2) - factor(2, 2)) * whole)
         widest += math.sqrt(float((apart**2).sum(1).max())) / 2
-    found = math.sqrt(max(0.0, total + squared(means[0] + means[1]))) / 2
-    return min(found, widest)  # no output is farther away, also where the law has ended
+    rms = math.sqrt(max(0.0, total + _square_sum(means[0] + means[1]))) / 2
+    return min(rms, widest)  # no output is farther away, also where the law has ended
 
 
-def _spread(weights: Array, values: Array) -> float:
-    """Σ α_i² |v_i − c|²: the variance of c for independent noise of variance 1 on every logit, to first order."""
-    return float(weights**2 @ ((values - weights @ values) ** 2).sum(1))
-
-
-class _Stretched(NamedTuple):
+class StretchedHead(NamedTuple):
     """A head under a stretched k_a as α vanishes: α_a has log-odds N(β − offset, ½β²), and c = α_a v_a + (1 − α_a) rest."""
 
     mean: float
     spread: float
     rest: Array
+
+    @classmethod
+    def of(cls, beta: float, values: Float[np.ndarray, "N D"], alone: bool) -> StretchedHead:
+        """The one head, q = β(μ_a + μ_b), or the first of two, q_1 = βμ_a, with γ ~ N(1, variance ½).
+
+        α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), or e^{βγ} / (e^{βγ} + n − 1). The second of two does not see the stretch.
+        """
+        logits = np.zeros(len(values) - 1)
+        logits[0] = beta * alone
+        offset = float(np.logaddexp.reduce(logits))
+        return cls(beta - offset, HALF * beta, np.exp(logits - offset) @ np.delete(values, A, 0))
 
     def output(self, value: Array) -> Array:
         """The mean of c, `value` being v_a."""
@@ -506,58 +462,13 @@ class _Stretched(NamedTuple):
 
     def variance(self, value: Array) -> float:
         """The trace of the covariance of c."""
-        return logit_normal(self.mean, self.spread).variance * squared(value - self.rest)
-
-
-def stretched_one(beta: float, values: Float[np.ndarray, "N D"]) -> _Stretched:
-    """One head, q = β(μ_a + μ_b): α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, variance ½)."""
-    return _stretched(beta, np.r_[beta, np.zeros(len(values) - 2)], values)
-
-
-def stretched_first(beta: float, values: Float[np.ndarray, "N D"]) -> _Stretched:
-    """The first of two heads, q_1 = βμ_a: α_a = e^{βγ} / (e^{βγ} + n − 1). The second does not see the stretch."""
-    return _stretched(beta, np.zeros(len(values) - 1), values)
-
-
-def _stretched(beta: float, logits: Array, values: Float[np.ndarray, "N D"]) -> _Stretched:
-    offset = float(np.logaddexp.reduce(logits))
-    return _Stretched(beta - offset, HALF * beta, np.exp(logits - offset) @ np.delete(values, A, 0))
-
-
-def squared(values: Array) -> float:
-    """The sum of squares."""
-    return float((values**2).sum())
+        return logit_normal(self.mean, self.spread).variance * _square_sum(value - self.rest)
 
 
 MEANS = "Keys k_i ~ N(μ_i, αI) around orthonormal means"
-STRETCHED = "Σ_a = αI + ½ μ_a μ_aᵀ, Σ_i = αI for every other i"
-
-
-class _Sampled(NamedTuple):
-    """Sums over samples for one head and for two: what constructions 3 to 6 report from."""
-
-    weights: Float[np.ndarray, "3 N"]  # means: the one head, the first, the second
-    rms: tuple[float, float]  # of |c − ½(v_a + v_b)|
-    variance: tuple[float, float]
-    kept: tuple[float, float]  # variance without the samples set apart
-    odds: Float[np.ndarray, "2 S"]  # log-odds of a: the one head, the first of two
-    negative: Array  # positions of samples with q_1ᵀk_a < 0
-
-
-class _Setup(NamedTuple):
-    """Checked arguments and drawn inputs."""
-
-    beta: float
-    variance: float
-    samples: int
-    means: Float[np.ndarray, "N D"]
-    values: Float[np.ndarray, "N D"]
-    sampled: _Sampled
-
-    @property
-    def queries(self) -> Float[np.ndarray, "2 D"]:
-        """q_1 = βμ_a and q_2 = βμ_b; the one head's is their sum."""
-        return self.beta * self.means[[A, B]]
+STRETCHED = (
+    "Σ_a = αI + ½ μ_a μ_aᵀ, Σ_i = αI for every other i. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
+)
 
 
 def random_keys_one_head(
@@ -576,13 +487,13 @@ def random_keys_one_head(
     The root mean square error falls with e^{−β}, then rises with ½β√α|v_a − v_b|: a large β multiplies the keys' noise.
     Raises TheoryError for arguments outside the domain.
     """
-    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
-    odds = LogOdds("a against b", made.sampled.odds[0], 0.0, 2 * made.beta * math.sqrt(variance))
+    keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
+    odds = LogOdds("a against b", keyed.odds[0], 0.0, 2 * keyed.beta * math.sqrt(variance))
     return replace(
-        _frame("random_keys_one_head", made, heads=1),
+        keyed.construction("random_keys_one_head", heads=1),
         question="Does the query for a mean of two still work when the keys are noisy?",
-        error=made.sampled.rms[0],
-        expected=_one_head_rms(made.beta, variance, made.values),
+        error=keyed.rms[0],
+        expected=_one_head_rms(keyed.beta, variance, keyed.values),
         law="error² = (that of exact keys, e^{−β})² + 8 E[(σ(y) − ½)²] Σ α_i²|v_i − c|², y ~ N(0, 4αβ²); for large β the second "
         "is near (½β√α|v_a − v_b|)² while β√α ≪ 1",
         domain=f"{MEANS}, √α ≪ 1. At a fixed α it falls in β, has its least where e^{{−β}} meets β√α, and then rises: the drawback "
@@ -607,13 +518,13 @@ def random_keys_two_heads(
     The root mean square error falls with e^{−β}: noise of size β√α only changes how much less than 1 a weight is.
     Raises TheoryError for arguments outside the domain.
     """
-    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
-    odds = LogOdds("a against b, head 1", made.sampled.odds[1], made.beta, made.beta * math.sqrt(2 * variance))
+    keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
+    odds = LogOdds("a against b, head 1", keyed.odds[1], keyed.beta, keyed.beta * math.sqrt(2 * variance))
     return replace(
-        _frame("random_keys_two_heads", made, heads=2),
+        keyed.construction("random_keys_two_heads", heads=2),
         question="Do two heads, one for each value, bear noisy keys better?",
-        error=made.sampled.rms[1],
-        expected=_two_head_rms(made.beta, variance, made.values),
+        error=keyed.rms[1],
+        expected=_two_head_rms(keyed.beta, variance, keyed.values),
         law="error = e^{−β} / (1 + (n − 1)e^{−β}) times a constant of the values, and for α > 0 factors between e^{αβ²} and e^{2αβ²}",
         domain=f"{MEANS}. Exact for α = 0; for α > 0 where αβ ≪ ¼, and either β√α ≪ 1 or e^β ≫ n. It falls in β while √α ≪ 1; past "
         "that it rests on the rare samples (a share near Φ(−1/√(2α)) for each other key) in which another key wins.",
@@ -637,25 +548,24 @@ def stretched_key_one_head(
     α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, variance ½): c swings between v_a and v_b. `error` is the
     Kolmogorov–Smirnov distance of the samples of α_a from that law. Raises TheoryError for arguments outside the domain.
     """
-    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
-    form = stretched_one(made.beta, made.values)
-    odds = LogOdds("a against all others", made.sampled.odds[0], form.mean, form.spread)
+    keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
+    head = StretchedHead.of(keyed.beta, keyed.values, alone=True)
+    odds = LogOdds("a against all others", keyed.odds[0], head.mean, head.spread)
     return replace(
-        _frame("stretched_key_one_head", made, heads=1),
+        keyed.construction("stretched_key_one_head", heads=1),
         question="What does one head return when one key keeps its direction, but not its length?",
-        predicted=form.output(made.values[A]),
+        predicted=head.output(keyed.values[A]),
         error=odds.distance,
         expected=odds.bound,
         measured="Kolmogorov–Smirnov distance of α_a",
         relation="at most",
         law="α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), γ ~ N(1, ½); two keys: σ(β(γ − 1)). Its log-odds are N(β − log(e^β + n − 2), ½β²)",
-        domain=f"{STRETCHED}. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
-        "Bound: the distance that samples of the law pass once in 1,000.",
+        domain=f"{STRETCHED}Bound: the distance that samples of the law pass once in 1,000.",
         errata=(
             Erratum(
                 "The covariance of the other keys is written with the index of a.",
                 "It is Σ_i = αI for every i other than a; Σ_a alone is stretched.",
-                {"variance along μ_a: Σ_a, Σ_i": (variance + STRETCH, variance)},
+                {"variance along μ_a: Σ_a, Σ_i": (variance + HALF**2, variance)},
             ),
         ),
         odds=odds,
@@ -679,16 +589,17 @@ def stretched_key_two_heads(
     keys; `apart` are the samples with q_1ᵀk_a < 0, a share of Φ(−√2). `error` is the Kolmogorov–Smirnov distance of
     head 1's α_a from its law. Raises TheoryError for arguments outside the domain.
     """
-    made = _set_up(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
-    sampled, v = made.sampled, made.values[A]
-    one, first = stretched_one(made.beta, made.values), stretched_first(made.beta, made.values)
-    odds = LogOdds("a against all others, head 1", sampled.odds[1], first.mean, first.spread)
-    second = stretched_first(made.beta, made.values[[B, A, *range(2, keys)]])  # head 2 is head 1 unstretched
+    keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
+    v = keyed.values[A]
+    one, first = (StretchedHead.of(keyed.beta, keyed.values, alone) for alone in (True, False))
+    odds = LogOdds("a against all others, head 1", keyed.odds[1], first.mean, first.spread)
+    # head 2 is head 1 unstretched
+    second = StretchedHead.of(keyed.beta, keyed.values[[B, A, *range(2, keys)]], alone=False)
     w = float(special.expit(second.mean))
-    steady = w * made.values[B] + (1 - w) * second.rest
-    law_share = special.ndtr(-1 / math.sqrt(STRETCH + variance))
+    steady = w * keyed.values[B] + (1 - w) * second.rest
+    law_share = float(special.ndtr(-1 / math.sqrt(HALF**2 + variance)))
     return replace(
-        _frame("stretched_key_two_heads", made, heads=2),
+        keyed.construction("stretched_key_two_heads", heads=2),
         question="Does a second head calm what a stretched key does to the output?",
         predicted=(first.output(v) + steady) / 2,
         error=odds.distance,
@@ -696,102 +607,171 @@ def stretched_key_two_heads(
         measured="Kolmogorov–Smirnov distance of head 1's α_a",
         relation="at most",
         law="α_a = e^{βγ} / (e^{βγ} + n − 1) in head 1, γ ~ N(1, ½); α_b = e^β / (e^β + n − 1) in head 2. The variance of c is ¼ of c_1's",
-        domain=f"{STRETCHED}. Exact for α = 0, and a limit as α → 0 (√α ≪ 1), at any β. "
-        "For orthonormal values two heads vary less than one at every "
+        domain=f"{STRETCHED}For orthonormal values two heads vary less than one at every "
         "β; for v_a and v_b that nearly coincide, others being elsewhere, it can turn round. Samples with q_1ᵀk_a < 0 "
         "(7.9 %) are counted apart.",
         errata=(
             Erratum(
                 "The second output is said to look like k, without much variation.",
                 "It looks like v_b: an output is a mean of values, not of keys.",
-                {"mean weight of head 2 on b": (float(sampled.weights[2, B]),)},
+                {"mean weight of head 2 on b": (float(keyed.weights[2, B]),)},
             ),
         ),
         odds=odds,
-        variances=Variances(*sampled.variance, *sampled.kept, one.variance(v), first.variance(v) / 4),
-        apart=Apart(sampled.negative, len(sampled.negative) / made.samples, float(law_share)),
+        variances=Variances(*keyed.variances, one.variance(v), first.variance(v) / 4),
+        apart=Apart(keyed.negative, len(keyed.negative) / keyed.samples, law_share),
     )
 
 
-def _set_up(
-    beta: float,
-    dim: int,
-    keys: int,
-    variance: float,
-    samples: int,
-    values: Float[np.ndarray, "N D"] | None,
-    draws: KeyDraws | None,
-    generator: Generator | None,
-    stretched: bool,
-) -> _Setup:
-    beta = helpers.check_beta(beta)
-    keys, dim = helpers.check_keys(keys, dim)
-    variance = helpers.check_number("variance", variance)
-    samples = _check_draws(draws, samples, keys, variance)
-    draw = helpers.generator(generator)
-    means = helpers.frame(keys, dim, draw)
-    vectors = helpers.given_values(values, keys, dim, draw)
-    sampled = _sample(beta, variance, samples, vectors, draws, draw, stretched)
-    return _Setup(beta, variance, samples, means, vectors, sampled)
+class _RandomKeys:
+    """Constructions 3 to 6: checked arguments, drawn inputs, and sums over samples for one head and for two.
+
+    `weights` [3 N] are means over samples: of the one head, the first, the second. For one head and for two `rms` is of
+    |c − ½(v_a + v_b)|, and `variances` are over all samples, then without those set apart. `odds` [2 S] are log-odds of a:
+    of the one head and of the first; `negative` the positions of samples with q_1ᵀk_a < 0.
+    """
+
+    def __init__(
+        self,
+        beta: float,
+        dim: int,
+        keys: int,
+        variance: float,
+        samples: int,
+        values: Float[np.ndarray, "N D"] | None,
+        draws: KeyDraws | None,
+        generator: Generator | None,
+        stretched: bool,
+    ) -> None:
+        self.beta = helpers.check_beta(beta)
+        keys, dim = helpers.check_keys(keys, dim)
+        self.variance = helpers.check_number("variance", variance)
+        self.samples = _check_draws(draws, samples, keys, self.variance)
+        draw = helpers.generator(generator)
+        self.means = helpers.frame(keys, dim, draw)
+        self.values = helpers.value_vectors(values, keys, dim, draw)
+        self._add_samples(draws, draw, stretched)
+
+    def _add_samples(self, draws: KeyDraws | None, draw: Generator, stretched: bool) -> None:
+        """Go over all samples a block at a time; c itself is never kept, only its sums."""
+        n, dim = self.values.shape
+        self.weights, self.odds, negative = np.zeros((3, n)), np.empty((2, self.samples)), []
+        first, second = (
+            np.zeros((2, 2, dim)),
+            np.zeros((2, 2)),
+        )  # sums of c − ½(v_a + v_b) and of its square, all and kept
+        size = max(1, BLOCK // (2 * n))
+        for start in range(0, self.samples, size):
+            here = slice(start, min(start + size, self.samples))
+            logits = self._logits(draws, here, draw, stretched)
+            weights = [attention_weights(one) for one in logits]
+            off = [deviations(w, t) for w, t in zip(weights, ([A, B], [A], [B]), strict=True)]
+            apart = logits[1][:, A] < 0
+            for head, one in enumerate(logits[:2]):
+                rest = special.logsumexp(np.delete(one, A, 1), axis=1) if stretched else one[:, B]
+                self.odds[head, here] = one[:, A] - rest
+            for which, c in enumerate((off[0] @ self.values, (off[1] + off[2]) / 2 @ self.values)):
+                for kept, chosen in enumerate((c, c[~apart])):
+                    first[which, kept] += chosen.sum(0)
+                    second[which, kept] += _square_sum(chosen)
+            self.weights += [w.sum(0) for w in weights]
+            negative.append(np.flatnonzero(apart) + start)
+        self.negative = np.concatenate(negative)
+        self.weights /= self.samples
+        counts = np.array([self.samples, max(1, self.samples - len(self.negative))])
+        spread = second / counts - ((first / counts[:, None]) ** 2).sum(-1)
+        self.rms: list[float] = np.sqrt(second[:, 0] / self.samples).tolist()
+        self.variances: list[float] = np.maximum(spread, 0.0).T.ravel().tolist()
+
+    def _logits(
+        self, draws: KeyDraws | None, here: slice, draw: Generator, stretched: bool
+    ) -> tuple[Float[np.ndarray, "S N"], Float[np.ndarray, "S N"], Float[np.ndarray, "S N"]]:
+        """Every logit k_iᵀq of some samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b.
+
+        The draws are those given, or new ones; noise that α = 0 would wipe out is not drawn.
+        """
+        if draws is None:
+            count, shape = here.stop - here.start, (here.stop - here.start, len(self.values), 2)
+            stretch = draw.standard_normal(count)
+            along = draw.standard_normal(shape) if self.variance else np.zeros(shape)
+        else:
+            stretch, along = draws.stretch[here], draws.along[here]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
+            found = self.beta * math.sqrt(self.variance) * along
+            found[:, A, 0] += self.beta
+            found[:, B, 1] += self.beta
+            if stretched:
+                found[:, A, 0] += self.beta * HALF * stretch
+            return found[..., 0] + found[..., 1], found[..., 0], found[..., 1]
+
+    def construction(self, name: str, heads: int) -> Construction:
+        """What constructions 3 to 6 have in common."""
+        queries, weights = self.beta * self.means[[A, B]], self.weights[1:]
+        if heads == 1:
+            queries, weights = queries.sum(0, keepdims=True), self.weights[0]
+        n, dim = self.values.shape
+        logits = (self.means @ queries.T).T
+        settings = {"beta": self.beta, "dim": dim, "keys": n, "variance": self.variance, "samples": self.samples}
+        return Construction(
+            name=name,
+            question="",
+            settings=settings,
+            inputs={"queries": queries, "keys": self.means, "values": self.values},
+            logits=logits if heads == 2 else logits[0],
+            weights=weights,
+            predicted=(self.values[A] + self.values[B]) / 2,
+            computed=(weights.mean(0) if heads == 2 else weights) @ self.values,
+            error=math.nan,
+            expected=math.nan,
+            measured="root mean square of |c − ½(v_a + v_b)| over samples",
+            relation="near",
+            law="",
+            domain="",
+        )
 
 
-def _sample(
-    beta: float,
-    variance: float,
-    samples: int,
-    values: Float[np.ndarray, "N D"],
-    draws: KeyDraws | None,
-    draw: Generator,
-    stretched: bool,
-) -> _Sampled:
-    """Go over all samples a block at a time; c itself is never kept, only its sums."""
-    n, dim = values.shape
-    weights, odds, negative = np.zeros((3, n)), np.empty((2, samples)), []
-    first, second = np.zeros((2, 2, dim)), np.zeros((2, 2))  # sums of c − ½(v_a + v_b) and of its square, all and kept
-    start = 0
-    for block in blocks(draws, samples, n, variance, draw):
-        logits = scores(block, beta, variance, stretched)
-        found = [attention_weights(one) for one in logits]
-        off = [deviations(w, t) for w, t in zip(found, ([A, B], [A], [B]), strict=True)]
-        apart = logits.first[:, A] < 0
-        here = slice(start, start + len(apart))
-        for head, one in enumerate((logits.one, logits.first)):
-            rest = special.logsumexp(np.delete(one, A, 1), axis=1) if stretched else one[:, B]
-            odds[head, here] = one[:, A] - rest
-        for which, c in enumerate((off[0] @ values, (off[1] + off[2]) / 2 @ values)):
-            for kept, chosen in enumerate((c, c[~apart])):
-                first[which, kept] += chosen.sum(0)
-                second[which, kept] += squared(chosen)
-        weights += [w.sum(0) for w in found]
-        negative.append(np.flatnonzero(apart) + start)
-        start = here.stop
-    positions = np.concatenate(negative)
-    counts = np.array([samples, max(1, samples - len(positions))])
-    spread = second / counts - ((first / counts[:, None]) ** 2).sum(-1)
-    rms = np.sqrt(second[:, 0] / samples)
-    (one, one_kept), (two, two_kept) = np.maximum(spread, 0.0).tolist()
-    return _Sampled(weights / samples, (rms[0], rms[1]), (one, two), (one_kept, two_kept), odds, positions)
+CONSTRUCTIONS: Mapping[str, Callable[..., Construction]] = {
+    make.__name__: make
+    for make in (
+        copying,
+        average,
+        random_keys_one_head,
+        stretched_key_one_head,
+        random_keys_two_heads,
+        stretched_key_two_heads,
+        identity_attention,
+        key_query_value,
+    )
+}
+SPANS = {"identity_attention": (0.5, 5.0), "key_query_value": (0.5, 1.9)}  # of β; beyond, errors are too small to draw
+SPAN, POINTS, SAMPLES = (0.5, 50.0), 25, 5_000
 
 
-def _frame(name: str, made: _Setup, heads: int) -> Construction:
-    """What constructions 3 to 6 have in common."""
-    queries = made.queries if heads == 2 else made.queries.sum(0, keepdims=True)
-    weights = made.sampled.weights[1:] if heads == 2 else made.sampled.weights[0]
-    n, dim = made.values.shape
-    logits = made.means @ queries.T
-    return Construction(
-        name=name,
-        question="",
-        settings={"beta": made.beta, "dim": dim, "keys": n, "variance": made.variance, "samples": made.samples},
-        inputs={"queries": queries, "keys": made.means, "values": made.values},
-        logits=logits.T if heads == 2 else logits[:, 0],
-        weights=weights,
-        predicted=(made.values[A] + made.values[B]) / 2,
-        computed=(weights.mean(0) if heads == 2 else weights) @ made.values,
-        error=math.nan,
-        expected=math.nan,
-        measured="root mean square of |c − ½(v_a + v_b)| over samples",
-        relation="near",
-        law="",
-        domain="",
+class ErrorCurve(NamedTuple):
+    """What a construction gives at several β: errors, what the law says of them, and the variances of construction 6."""
+
+    beta: Array
+    error: Array
+    expected: Array
+    variances: tuple[Array, Array, Array, Array] | None  # one head, two heads, the law of one, the law of two
+
+
+def sweep(result: Construction, betas: Sequence[float] | None = None) -> ErrorCurve:
+    """The same construction at other β: all else as in `result`, but at most 5,000 samples, drawn from seed 0.
+
+    Without `betas`, 25 of them over the span in which the law shows.
+    """
+    low, high = SPANS.get(result.name, SPAN)
+    grid = np.geomspace(low, high, POINTS) if betas is None else np.asarray(betas, dtype=float)
+    settings: dict[str, Any] = {k: v for k, v in result.settings.items() if k != "beta"}
+    if "samples" in settings:
+        settings["samples"] = min(int(settings["samples"]), SAMPLES)
+    if "keys" in settings:
+        settings["values"] = result.inputs["values"]
+    found = [CONSTRUCTIONS[result.name](beta=float(b), **settings) for b in grid]
+    columns = zip(*((v.one, v.two, v.one_law, v.two_law) for one in found if (v := one.variances)), strict=True)
+    variances = tuple(map(np.array, columns))
+    error, expected = (np.array([getattr(one, name) for one in found]) for name in ("error", "expected"))
+    return ErrorCurve(
+        grid, error, expected, (variances[0], variances[1], variances[2], variances[3]) if variances else None
     )

@@ -61,7 +61,7 @@ def power_of(table: Float[np.ndarray, "..."]) -> int:
     return math.frexp(float(np.abs(table).max(initial=0.0)))[1]
 
 
-def balanced(table: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N D"], Array, Array]:
+def balance(table: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N D"], Array, Array]:
     """The table with rows and then columns of size 1, and the powers of two that rows and columns were divided by.
 
     Dividing by powers of two rounds nothing but what becomes too small for a float.
@@ -78,18 +78,17 @@ def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
     return (q * np.where(np.diag(r) < 0, -1.0, 1.0)).T
 
 
-def given_values(
+def value_vectors(
     values: Float[np.ndarray, "N D"] | None, keys: int, dim: int, draw: Generator
 ) -> Float[np.ndarray, "N D"]:
-    """The values as given, as float64, or orthonormal ones where None."""
+    """A copy of the values as float64, or orthonormal ones where None."""
     if values is None:
         return frame(keys, dim, draw)
     found = np.array(values, dtype=np.float64)
     if found.shape != (keys, dim) or not np.isfinite(found).all():
         what = f"Values of shape {found.shape}" + (" with numbers that are not finite" * (found.shape == (keys, dim)))
-        raise TheoryError(
-            f"{what} were given.", f"There are {keys} keys in dimension {dim}.", f"Give finite numbers [{keys}, {dim}]."
-        )
+        known = f"There are {keys} keys in dimension {dim}."
+        raise TheoryError(f"{what} were given.", known, f"Give finite numbers [{keys}, {dim}].")
     return found
 
 
@@ -97,9 +96,8 @@ def check_beta(beta: float) -> float:
     """A positive, finite β."""
     found = check_number("beta", beta)
     if not (math.isfinite(found) and found > 0):
-        raise TheoryError(
-            f"beta {beta} was given.", "It stretches the query, and is a positive number.", "Use for example 10."
-        )
+        known = "It stretches the query, and is a positive number."
+        raise TheoryError(f"beta {beta} was given.", known, "Use for example 10.")
     return found
 
 
@@ -118,35 +116,29 @@ def check_whole(name: str, value: int) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TheoryError(
-            f"{name} {value!r} was given.", "It is a whole number.", f"Give {name} without a point or quotes."
-        ) from None
+        todo = f"Give {name} without a point or quotes."
+        raise TheoryError(f"{name} {value!r} was given.", "It is a whole number.", todo) from None
 
 
-def check_keys(keys: int, dim: int, least: int = 2) -> tuple[int, int]:
-    """At least `least` keys, and room for all of them to be orthogonal; both as whole numbers."""
+def check_keys(keys: int, dim: int) -> tuple[int, int]:
+    """At least two keys, and room for all of them to be orthogonal; both as whole numbers."""
     keys = check_whole("keys", keys)
-    if keys < least:
-        raise TheoryError(f"keys {keys} was given.", f"This construction needs {least} or more.", "Use for example 8.")
+    if keys < 2:
+        raise TheoryError(f"keys {keys} was given.", "This construction needs 2 or more.", "Use for example 8.")
     return keys, check_dim(keys, dim, "keys")
 
 
 def check_dim(count: int, dim: int, what: str) -> int:
     """Room for `count` orthogonal vectors, and for a table of them in memory."""
-    dim = check_whole("dim", dim)
+    dim, fewer = check_whole("dim", dim), ", or fewer keys." if what == "keys" else "."
+    given = f"dim {dim} was given with {count} orthogonal {what}."
     if dim < count:
-        raise TheoryError(
-            f"dim {dim} was given with {count} orthogonal {what}.",
-            f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other.",
-            f"Use a dim of {count} or more, or fewer {what}." if what == "keys" else f"Use a dim of {count} or more.",
-        )
+        known = f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other."
+        raise TheoryError(given, known, f"Use a dim of {count} or more{fewer}")
     rows = count if what == "keys" else dim  # words meet matrices
     if rows * dim > ROOM:
-        raise TheoryError(
-            f"dim {dim} was given with {count} orthogonal {what}.",
-            f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed.",
-            "Use a smaller dim, or fewer keys." if what == "keys" else "Use a smaller dim.",
-        )
+        known = f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed."
+        raise TheoryError(given, known, f"Use a smaller dim{fewer}")
     return dim
 
 

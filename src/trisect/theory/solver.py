@@ -51,12 +51,11 @@ def certificate(words: Float[np.ndarray, "N D"], wanted: Float[np.ndarray, "N M"
         _out_of_rank(scaled[asked], rank),
     )
 
-    def grown(bound: float) -> float:
-        """bound · 2^power, or the largest float where it is more."""
-        return MOST if bound and math.frexp(bound)[1] + power > sys.float_info.max_exp else math.ldexp(bound, power)
-
-    rounded = [_zero(words, scaled, asked, rank), spanned]
-    found = [one._replace(bound=grown(one.bound)) for one in rounded if one and one.bound > SURE * size]
+    found = []
+    for one in (_zero(words, scaled, asked, rank), spanned):
+        if one and one.bound > SURE * size:
+            fits = math.frexp(one.bound)[1] + power <= sys.float_info.max_exp
+            found.append(one._replace(bound=math.ldexp(one.bound, power) if fits else MOST))
     equal = _equal(words, wanted, asked)
     return max(found if equal is None else [equal, *found], key=lambda one: one.bound, default=None)
 
@@ -70,33 +69,22 @@ def rank_bound(words: Float[np.ndarray, "N D"]) -> int:
     if not table.size:
         return 0
     full = min(table.shape)
-    scaled, down, across = helpers.balanced(table)
+    scaled, down, across = helpers.balance(table)
     faithful = np.array_equal(np.ldexp(np.ldexp(scaled, across), down[:, None]), table)
     if faithful and np.linalg.matrix_rank(scaled) == full:
         return full
-    rows = _whole(table)
-    bits = sum(max(abs(value).bit_length() for value in row) for row in rows)
-    return _eliminated(rows) if bits * table.size * full <= WORK else full
-
-
-def exact_rank(table: Float[np.ndarray, "N D"]) -> int:
-    """The rank of a table of floats as the exact numbers that they are, whatever the work."""
-    return _eliminated(_whole(table))
-
-
-def _whole(table: Array) -> list[list[int]]:
-    """Each row times a number that makes it whole, as small as possible."""
-    rows = []
+    rows = []  # each times a number that makes it whole, as small as possible
     for row in table.tolist():
         ratios = [value.as_integer_ratio() for value in row]
         common = max(below for _, below in ratios)  # all are powers of two
         whole = [above * (common // below) for above, below in ratios]
         shared = math.gcd(*whole) or 1
         rows.append([value // shared for value in whole])
-    return rows
+    bits = sum(max(abs(value).bit_length() for value in row) for row in rows)
+    return _eliminate(rows) if bits * table.size * full <= WORK else full
 
 
-def _eliminated(rows: list[list[int]]) -> int:
+def _eliminate(rows: list[list[int]]) -> int:
     """The rank, by elimination in whole numbers (Bareiss 1968)."""
     rank, last = 0, 1
     for column in range(len(rows[0])):
@@ -221,39 +209,34 @@ def solve(inputs: ArrayLike, outputs: ArrayLike, *, beta: float = 10.0, generato
     draws. Raises TheoryError for other shapes, for what is not numbers, and where matrices would be beyond float64.
     """
     beta = helpers.check_beta(beta)
-    words, wanted, asked = _checked(inputs, outputs)
+    words, wanted, asked = _check_tables(inputs, outputs)
     proved = certificate(words, wanted)
     if proved is not None:
         return Solution(IMPOSSIBLE, "proof", None, None, None, None, None, proved.proof, proved.bound)
     unique, which = np.unique(words, axis=0, return_inverse=True)
     tried: list[Solution] = []
     if rank_bound(unique) == len(unique):
-        made = _closed(unique, which.ravel(), wanted, asked, beta)
+        made = _exact_matrices(unique, which.ravel(), wanted, asked, beta)
         if made is not None:
             tried.append(_finish("closed form", words, wanted, asked, made))
     if not tried or tried[0].status != SOLVED:
-        tried.append(
-            _finish("search", words, wanted, asked, _search(words, wanted, asked, helpers.generator(generator)))
-        )
+        best = _search(words, wanted, asked, helpers.generator(generator))
+        tried.append(_finish("search", words, wanted, asked, best))
     return min(tried, key=lambda one: one.residual if one.residual is not None else np.inf)
 
 
-def _checked(inputs: ArrayLike, outputs: ArrayLike) -> tuple[Array, Array, Array]:
+def _check_tables(inputs: ArrayLike, outputs: ArrayLike) -> tuple[Array, Array, Array]:
     """Words, wanted outputs, and which words have one."""
     words, wanted = _numbers("inputs", inputs) + 0.0, _numbers("outputs", outputs)  # −0 is 0
     if not (words.ndim == wanted.ndim == 2 and len(words) == len(wanted) and words.size and wanted.size):
-        raise TheoryError(
-            f"Words of shape {words.shape} and wanted outputs of shape {wanted.shape} were given.",
-            "Both are tables with a row for each word.",
-            "Give shapes [N, D] and [N, M] with the same N.",
-        )
+        given = f"Words of shape {words.shape} and wanted outputs of shape {wanted.shape} were given."
+        known = "Both are tables with a row for each word."
+        raise TheoryError(given, known, "Give shapes [N, D] and [N, M] with the same N.")
     free = np.asarray(np.isnan(wanted).all(1))
     if not (np.isfinite(words).all() and np.isfinite(wanted[~free]).all()):
-        raise TheoryError(
-            "Words or wanted outputs with numbers that are not finite were given.",
-            "A word whose output does not matter has a whole row of NaN; all else is finite.",
-            "Replace the other NaN and infinities.",
-        )
+        given = "Words or wanted outputs with numbers that are not finite were given."
+        known = "A word whose output does not matter has a whole row of NaN; all else is finite."
+        raise TheoryError(given, known, "Replace the other NaN and infinities.")
     return words, wanted, ~free
 
 
@@ -264,11 +247,9 @@ def _numbers(name: str, given: ArrayLike) -> Array:
     except ValueError:  # rows of different lengths
         found = np.array(None)
     if found.dtype.kind not in "biuf":
-        raise TheoryError(
-            f"{name} that are no table of numbers were given: {str(given)[:60]!r}.",
-            "Words and wanted outputs are real numbers, in rows of one length.",
-            "Give lists of floats, or float arrays.",
-        )
+        said = f"{name} that are no table of numbers were given: {str(given)[:60]!r}."
+        known = "Words and wanted outputs are real numbers, in rows of one length."
+        raise TheoryError(said, known, "Give lists of floats, or float arrays.")
     return found.astype(np.float64)
 
 
@@ -278,13 +259,13 @@ class _Matrices(NamedTuple):
     value: Array
 
 
-def _closed(unique: Array, which: Array, wanted: Array, asked: Array, beta: float) -> _Matrices | None:
+def _exact_matrices(unique: Array, which: Array, wanted: Array, asked: Array, beta: float) -> _Matrices | None:
     """K x_i = e_i, Q x_i = βe_i, and values A⁻¹Y, A being the weights that this makes among different words.
 
     Null where float64 has no inverse of the words or of the weights.
     """
     count, dim = unique.shape
-    scaled, down, across = helpers.balanced(unique)
+    scaled, down, across = helpers.balance(unique)
     copies = np.bincount(which, minlength=count)
     weights = attention_weights(beta * np.eye(count) + np.log(copies))
     power = helpers.power_of(wanted[asked])
@@ -334,11 +315,10 @@ def _search(words: Array, wanted: Array, asked: Array, draw: Generator) -> _Matr
 def _finish(how: str, words: Array, wanted: Array, asked: Array, made: _Matrices) -> Solution:
     """What self-attention itself makes of the matrices."""
     if not all(np.isfinite(one).all() for one in made):
-        raise TheoryError(
-            f"Words up to {np.abs(words).max():.3g} and wanted outputs up to {np.abs(wanted[asked]).max():.3g} in size were given.",
-            "The matrices between them would have numbers beyond float64.",
-            "Give words and wanted outputs in units that make them nearer to 1.",
-        )
+        sizes = f"{np.abs(words).max():.3g} and wanted outputs up to {np.abs(wanted[asked]).max():.3g}"
+        known = "The matrices between them would have numbers beyond float64."
+        todo = "Give words and wanted outputs in units that make them nearer to 1."
+        raise TheoryError(f"Words up to {sizes} in size were given.", known, todo)
     with np.errstate(over="ignore", invalid="ignore"):
         outputs = self_attention(words, made.query, made.key, made.value).outputs
         off = (outputs - wanted)[asked]

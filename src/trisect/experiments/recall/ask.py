@@ -14,7 +14,7 @@ from trisect.core.files import Json, as_record, read_json
 from trisect.core.printable import percent
 from trisect.core.schema import Many, record
 from trisect.experiments.recall.rows import CATEGORIES
-from trisect.measure.recall import nearest_by_characters
+from trisect.measure.recall import character_similarity, nearest_names
 from trisect.text.birth_places import QUESTION, name_in
 
 CARD = "recall.json"
@@ -148,9 +148,9 @@ def ask(model: str | Path, question: str, risk: float | None = None) -> RecallRe
     )
 
 
-def find_nearest(name: str, known: Sequence[str], count: int = NEAREST) -> list[tuple[str, float]]:
-    """The most alike of the known names, by character n-grams (measure.nearest_names), and how alike; none that shares nothing."""
-    found = nearest_by_characters([name], known, count)
+def find_nearest(name: str, known: Sequence[str]) -> list[tuple[str, float]]:
+    """The most alike of the known names, by character n-grams, and how alike; none that shares nothing."""
+    found = nearest_names(character_similarity([name], known), [name], known, NEAREST)
     pairs = zip(found.nearest[0], found.similarity[0], strict=True)
     return [(known[int(place)], float(likeness)) for place, likeness in pairs if place >= 0 and likeness > 0]
 

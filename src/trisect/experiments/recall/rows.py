@@ -73,13 +73,14 @@ def neighbours(
     Columns are those of NEIGHBOURS; a name without a neighbour of a kind has no row.
     """
     there = list(known)
-    kinds = {
-        "n-grams": recall.nearest_by_characters(asked, there),
-        "last name": recall.nearest_with_same_last_name(asked, there),
+    similarities = {
+        "n-grams": recall.character_similarity(asked, there),
+        "last name": recall.last_name_similarity(asked, there),
     }
     if vectors is not None and len(asked) and there:
         ours, theirs = (np.stack([vectors[name] for name in some]) for some in (asked, there))
-        kinds["representation"] = recall.nearest_by_vectors(ours, theirs, asked, there)
+        similarities["representation"] = recall.vector_similarity(ours, theirs)
+    kinds = {kind: recall.nearest_names(cosines, asked, there) for kind, cosines in similarities.items()}
     rows = [
         (model, seed, kind, name, there[i], float(similarity), known[there[i]])
         for kind, found in kinds.items()

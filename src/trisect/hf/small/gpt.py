@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from trisect.core.errors import (
@@ -155,9 +156,6 @@ def is_model(folder: Path) -> bool:
 
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Put the weights that `save` wrote into a model of the same architecture; raises DamagedFileError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_model
-
     try:
         load_model(model, folder / "model.safetensors")
     except (SafetensorError, OSError, RuntimeError) as error:
@@ -417,7 +415,9 @@ class Practice:
                 known = f"The learning rate reached {self.schedule.rate:g}."
                 raise StudyError(f"The loss of epoch {number} is no finite number.", known, "Give a lower rate.")
             if number < epochs and time.monotonic() - saved > SAVED_EVERY:
-                _keep(state, self._mark(model), model, optimizer, losses)
+                about = {"mark": self._mark(model), "losses": losses}
+                about |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                replace_file(state, lambda scratch, about=about: torch.save(about, scratch))
                 saved = time.monotonic()
             report(number, losses[-1])
         model.eval()
@@ -478,35 +478,16 @@ def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=schedule.rate, betas=schedule.betas, fused=True)
 
 
-def _keep(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW, losses: Sequence[float]) -> None:
-    """Write all that the next epoch depends on; losses go along as hex, which loses nothing."""
-    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for i, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{i}.{name}": value for name, value in moments.items()}
-    tensors = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
-    about = {"mark": mark, "losses": " ".join(loss.hex() for loss in losses)}
-    replace_file(state, lambda scratch: save_file(tensors, scratch, about))
-
-
 def _resume(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.AdamW) -> list[float]:
+    """Put back what a training was stopped at; returns the losses of the epochs that it has done."""
     todo = f"Delete {state} and call the same command again: this training then starts from the beginning."
     try:
-        with safe_open(state, "pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError, ValueError) as error:
+        about = torch.load(state, map_location="cpu", weights_only=True)
+    except (RuntimeError, OSError, ValueError, EOFError, UnpicklingError) as error:
         check_barred(state, error)
         raise DamagedFileError(f"{state} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
-    if about.get("mark") != mark:
+    if not isinstance(about, dict) or about.get("mark") != mark:
         raise StudyError(f"{state} is of another training.", "Its settings or its seed are others.", todo)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(tensors[f"model.{name}"])
-    kept = optimizer.state_dict()
-    kept["state"] = {}
-    for name, value in tensors.items():
-        kind, number, moment = name.split(".", 2) if name.startswith("optimizer.") else ("", "", "")
-        if kind:
-            kept["state"].setdefault(int(number), {})[moment] = value
-    optimizer.load_state_dict(kept)
-    return [float.fromhex(loss) for loss in about["losses"].split()]
+    model.load_state_dict(about["model"])
+    optimizer.load_state_dict(about["optimizer"])
+    return about["losses"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -12,7 +12,10 @@ from trisect.core.errors import SpecError, shortened
 from trisect.core.methods import VARIANTS, spell_variant
 from trisect.core.schema import record
 from trisect.core.site import Site
-from trisect.lm.edits.base import Aim, Member, Objective, Reach, Trained, TrainingEdit
+from trisect.lm.edits.base import Aim, Objective, Reach, Trained, TrainingEdit
+
+if TYPE_CHECKING:
+    from trisect.lm.fleet import Member
 
 SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted to two sizes
 

@@ -15,11 +15,11 @@ from trisect.core.site import Site
 
 if TYPE_CHECKING:
     import torch
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from trisect.core.spec import Model
-    from trisect.lm.fleet import Block
+    from trisect.lm.fleet import Block, Member
     from trisect.text.corpus import Corpus
 
 
@@ -28,34 +28,6 @@ Reach = Literal["below", "site"]
 # where an adversary's output is pushed: away from the right label, or towards the prior
 Aim = Literal["wrong", "prior"]
 ROW = tuple[str, str, float]  # split, name, value
-
-
-@runtime_checkable
-class Member(Protocol):
-    """One member of a fleet before its first step: P parameters in one row, which an edit may set, hold and share."""
-
-    model: Model
-    row: Float[Tensor, " P"]
-
-    def blank(self) -> Bool[Tensor, " P"]:
-        """Marks of no parameter."""
-        ...
-
-    def named(self, row: Tensor) -> dict[str, Tensor]:
-        """Views of a row, of values or of marks, by the parameters' names and in their shapes."""
-        ...
-
-    def mark(self, site: Site) -> Bool[Tensor, " P"]:
-        """Marks of the weights and biases of a resolved site."""
-        ...
-
-    def hold(self, marks: Bool[Tensor, " P"]) -> None:
-        """Keep what is marked at the value that it has now: through every update, and of the gradient's norm no part."""
-        ...
-
-    def share(self, site: Site) -> None:
-        """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
-        ...
 
 
 @runtime_checkable
@@ -83,10 +55,10 @@ class Objective(Protocol):
         targets: Int[Tensor, " N"],
         labels: Mapping[str, Int[Tensor, " N"]],
         into: Mapping[Block, Tensor],
-    ) -> Mapping[int, Mapping[str, Tensor | float]]:
+    ) -> Mapping[int, Mapping[str, Tensor]]:
         """One training window: learn from it, and add the gradient of what is added to members' mean loss to `into`.
 
-        Returns by slot what the window's rows are to say, by name; tensors of one number are left where they are, so that a
+        Returns by slot what the window's rows are to say, by name: tensors of one number, left where they are, so that a
         GPU need not wait. `feed.labelled_positions` gives the places of tokens with a label.
         """
         ...
@@ -232,7 +204,7 @@ class IdentityEdit(_WeightEdit):
         """Set the site's rows of each in-projection to those of the identity and its bias to 0, and hold them."""
         marks = member.mark(self.site)
         member.row[marks.to(member.row.device)] = 0.0
-        own, marked = member.named(member.row), member.named(marks)
+        own, marked = member.views(member.row), member.views(marks)
         for n in self.site.layers or ():
             rows = marked[f"layers.{n}.in.weight"][:, 0].nonzero()[:, 0]
             own[f"layers.{n}.in.weight"][rows, rows % member.model.width] = 1.0
@@ -257,7 +229,7 @@ class NarrowEdit(_WeightEdit):
     def prepare(self, member: Member) -> None:
         """Set all that lies beyond the kept dimensions to 0, and hold it."""
         marks, model = member.blank(), member.model
-        named, each = member.named(marks), (model.heads, model.width // model.heads)
+        named, each = member.views(marks), (model.heads, model.width // model.heads)
         for n in self.site.layers or ():
             for kind in ("weight", "bias"):
                 named[f"layers.{n}.in.{kind}"].view(3, *each, -1)[:, :, self.width :] = True
