@@ -16,6 +16,7 @@ from typing import Any
 import gpu
 import memory
 import reading
+import real
 import torch
 import training
 
@@ -40,6 +41,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "explorer": pages.explorer_rows,
     "serving": pages.serving_rows,
     "serving-memory": pages.memory_rows,
+    "real": real.rows,
     "gpu": gpu.rows,
 }
 
