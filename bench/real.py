@@ -44,7 +44,7 @@ def run(words: list[str]) -> tuple[str, float, float]:
     output = child.stdout.read().decode(errors="replace")
     _, status, usage = os.wait4(child.pid, 0)
     if code := os.waitstatus_to_exitcode(status):
-        ended = f"exit {code}: " + " ".join(output.split("Error:")[-1].split())
+        ended = f"exit {code}: " + output.split("trisect: ")[-1].strip().replace("\n", " ")
     else:
         findings = json.loads(output[output.index("{") :])["findings"]
         ended = f"{len(findings)} findings" if findings else "a page"

@@ -228,7 +228,7 @@ def test_the_lead_names_the_component_with_the_largest_mean():
     effects = {f"freeze-k@{n}/valid": 0.5 for n in (1, 2)} | {"attack-dep-q@1/valid": 1.0}
     tables, description = tables_of(effects)
     said = study_words.lead(StudyRows.of(tables, description))
-    assert re.search(r"\d: k most \([^)]*Freezing", said)
+    assert re.search(r"\d: k largest \([^)]*Freezing", said)
     assert "DEP" not in said
 
 
@@ -319,7 +319,7 @@ def test_components_are_compared_by_paired_differences_over_seeds():
     found = study_words.comparison(points, "nats")
     assert found is not None
     assert found.kind == "most"
-    assert study_words.ranking(points, "nats") == "Mean over layers: q −0.500, k +0.300 and v +0.100: k most."
+    assert study_words.ranking(points, "nats") == "Mean over layers: q −0.500, k +0.300 and v +0.100: k largest."
     apart = [*of_sites({"q@1": 0.5}), *of_sites({"k@1": 0.0}, spread=0.4)]
     open_ = study_words.comparison(apart, "nats")
     assert open_ is not None
@@ -341,7 +341,7 @@ def test_the_lead_counts_methods_by_what_their_paired_differences_say():
     tables, description = tables_of(clear, seeds=(1, 2, 3, 4, 5))
     said = study_words.lead(StudyRows.of(tables, description))
     assert said.startswith("Of 4 methods that can rank q, k and v, ")
-    assert "1: v most (Freezing)" in said
+    assert "1: v largest (Freezing)" in said
     tables, description = tables_of({}, seeds=(1,))
     said = study_words.lead(StudyRows.of(tables, description))
     assert "4: too uncertain" in said

@@ -58,7 +58,7 @@ def test_a_text_without_donors_is_refused_before_anything_is_trained(design, tmp
 
 
 def test_induction_is_learnt_and_its_first_layers_values_act_as_keys(tmp_path):
-    """Two layers learn it in a few hundred steps; v of layer 1 hands over what the key of layer 2 is found by."""
+    """Two layers learn it in a few hundred steps; v of layer 1 passes on what the key of layer 2 is matched on."""
     cut = []
     for one in INDUCTION:
         erase, pairs = (

@@ -145,7 +145,7 @@ def test_an_induction_head_set_by_hand_gives_each_components_own_answer_always()
     for how in ("denoise", "noise"):
         for component in "qkv":
             assert (found[f"{component}@2", how, "own"], found[f"{component}@2", how, "unchanged"]) == (1.0, 0.0)
-        assert found["v@1", how, "as k"] == 1.0  # the word before is what a place is found by
+        assert found["v@1", how, "as k"] == 1.0  # the word before is what a position is matched on
         assert found["q@1", how, "unchanged"] == found["k@1", how, "unchanged"] == 1.0
 
 

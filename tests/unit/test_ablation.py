@@ -105,7 +105,7 @@ def test_q_k_and_v_are_compared_by_paired_differences_over_texts():
     assert data is not None
     compared = Comparison.of(data)
     assert (compared.kind, compared.largest, compared.n) == ("most", "v", 8)
-    assert "v most" in paired_words(data, "text")
+    assert "v largest" in paired_words(data, "text")
     single = [edit for edit in edits if edit.site.components == ("q",)]
     assert compare_components(single, changes[:, : len(single)]) is None
     assert compare_components(plan_edits(OWN.shape, None, "head"), np.zeros((8, 12))) is None

@@ -47,7 +47,7 @@ def test_where_interchange_is_clear_each_sentence_says_what_the_component_does()
     assert [one.groups for one in answers] == [("q",), ("k",), ("v",)]
     assert [one.title for one in answers] == ["Query", "Key", "Value"]
     for one, thesis in zip(
-        answers, ("what is looked for", "by what a thing is found", "what is handed over"), strict=True
+        answers, ("what is looked for", "what a token is matched on", "what is passed on"), strict=True
     ):
         assert thesis in one.words.partition(":")[0]
         assert "97.0\u00a0% (95\u00a0%: 96.8\u00a0% to 97.2\u00a0%) of pairs" in one.words
@@ -89,7 +89,7 @@ def test_a_language_study_says_what_each_costs_in_all_layers_and_that_this_is_no
     assert ": +0.900\u00a0nats (" in answers[2].words
     assert answers[2].words.endswith("with them replaced by their mean.")
     (compared,) = [one for one in findings.compared(rows) if one.groups == ("mean ablation",)]
-    assert (compared.measure, compared.comparison) == ("all_layers", "v most")
+    assert (compared.measure, compared.comparison) == ("all_layers", "v largest")
     page = page_html(with_rows(everywhere(0.1, 0.2, 0.9)), rows, [])
     assert "These numbers say how much each matters, not what it does." in page
     assert (

@@ -307,7 +307,7 @@ def seeds(q, k, v, margin=0.02):
 
 
 def test_a_line_says_what_paired_differences_say():
-    assert largest(line("attack", 0.1, 0.2, 0.9, compared=seeds(0.1, 0.2, 0.9))) == "v most"
+    assert largest(line("attack", 0.1, 0.2, 0.9, compared=seeds(0.1, 0.2, 0.9))) == "v largest"
     assert largest(line("attack", 0.1, 0.11, 0.09, compared=seeds(0.1, 0.11, 0.09, 0.05))) == "alike within 0.05"
     assert largest(line("attack", 0.1, 0.2, 0.9)) == "–"
     few = compare({"q": [0.1, 0.5], "v": [0.3, 0.1]}, 0.02)
@@ -326,7 +326,7 @@ def test_lines_are_counted_and_not_added_up():
     ]
     assert [one.kind for one in ordered(lines)] == ["tying", "freezing", "freezing", "norms", "ablation"]
     assert summary(lines) == (
-        "Of 4 lines of evidence that compare q, k and v by paired differences, 2: v most (tying, freezing), 1: q most (freezing) "
+        "Of 4 lines of evidence that compare q, k and v by paired differences, 2: v largest (tying, freezing), 1: q largest (freezing) "
         "and 1: too uncertain to say (ablation)."
     )
     assert summary([line("norms", None, None, 0.1)]) == ""
@@ -349,7 +349,7 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
     made_ = section([odd, Line("recall", "recall", "x", "nats", one, one, one, "name")], verdicts, "Figure 1")
     row, other = table([odd], verdicts).rows[0], made_.tables[0].rows[1]
     assert row[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
-    assert row[-2:] == ("v most", "A-1 refuted; <i>so</i>")
+    assert row[-2:] == ("v largest", "A-1 refuted; <i>so</i>")
     assert row[4] == "–"
     assert other[2].endswith("1 name")
     text = sheet_html(Sheet("T", "k", "lede", (made_,)))
@@ -362,7 +362,7 @@ def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
     assert several is not None
     assert all(
         name in several.panels[0].alt
-        for name in ("Attack, POS: v most", "Attack, relation: v most", "Patching: v most")
+        for name in ("Attack, POS: v largest", "Attack, relation: v largest", "Patching: v largest")
     )
 
 
@@ -408,7 +408,7 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
     assert found["information"].values[0].mean == pytest.approx(0.75, abs=0.02)
     erased = {e.name: e.mean for e in found["erasure"].values}
     assert erased["v"] == pytest.approx((0.08 + 0.5) / 2, abs=0.02)
-    assert found["erasure"].comparison == "v most"
+    assert found["erasure"].comparison == "v largest"
     # what a probe finds at whole width ranks nothing; what erasing it costs may
     assert [found[m].compared is None for m in ("probe", "information", "erasure")] == [True, True, False]
     assert all(study_words.WIDE in found[m].words for m in ("probe", "information"))

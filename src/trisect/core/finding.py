@@ -62,16 +62,16 @@ class Comparison(NamedTuple):
         return self.names[0] if self.kind == "most" else None
 
     def words(self, unit: str = "seed") -> str:
-        """`v most`, `v and k above q`, `alike within 0.02`, or `too uncertain: about 12 seeds needed, 3 run`."""
+        """`v largest`, `v and k above q`, `alike within 0.02`, or `too uncertain: about 12 seeds needed, 3 run`."""
         match self.kind:
             case "most":
-                return f"{self.names[0]} most"
+                return f"{self.names[0]} largest"
             case "above":
                 return "; ".join(self._relations())
             case "alike":
                 return f"alike within {self.margin:g}"
             case _ if self.n < 2:
-                return f"too uncertain: {self.n} {unit}{'s' * (self.n != 1)} run, which decides nothing"
+                return f"too uncertain: {self.n} {unit}{'s' * (self.n != 1)} run, too few for a test"
             case _ if any(pair.low is None for pair in self.pairs):
                 return f"too uncertain: no spread over {self.n:,} {unit}s, so no t test"
             case _:

@@ -151,7 +151,7 @@ def ordered(lines: Iterable[Line]) -> list[Line]:
 
 
 def largest(line: Line) -> str:
-    """What paired differences say: `v most`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
+    """What paired differences say: `v largest`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
     return "–" if line.compared is None else line.compared.words(line.per)
 
 

@@ -54,7 +54,7 @@ class Cell {
     const product = facts.scale === null ? "q·k" : `${number(facts.scale)} × q·k`;
     const rest = facts.plain ? `The softmax over the row makes the weight of it, ${number(weight)}.` : `This layer adds more to it before the softmax (positions, a cap, or else); the weight is ${number(weight)}.`;
     this.lede.replaceChildren(
-      "The query q says what the one looks for, the key k what the other is found by. Their score is ", make("b", { "data-value": cell.score, class: "x-score" }, within(cell.score, cell.error)), ` = ${product}, a sum over ${cell.q.length} dimensions; the largest ${few} make half of it, signs aside. ${rest}`,
+      "The query q says what the first token looks for, the key k what the second is matched on. Their score is ", make("b", { "data-value": cell.score, class: "x-score" }, within(cell.score, cell.error)), ` = ${product}, a sum over ${cell.q.length} dimensions; the largest ${few} are half of the absolute sum. ${rest}`,
     );
     this.rows = [
       { name: "q", values: cell.q, colour: "q", shape: "circle" },
@@ -65,7 +65,7 @@ class Cell {
     this.unit = "dimension";
     if (!cell.v.length) return;
     const size = Math.hypot(...cell.v);
-    this.lede.append(` The value v is what is handed over: what arrives is ${number(weight)} × v, of length ${number(weight * size)} before the output matrix.`);
+    this.lede.append(` The value v is what is passed on: what arrives is ${number(weight)} × v, of length ${number(weight * size)} before the output matrix.`);
     this.rows.push({ name: "v", values: cell.v, colour: "v", shape: "triangle" });
   }
 

@@ -129,7 +129,7 @@ def _stack(rows: Measures, stack: str, named: bool, facts: NormsFacts) -> Iterat
     """The sections of one stack."""
     n = words.sample(facts.texts, "text")
     makers = (
-        ("Who gets the weight, and who adds the length?", _shares),
+        ("Attention weight versus contribution", _shares),
         ("How much do norms vary?", _dispersion),
         ("Do weights and norms cancel?", _cancelling),
         ("Does frequency show?", _frequency),

@@ -29,14 +29,14 @@ DOES = {
         "answers that question, from its own text",
     ),
     "k": (
-        "A key says by what a thing is found",
-        "the keys of a text in another order",
-        "takes what its own text has at the place where the other one has the thing asked for",
+        "A key is what a token is matched on",
+        "the keys of a reordered text",
+        "looks at the wrong position: the one where the asked item stands in the other text",
     ),
     "v": (
-        "A value is what is handed over",
-        "the values of a text that pairs things otherwise",
-        "finds the right place by itself and gives what the other text has there",
+        "A value is what is passed on when a token is attended to",
+        "the values of a text with other pairings",
+        "finds the right position and gives what the other text has there",
     ),
 }
 COSTS = {
