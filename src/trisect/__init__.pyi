@@ -49,6 +49,7 @@ from trisect.experiments.compare.settings import CompareFacts
 from trisect.experiments.dissect.settings import DissectFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
+from trisect.experiments.lookup.settings import LookupFacts
 from trisect.experiments.norms.settings import NormsFacts
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.experiments.profile.settings import ProfileFacts
@@ -198,6 +199,21 @@ def explore_page(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[ExploreFacts]: ...
+
+def lookup(
+    *,
+    corpus: str | Path = 'embedded',
+    reader: str | None = None,
+    seeds: int | Sequence[int] = (1, 2, 3, 4, 5),
+    recipe: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    pairs: int = 200,
+    device: str = 'auto',
+    workers: int | None = None,
+    engine: str | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[LookupFacts]: ...
 
 def norms(
     model: Any,

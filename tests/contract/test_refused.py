@@ -85,6 +85,8 @@ def commands(place: Path) -> dict[str, tuple[object, ...]]:
         "recall, of no such recipe": ("recall", "--recipe", "nothing"),
         "translate-train": ("translate-train", "--workers", 0),
         "translate-train, of nothing": ("translate-train", "--data", place / "nothing"),
+        "lookup": ("lookup", "--workers", 0),
+        "lookup, of nothing": ("lookup", "--corpus", place / "nothing"),
         "norms": ("norms", place / "causal", *texts, "--block", "nothing"),
         "similarity": ("similarity", place / "causal", "--draws", 1),
         "ablate": ("ablate", place / "causal", *texts, "--sites", "q@9"),
@@ -108,7 +110,9 @@ def test_a_refused_command_leaves_a_folder_of_others_as_it_was(place, tmp_path, 
     assert seen(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("study", "dissect", "recall", "translate-train")])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n not in ("study", "dissect", "lookup", "recall", "translate-train")]
+)
 def test_a_refused_command_makes_no_folder(place, tmp_path, name):
     done = call(*commands(place)[name], "--out", tmp_path / "new" / "folder")
     assert done.exit_code == 2, done.output

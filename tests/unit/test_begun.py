@@ -15,6 +15,7 @@ PLAN = {"seeds": [1, 2], "wall_seconds": 1.0}
 FOLDERS = {
     "recall": {"people.json": {}, "recall.json": PLAN},
     "translate-train": {"translation.json": PLAN},
+    "lookup": {"text.json": {}, "lookup.json": PLAN},
     "dissect": {"parts.json": {"seconds": 1.0, "steps": {"theory": {"key": "a"}, "roles": {"key": ""}}}},
 }
 
@@ -43,7 +44,7 @@ def test_a_damaged_file_of_it_is_named(which, tmp_path):
         path.write_text(whole.replace("{", "[", 1))
         (error,) = trisect.check(tmp_path)
         assert error.given == f"{path} cannot be read."
-        assert ("away" in error.todo) == (name in ("recall.json", "translation.json", "parts.json"))
+        assert ("away" in error.todo) == (name in ("recall.json", "translation.json", "lookup.json", "parts.json"))
         assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
         path.write_text(whole)
 
@@ -79,7 +80,7 @@ def test_a_model_that_recall_trained_is_no_folder_of_results(tmp_path):
 
 
 def test_every_command_that_goes_on_says_by_which_file():
-    assert {one.name for one in EXPERIMENTS if one.plan} == {"recall", "translate-train", "dissect"}
+    assert {one.name for one in EXPERIMENTS if one.plan} == {"lookup", "recall", "translate-train", "dissect"}
     assert {one.name for one in EXPERIMENTS if isinstance(one, TrainingExperiment) and not one.plan} == {
         "study"
     }  # by its ledger

@@ -37,6 +37,7 @@ COMMANDS = [
     ("plan", "quick", "--corpus", "locked"),
     ("dissect", "--out", "locked"),
     ("align", "locked/model", "--source", "locked/a", "--target", "locked/b"),
+    ("lookup", "--corpus", "locked"),
     ("translate-train", "--data", "locked"),
     ("translate-train", "--out", "locked"),
     ("similarity", "locked/model"),

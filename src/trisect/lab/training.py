@@ -22,6 +22,7 @@ from trisect.lab.recipes import R
 from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
 from trisect.text.birth_places import People
 from trisect.text.bitext import Bitext
+from trisect.text.windows import TrainingText
 
 
 class SeededSettings(Protocol):
@@ -34,7 +35,7 @@ class SeededSettings(Protocol):
 
 
 S = TypeVar("S", bound=SeededSettings)
-D = TypeVar("D", People, Bitext)
+D = TypeVar("D", People, Bitext, TrainingText)
 
 
 @dataclass(frozen=True)

@@ -328,7 +328,7 @@ class Answerer:
         return int(self.subject.tokenizer.mask_token_id)
 
 
-PIECES = 4  # of a batch, each of rows of like length, so that little of it is padding
+PIECES = 4
 LEAST = 8  # rows of a piece
 SAVED_EVERY = 60.0  # seconds
 
@@ -384,6 +384,7 @@ EpochCallback = Callable[[int, float], object]  # of the epoch that ended, and i
 class Practice:
     """One training: what it reads, how fast, for a model that reads `block` ids at once and pads with `padding`.
 
+    A batch goes through in `pieces`, each of rows of like length, so that little of it is padding.
     `lecture` has loss(model, rows), summed over what is predicted, in nats; None are Examples, of which a causal model
     predicts the next ids.
     """
@@ -394,6 +395,7 @@ class Practice:
     padding: int
     seed: int
     lecture: Any = None
+    pieces: int = PIECES
 
     def run(self, model: nn.Module, state: Path, report: EpochCallback = lambda epoch, loss: None) -> tuple[float, ...]:
         """Train `model` in place, on the device that it is on; returns every epoch's loss, nats per predicted character.
@@ -452,7 +454,7 @@ class Practice:
         predicted, total = sum(row.predicted for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
         ordered = sorted(batch, key=lambda row: row.size)
-        size = max(LEAST, math.ceil(len(ordered) / PIECES))
+        size = max(LEAST, math.ceil(len(ordered) / self.pieces))
         for start in range(0, len(ordered), size):
             piece = ordered[start : start + size]
             loss = self.lecture.loss(model, piece) if self.lecture else _next_ids(model, piece, self.padding)

@@ -18,7 +18,6 @@ from trisect.hf.small.gpt import as_fast, check_sizes, padded, random_model
 from trisect.text.birth_places import IGNORED
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
-SPECIALS = (PAD, END, UNKNOWN)
 START = "▁"  # in front of a word's first piece
 POSITIONS = 512
 WordSides = tuple[Sequence[str], Sequence[str]]  # words of a sentence, and of its translation
@@ -47,27 +46,30 @@ def learn_tokenizer(sentences: Iterable[Sequence[str]], size: int) -> OwnTokeniz
     No piece reaches over a space, and a word's first piece begins with `▁`, so that the pieces of a list of words
     (`is_split_into_words=True`) map back to them. Raises SpecError where the characters alone are more than `size`.
     """
+    texts = [" ".join(words) for words in sentences]
+    return learn_pieces(texts, size, POSITIONS, pad_token=PAD, eos_token=END, unk_token=UNKNOWN)
+
+
+def learn_pieces(texts: Sequence[str], size: int, longest: int, **marks: str) -> OwnTokenizer:
+    """The same of any texts; it ends a text with the `eos_token` of the marks, where they have one, and has a `unk_token`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    texts = [" ".join(words) for words in sentences]
     characters = len({c for text in texts for c in text if not c.isspace()} | {START})
-    if len(SPECIALS) + characters > size:
-        known = f"The text has {characters} characters, and there are {len(SPECIALS)} marks."
-        todo = f"Give {2 * (len(SPECIALS) + characters)} or more."
-        raise SpecError(f"A vocabulary of {size} pieces.", known, todo)
-    inner = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    if len(marks) + characters > size:
+        known = f"The text has {characters} characters, and there are {len(marks)} marks."
+        raise SpecError(f"A vocabulary of {size} pieces.", known, f"Give {2 * (len(marks) + characters)} or more.")
+    inner = Tokenizer(models.BPE(unk_token=marks["unk_token"]))
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(START, "always", split=False)]
     )
     inner.decoder = decoders.Metaspace(START, "always", split=False)
-    inner.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
-    )
-    end = inner.token_to_id(END)
-    inner.post_processor = processors.TemplateProcessing(
-        single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, end)]
-    )
-    return as_fast(inner, POSITIONS, pad_token=PAD, eos_token=END, unk_token=UNKNOWN)
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(marks.values()), show_progress=False)
+    inner.train_from_iterator(texts, trainer)
+    if end := marks.get("eos_token"):
+        inner.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, inner.token_to_id(end))]
+        )
+    return as_fast(inner, longest, **marks)
 
 
 def make_model(architecture: TranslatorShape, tokenizer: OwnTokenizer, seed: int) -> nn.Module:

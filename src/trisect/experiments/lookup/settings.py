@@ -1,0 +1,113 @@
+"""What a lookup study is asked, its recipes, and what it notes of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from trisect.core.errors import SpecError
+from trisect.core.files import Json
+from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
+from trisect.lab.inputs import Changes, Seeds, Workers
+from trisect.lab.recipes import Recipe
+from trisect.text.readers import HELP
+
+if TYPE_CHECKING:
+    from trisect.hf.small.gpt import Schedule
+    from trisect.hf.small.lookup import LookupShape
+
+EMBEDDED_DATA = "embedded"
+
+
+@record
+class LookupSettings:
+    """On which text models learn to look up, how many, and by which recipe."""
+
+    corpus: Annotated[
+        str | Path,
+        Field(description="A raw folder with a train and a valid split, hf:NAME[:CONFIG], or 'embedded'."),
+        Option(metavar="CORPUS"),
+    ] = EMBEDDED_DATA
+    reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
+    seeds: Seeds = (1, 2, 3, 4, 5)
+    recipe: (
+        Annotated[
+            str,
+            Field(description="embedded, small (two layers of attention alone) or deep (four layers with MLPs)."),
+            Option(metavar="RECIPE", unset="embedded for 'embedded', else small"),
+        ]
+        | None
+    ) = None
+    settings: Changes | None = None
+    pairs: Annotated[int, Field(description="Pairs of windows that are patched.", ge=2, le=RESAMPLES)] = 200
+    machine: Workers = field(default_factory=Workers)
+
+
+@record
+class LookupFacts:
+    """Text and recipe of a lookup study."""
+
+    corpus: str
+    settings: Mapping[str, Json] = field(default_factory=dict)
+
+
+@record
+class LookupRecipe(Recipe):
+    """What is trained, and how: steps of rows of pieces, of which a share repeats a short segment; the rate stays as high as it rose."""
+
+    layers: Annotated[int, Field(description="Layers.", ge=1, le=MODEL["layers"])] = 2
+    heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 4
+    width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 128
+    dropout: Annotated[float, Field(description="Share of attention weights dropped in training.", ge=0, lt=1)] = 0.0
+    inner: Annotated[
+        int, Field(description="Floats of a feed-forward network; 0: attention alone.", ge=0, le=MODEL["feedforward"])
+    ] = 0
+    spread: Annotated[float, Field(description="Standard deviation of weights before training.", gt=0)] = 0.1
+    base: Annotated[float, Field(description="Base of rotary positions.", gt=1)] = 100.0
+    pieces: Annotated[int, Field(description="Pieces of the vocabulary.", ge=8, le=WHOLE)] = 1024
+    block: Annotated[int, Field(description="Pieces read at once.", ge=16, le=TRAINING["window"])] = 64
+    batch: Annotated[int, Field(description="Rows of a step.", ge=1, le=TRAINING["columns"])] = 32
+    repeats: Annotated[float, Field(description="Share of rows that repeat a segment.", ge=0, le=1)] = 0.75
+    shortest: Annotated[int, Field(description="Fewest pieces of a segment.", ge=1, le=WHOLE)] = 4
+    longest: Annotated[int, Field(description="Most pieces of a segment.", ge=1, le=WHOLE)] = 20
+    checkpoints: Annotated[int, Field(description="Checkpoints after the first.", ge=1, le=TRAINING["epochs"])] = 15
+    steps: Annotated[int, Field(description="Steps between two checkpoints.", ge=1, le=WHOLE)] = 100
+    warmup: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=WHOLE)] = 60
+    rate: Annotated[float, Field(description="Learning rate.", gt=0)] = 4e-3
+    floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 1.0
+    weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.02
+    beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.98
+
+    def architecture(self) -> LookupShape:
+        """The model; raises SpecError for one that cannot be."""
+        from trisect.hf.small.lookup import LookupShape  # with PyTorch, which a command's help does without
+
+        sizes = self.layers, self.heads, self.width, self.inner
+        return LookupShape(*sizes, self.block, self.spread, self.base, self.dropout)
+
+    def schedule(self) -> Schedule:
+        """How it learns."""
+        from trisect.hf.small.gpt import Schedule
+
+        step = self.batch * self.block
+        whole = self.checkpoints * self.steps * step
+        rates = self.rate, self.warmup * step, whole, self.floor
+        return Schedule(self.checkpoints, self.batch, *rates, self.weight_decay, (self.beta1, self.beta2), self.clip)
+
+    def check(self) -> None:
+        """Raise SpecError for a model, a schedule or segments that cannot be."""
+        self.architecture()
+        self.schedule()
+        if not self.shortest <= self.longest < self.block:
+            known = f"A row has {self.block} pieces, and a segment has to come again in it."
+            raise SpecError(f"Segments of {self.shortest} to {self.longest} pieces.", known, "Give shorter ones.")
+
+
+SMALL = LookupRecipe(name="small")
+DEEP = replace(SMALL, name="deep", layers=4, inner=256)
+EMBEDDED = replace(SMALL, name="embedded", width=64, pieces=256, block=48, longest=16, checkpoints=8)
+RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, DEEP)}

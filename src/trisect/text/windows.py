@@ -1,0 +1,158 @@
+"""A text to learn from, and questions put behind windows of it whose answers stand in the window: pairs to patch between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from trisect.core.errors import CorpusError
+from trisect.core.files import digest
+from trisect.text.pairs import ANSWERS, TextPair
+from trisect.text.sources import open_texts
+
+START = "▁"  # in front of a word's first piece
+FIRST = 4  # positions of a window that nothing is asked about
+TRIES = 400  # draws of two windows for each pair that is asked for
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """Lines to learn from and lines to ask about, with a fingerprint of both."""
+
+    name: str
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+def open_training_text(where: str | Path, reader: str | None = None) -> TrainingText:
+    """The train and valid lines of a corpus, words apart as it was published; raises CorpusError where a split is missing or empty."""
+    parts = {split: open_texts(where, split, reader, published=True) for split in ("train", "valid")}
+    lines = {
+        split: tuple(words for text in of.texts() if isinstance(text, str) and (words := " ".join(text.split())))
+        for split, of in parts.items()
+    }
+    name = parts["train"].name.rpartition(", ")[0]
+    for split, found in lines.items():
+        if not found:
+            raise CorpusError(f"{name} has no {split} text.", "It is what a model learns from.", "Use another corpus.")
+    mark = digest("\n\n".join("\n".join(found) for found in lines.values()), 8)
+    return TrainingText(name, lines["train"], lines["valid"], tuple(parts["train"].notes), mark)
+
+
+def repeat_rows(
+    ids: Int[np.ndarray, " N"],
+    rows: int,
+    length: int,
+    draw: np.random.Generator,
+    share: float,
+    shortest: int,
+    longest: int,
+) -> Int[np.ndarray, "R T"]:
+    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end."""
+    starts = draw.integers(0, len(ids) - length + 1, size=rows)
+    found = ids[starts[:, None] + np.arange(length)]
+    count = round(share * rows)
+    periods = draw.integers(shortest, longest + 1, size=count)
+    found[:count] = np.take_along_axis(found[:count], np.arange(length) % periods[:, None], 1)
+    return found
+
+
+def draw_lookups(
+    ids: Int[np.ndarray, " N"], pieces: Sequence[str], length: int, count: int, seed: int
+) -> tuple[TextPair, ...]:
+    """So many pairs of windows of `length` pieces that each end in a question: a word that stood in the window once; its answer is
+    the word that followed it there.
+
+    `ids` are the text, `pieces` the spelling of each id. Base and donor are other passages that share the two words that they ask
+    about, at other places. With q, k or v from the donor the answer is: the base's word after the donor's question (q), the
+    base's word where the donor has the base's question (k), the donor's word where the base has it (v); these, the base's and the
+    donor's own and that of k+v all differ. Raises CorpusError where the text has too few such windows.
+    """
+    begins, unknown = (
+        _begins_word(ids, pieces),
+        np.array([not piece.lstrip(START) or piece == "<unk>" for piece in pieces]),
+    )
+    starts = _clean_starts(begins, unknown[ids], length)
+    draw, found = np.random.default_rng([seed, 42]), list[TextPair]()
+    known = dict[int, dict[int, int]]()
+    for _ in range(TRIES * count if len(starts) > 1 else 0):
+        base, donor = (int(start) for start in draw.choice(starts, 2))
+        if abs(base - donor) < 2 * length:
+            continue
+        for start in (base, donor):
+            if start not in known:
+                known[start] = _single_words(ids[start : start + length + 1], begins[start : start + length + 2])
+        shared = sorted(known[base].keys() & known[donor].keys())
+        if len(shared) < 2:
+            continue
+        first, second = (shared[int(i)] for i in draw.permutation(len(shared))[:2])
+        pair = _pair_of(ids, begins, pieces, (base, donor), (first, second), (known[base], known[donor]), length)
+        if pair is not None:
+            found.append(TextPair(*pair, f"pair {len(found) + 1} of lookup", "lookup"))
+        if len(found) == count:
+            return tuple(found)
+    known_words = (
+        f"{len(starts):,} windows of {length} pieces hold whole words alone, and {len(found)} pairs were found in them."
+    )
+    raise CorpusError(
+        f"The text has too few windows for {count} questions.", known_words, "Give a longer text, or shorter windows."
+    )
+
+
+def _begins_word(ids: Int[np.ndarray, " N"], pieces: Sequence[str]) -> Bool[np.ndarray, " N+1"]:
+    """Whether a piece begins a word, one more for the end of the text."""
+    begins = np.array([piece.startswith(START) for piece in pieces])
+    return np.append(begins[ids], True)
+
+
+def _clean_starts(
+    begins: Bool[np.ndarray, " N+1"], unknown: Bool[np.ndarray, " N"], length: int
+) -> Int[np.ndarray, " W"]:
+    """Where windows begin that consist of whole words, none of them unknown."""
+    before = np.concatenate([[0], np.cumsum(unknown)])
+    places = np.arange(len(unknown) - length - 1)
+    clean = before[places + length] == before[places]
+    return places[clean & begins[places] & begins[places + length]]
+
+
+def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"]) -> dict[int, int]:
+    """The words of one piece that stand in a window once and are followed by another such word, with their places."""
+    values, places, counts = np.unique(window[:-1], return_index=True, return_counts=True)
+    whole = begins[:-1] & begins[1:]
+    return {
+        int(value): int(place)
+        for value, place, many in zip(values, places, counts, strict=True)
+        if many == 1 and FIRST <= place < len(window) - 2 and whole[place] and whole[place + 1]
+    }
+
+
+def _pair_of(
+    ids: Int[np.ndarray, " N"],
+    begins: Bool[np.ndarray, " N+1"],
+    pieces: Sequence[str],
+    starts: tuple[int, int],
+    asked: tuple[int, int],
+    places: tuple[Mapping[int, int], Mapping[int, int]],
+    length: int,
+) -> tuple[str, str, Mapping[str, str]] | None:
+    """Both texts and every answer; None where answers are the same, or no words of one piece."""
+    answers = dict[str, int]()
+    for name in ANSWERS:
+        parts = {"base": "", "donor": "q+k+v"}.get(name, name)
+        q, k, v = (int(part in parts) for part in "qkv")
+        at = starts[v] + places[k][asked[q]] + 1
+        answers[name] = int(ids[at]) if begins[at] and begins[at + 1] else -1
+    distinct = [answers[name] for name in ("base", "q", "k", "v", "k+v", "donor")]
+    if -1 in answers.values() or len(set(distinct)) < len(distinct):
+        return None
+    base, donor = (
+        "".join(pieces[i] for i in (*ids[start : start + length], question)).replace(START, " ").strip()
+        for start, question in zip(starts, asked, strict=True)
+    )
+    return base, donor, {name: pieces[i].replace(START, " ") for name, i in answers.items()}
