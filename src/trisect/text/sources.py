@@ -278,8 +278,12 @@ def _mark(part: SplitText) -> str:
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
     """Raise CorpusError where a text has no such split."""
     if split not in (known := tuple(splits)):
-        given = f"{name} has no {split} split."
-        raise CorpusError(given, f"It has {', '.join(known)}.", "Choose one of them with --split.")
+        todo = f"Choose one of them with --split, or a corpus that has {split}, which erasure is fitted on."
+        raise CorpusError(
+            f"{name} has no {split} split.",
+            f"It has {', '.join(known)}.",
+            todo if split == "train" else "Choose one of them with --split.",
+        )
 
 
 WORD = re.compile(r"<unk>|\w+(?:['’-]\w+)*|[^\w\s]")
