@@ -16,7 +16,7 @@ from trisect.core.subject import Texts
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.patch import run
 from trisect.experiments.profile import run as profile
-from trisect.experiments.similarity.run import _read as read_scores
+from trisect.experiments.similarity.run import read_scores
 from trisect.hf.load import load
 from trisect.lab.experiment import RunContext
 from trisect.measure import patching

@@ -31,11 +31,11 @@ from trisect.experiments.similarity.run import (
     ONCE,
     SCORES,
     Nulls,
-    _excess,
-    _heads,
     compare_with_nulls,
+    count_heads,
     draws_needed,
     measure_weights,
+    overlap_evidence,
 )
 from trisect.lab.driver import read_about, render
 from trisect.lab.subject import load
@@ -410,7 +410,7 @@ def test_with_many_heads_either_verdict_is_within_reach_whatever_the_draws(alike
     plain: Any = random_projections(5, heads=66, inner=8, width=192, bias=False)
     found = measure_weights([replace(plain, w_k=torch.cat([plain.w_q[:alike], plain.w_k[alike:]]))])
     for draws, seed in ((DRAWS, 0), (DRAWS, 1), (5 * DRAWS, 0)):
-        table = judge_heads(matrices.SOURCE, _excess(found, Nulls(draws, seed, _heads(found))), {})
+        table = judge_heads(matrices.SOURCE, overlap_evidence(found, Nulls(draws, seed, count_heads(found))), {})
         row = value(table, claim="D-1", part=None).row(0, named=True)
         assert row["verdict"] == ("refuted" if alike else "supported")
         assert row["p_holm"] < 0.02  # not by the least p-value that there is
@@ -562,7 +562,7 @@ def test_in_every_measure_one_of_144_heads_can_survive():
     firsts = {m.measure: i for i, m in reversed(list(enumerate(found))) if m.keys[0] is not None}
     for i in firsts.values():
         found[i] = found[i]._replace(values=np.append(1e6, found[i].values[1:]))
-    rows: list[Any] = compare_with_nulls(found, Nulls(DRAWS, 0, _heads(found)), lambda done: None)
+    rows: list[Any] = compare_with_nulls(found, Nulls(DRAWS, 0, count_heads(found)), lambda done: None)
     for row in rows:
         if row["measure"].endswith("_p_holm"):
             least[row["measure"]] = min(row["value"], least.get(row["measure"], 1.0))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError
 from trisect.core.trace import NormedMap
-from trisect.experiments.similarity.run import measure_weights, why_left_out
+from trisect.experiments.similarity.run import describe_omissions, measure_weights
 from trisect.hf.hooks.calls import Edits
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import load
@@ -100,7 +100,7 @@ def test_similarity_measures_what_is_read_and_says_so():
     k = similarity.span(projections[0].normed["k"].weight.repeat_interleave(2, 0))
     (own,) = (m.values for m in found if (m.measure, m.component) == ("overlap", "q-k"))
     assert own == pytest.approx(similarity.angles(q, k).overlap.numpy())
-    assert why_left_out(projections) == tuple(
+    assert describe_omissions(projections) == tuple(
         "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out at layer 1, layer 2: "
         f"{name} has a norm behind its projection (rows of model.layers.N.self_attn.{name}_proj, normed in each head), which "
         "leaves alone what the projection reads: overlaps and angles are of that."

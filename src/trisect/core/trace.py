@@ -172,6 +172,12 @@ def shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[st
     return tuple(f"{words[0].upper()}{words[1:]}" for words in (*across, *within))
 
 
+def spell_addresses(where: Sequence[Address]) -> str:
+    """Addresses one by one, of more than four the first three and how many more there are."""
+    named = [str(address) for address in where]
+    return ", ".join(named) if len(named) <= 4 else f"{', '.join(named[:3])} and {len(named) - 3} more"
+
+
 def spell_layers(where: Sequence[Address]) -> str:
     """Addresses in words: 'layers 1–3', 'enc layer 1 and dec layers 1, 4'."""
     stacks: dict[str, list[int]] = {}

@@ -17,7 +17,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.tables import NewRow, Scalar, frame
-from trisect.core.trace import Address, Projections, Trace, crosses
+from trisect.core.trace import Address, Projections, Trace, crosses, spell_addresses
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.word_labels import find_articles
@@ -439,14 +439,8 @@ def _notes(tallies: Mapping[str, StackTally], around: Mapping[Address, str], ope
     categories = [CATEGORIES[c] for c in _present(next(iter(tallies.values())))]
     missing = MISSING | ({"cls": OPENED.format(tokens=" or ".join(sorted(opening)))} if opening else {})
     absent = (note for name, note in missing.items() if name not in categories)
-    return [*_noted(around), *_noted(elsewhere), *absent]
-
-
-def _noted(around: Mapping[Address, str]) -> list[str]:
-    """A note for each sentence about layers, which names them."""
-    said = []
-    for words in dict.fromkeys(around.values()):
-        where = [str(address) for address, own in around.items() if own == words]
-        shown = ", ".join(where) if len(where) <= 4 else f"{', '.join(where[:3])} and {len(where) - 3} more"
-        said.append(words.format(where=shown))
-    return said
+    found = []
+    for words in dict.fromkeys((*around.values(), *elsewhere.values())):
+        where = [address for of in (around, elsewhere) for address, own in of.items() if own == words]
+        found.append(words.format(where=spell_addresses(where)))
+    return [*found, *absent]

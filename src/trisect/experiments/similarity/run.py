@@ -20,7 +20,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address, Projections, Trace, crosses, shared_weights
+from trisect.core.trace import Address, Projections, Trace, crosses, shared_weights, spell_addresses
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
@@ -35,7 +35,9 @@ from trisect.stats.tested import ALPHA, Interval, holm, number
 PAIRS = (("q", "k"), ("k", "v"), ("q", "v"))
 AFFINE = "with biases"
 ELSEWHERE = "queries from elsewhere"  # of cross-attention: q reads other vectors than k and v
+CORPUS = "corpus"
 KINDS = ("subspaces", "cosines", "forms", "ranks", "products")
+SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
 _SPARE = 1.25  # times the draws with which a p-value could just survive Holm's correction
 _FURTHER, ROUNDS = 4, 2  # times as many draws, and how often, while a claim hangs on what few of them say
 ONCE = "A matrix that several layers use counts once, at the first of them."
@@ -44,7 +46,7 @@ Hashes = Mapping[str, tuple[str, str]]  # of q, k, v and o: a hash of the weight
 
 
 class _MapMeasure(NamedTuple):
-    """One measure of all heads of a layer, and the null that each head's value belongs to (null: has none).
+    """One measure of all heads of a layer, and the null that each head's value belongs to (None: has none).
 
     `matrices` are the hashes of those that it is of.
     """
@@ -88,12 +90,10 @@ class Nulls:
         self.known = {key: found for key, found in self.known.items() if key[0] != "subspaces"}
 
     def _draw(self, kind: str, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        draw = np.random.default_rng([self.seed, KINDS.index(kind), *shape])
-        many = self.count(kind)
-        if kind == "ranks":
-            return {"effective_rank": similarity.random_ranks(draw, shape[0], shape[1], many)}
-        if kind == "products":
-            return {"effective_rank": similarity.random_product_ranks(draw, shape[0], shape[1], many)}
+        draw, many = np.random.default_rng([self.seed, KINDS.index(kind), *shape]), self.count(kind)
+        if kind in ("ranks", "products"):
+            ranks = similarity.random_ranks if kind == "ranks" else similarity.random_product_ranks
+            return {"effective_rank": ranks(draw, shape[0], shape[1], many)}
         if kind == "cosines":
             return {"cosine": similarity.random_cosines(draw, shape[0], many)}
         dim, left, right = shape
@@ -116,6 +116,14 @@ def draws_needed(heads: int, kind: str = "subspaces") -> int:
     return fewest_draws(tests, _SPARE)
 
 
+def count_heads(found: Sequence[_MapMeasure]) -> int:
+    """How many heads the component or pair with most of them has over all layers."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for m in found:
+        counts[m.component, m.measure] += len(m.values) if m.group is None else 0
+    return max(counts.values(), default=0)
+
+
 def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
     """Every measure of every layer, as far as its weights are plain maps of the layer's input.
 
@@ -125,7 +133,7 @@ def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
     for p in projections:
         hashes = p.hashes()
         layer = (crosses(p.address.stack), *hashes.items())
-        for m in () if layer in keys else _layer(p):
+        for m in () if layer in keys else _measure_layer(p):
             own = tuple(hashes[name] if m.group == AFFINE else hashes[name][0] for name in m.component.split("-"))
             key = (m.component, m.measure, m.group, *own)
             if key not in keys:
@@ -135,33 +143,28 @@ def measure_weights(projections: Iterable[Projections]) -> list[_MapMeasure]:
     return found
 
 
-def why_left_out(projections: Iterable[Projections]) -> tuple[str, ...]:
+def describe_omissions(projections: Iterable[Projections]) -> tuple[str, ...]:
     """What could not be measured, and why: one sentence for each reason, naming the layers."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], list[Address]] = {}
     for p in projections:
-        for name, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)):
-            if w is None:
-                origin = p.origins.get(name)
-                where = "" if origin is None else re.sub(r"\d+", "N", origin.words)  # alike in every layer
-                if name in p.normed:
-                    said = (
-                        f"{name} has a norm behind its projection ({where}), which leaves alone what the projection reads: overlaps "
-                        "and angles are of that",
-                        "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out",
-                    )
-                else:
-                    instead = "" if origin is None else f" but {origin.how} ({where})"
-                    said = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
-                found.setdefault(said, []).append(str(p.address))
-    notes = []
-    for (why, left), where in found.items():
-        layers = ", ".join(where) if len(where) <= 4 else f"{', '.join(where[:3])} and {len(where) - 3} more"
-        notes.append(f"{left} at {layers}: {why}.")
-    return tuple(notes)
+        for name in (n for n, w in (("q", p.w_q), ("k", p.w_k), ("v", p.w_v), ("o", p.w_o)) if w is None):
+            origin = p.origins.get(name)
+            where = "" if origin is None else re.sub(r"\d+", "N", origin.words)  # alike in every layer
+            if name in p.normed:
+                why = (
+                    f"{name} has a norm behind its projection ({where}), which leaves alone what the projection reads: overlaps "
+                    "and angles are of that"
+                )
+                left = "What changes with the norm (cosine, CKA, symmetric share, effective rank) is left out"
+            else:
+                instead = "" if origin is None else f" but {origin.how} ({where})"
+                why, left = f"{name} is not a plain map of its input{instead}", "What needs it is left out"
+            found.setdefault((why, left), []).append(p.address)
+    return tuple(f"{left} at {spell_addresses(where)}: {why}." for (why, left), where in found.items())
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class _Map:
     """One of q, k and v of a layer: its weights and its bias, and what it reads, worked out once.
 
     With a norm behind it only what it reads is known of the head: it is not `plain`.
@@ -181,13 +184,13 @@ class Map:
         """What weights and bias read of their input and a constant 1."""
         return similarity.span(similarity.affine(self.weight, self.bias))
 
-    def spread(self, heads: int) -> Map:
+    def spread(self, heads: int) -> _Map:
         """Key/value heads repeated for the query heads that use them."""
         times = heads // len(self.weight)
         if times == 1:
             return self
         bias = None if self.bias is None else self.bias.repeat_interleave(times, 0)
-        return Map(self.weight.repeat_interleave(times, 0), bias, self.plain)
+        return _Map(self.weight.repeat_interleave(times, 0), bias, self.plain)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -195,90 +198,76 @@ class Map:
         return self.weight.shape[1], self.weight.shape[2]
 
 
-def _layer(p: Projections) -> Iterator[_MapMeasure]:
+def _measure_layer(p: Projections) -> list[_MapMeasure]:
     """The measures of one layer; where q reads other vectors than k and v, as in cross-attention, its pairs stand apart."""
+    measures: list[_MapMeasure] = []
+
+    def note(name: str, measure: str, values: Tensor | np.ndarray, *keys: Key | None, group: str | None = None) -> None:
+        """Values of all heads; a single key is the null of every head that has a number."""
+        array = values.cpu().numpy() if isinstance(values, Tensor) else values
+        own = keys if len(keys) > 1 else tuple(keys[0] if np.isfinite(value) else None for value in array)
+        measures.append(_MapMeasure(p.address, name, measure, group, array, own))
+
+    def compare_spans(name: str, left: MapSpan, right: MapSpan, group: str | None) -> None:
+        found, dim = similarity.angles(left, right), left.basis.shape[1]
+        ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
+        keys: list[Key | None] = [("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks]
+        note(name, "overlap", found.overlap, *keys, group=group)
+        note(name, "least_angle_degrees", np.degrees(found.least.cpu().numpy()), *keys, group=group)
+
     given = {"q": (p.w_q, p.b_q), "k": (p.w_k, p.b_k), "v": (p.w_v, p.b_v)}
-    maps = {name: Map(w, b) for name, (w, b) in given.items() if w is not None}
-    maps |= {name: Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
+    maps = {name: _Map(w, b) for name, (w, b) in given.items() if w is not None}
+    maps |= {name: _Map(under.weight, under.bias, plain=False) for name, under in p.normed.items()}
     heads = max((len(w) for w in (*(m.weight for m in maps.values()), p.w_o) if w is not None), default=0)
     for name, one in maps.items():
-        if not one.plain:
-            continue
-        ranks = effective_ranks(_array(one.span.values**2))
-        yield _same(p.address, name, "effective_rank", ranks, ("ranks", one.shape))
-    for left, right in PAIRS:
-        if left in maps and right in maps:
-            one, other = maps[left], maps[right]
-            if left == "q":
-                one, other = one.spread(heads), other.spread(heads)
-            found = _pair(p.address, f"{left}-{right}", one, other)
-            apart = crosses(p.address.stack) and left == "q"
-            yield from (m._replace(group=ELSEWHERE) for m in found if m.group is None) if apart else found
-            if not apart:
-                shared = heads // min(len(maps[left].weight), len(maps[right].weight)) if left == "q" else 1
-                yield from _among(p.address, f"{left}-{right}", one.span, other.span, shared)
+        if one.plain:
+            note(name, "effective_rank", effective_ranks((one.span.values**2).cpu().numpy()), ("ranks", one.shape))
+    for left, right in ((a, b) for a, b in PAIRS if a in maps and b in maps):
+        name, one, other = f"{left}-{right}", maps[left], maps[right]
+        shared = 1
+        if left == "q":
+            shared = heads // min(len(one.weight), len(other.weight))
+            one, other = one.spread(heads), other.spread(heads)
+        group = ELSEWHERE if crosses(p.address.stack) and left == "q" else None
+        compare_spans(name, one.span, other.span, group)
+        if one.bias is not None or other.bias is not None:
+            compare_spans(name, one.affine, other.affine, AFFINE)
+        if one.plain and other.plain:  # else only what they read is known
+            forms: Key = ("forms", (one.shape[0], one.shape[1], other.shape[1]))
+            note(name, "cka", similarity.white_cka(one.weight, other.weight), forms, group=group)
+            if one.shape == other.shape:
+                cosines: Key = ("cosines", (one.shape[0] * one.shape[1],))
+                note(name, "cosine", similarity.cosine(one.weight, other.weight), cosines, group=group)
+                if name == "q-k":
+                    shares = similarity.symmetric_share(one.weight, other.weight)
+                    note(name, "symmetric_share", shares, forms, group=group)
+        if group is None and (beside := _beside_others(one.span, other.span, shared)) is not None:
+            note(name, "overlap_among", beside[0], None)
+            note(name, "overlap_others_above", beside[1], None)
     if all(name in maps and maps[name].plain for name in "qk"):
-        q, k = maps["q"].weight, maps["k"].spread(heads).weight
-        yield _same(p.address, "q-k", "effective_rank", similarity.product_rank(q, k), ("products", maps["q"].shape))
+        ranks = similarity.product_rank(maps["q"].weight, maps["k"].spread(heads).weight)
+        note("q-k", "effective_rank", ranks, ("products", maps["q"].shape))
     if "v" in maps and maps["v"].plain and p.w_o is not None:
         ranks = similarity.product_rank(maps["v"].spread(heads).weight, p.w_o.mT)
-        yield _same(p.address, "v-o", "effective_rank", ranks, ("products", maps["v"].shape))
+        note("v-o", "effective_rank", ranks, ("products", maps["v"].shape))
+    return measures
 
 
-def _pair(address: Address, name: str, one: Map, other: Map) -> Iterator[_MapMeasure]:
-    """Everything that is said of two maps of the same input; only of what they read where a norm follows one of them."""
-    yield from _spans(address, name, None, one.span, other.span)
-    if one.bias is not None or other.bias is not None:
-        yield from _spans(address, name, AFFINE, one.affine, other.affine)
-    if not (one.plain and other.plain):
-        return
-    forms: Key = ("forms", (one.shape[0], one.shape[1], other.shape[1]))
-    yield _same(address, name, "cka", _array(similarity.white_cka(one.weight, other.weight)), forms)
-    if one.shape != other.shape:
-        return
-    cosines: Key = ("cosines", (one.shape[0] * one.shape[1],))
-    yield _same(address, name, "cosine", _array(similarity.cosine(one.weight, other.weight)), cosines)
-    if name == "q-k":
-        shares = _array(similarity.symmetric_share(one.weight, other.weight))
-        yield _same(address, name, "symmetric_share", shares, forms)
-
-
-def _spans(address: Address, name: str, group: str | None, left: MapSpan, right: MapSpan) -> Iterator[_MapMeasure]:
-    found, dim = similarity.angles(left, right), left.basis.shape[1]
-    ranks = zip(left.rank.tolist(), right.rank.tolist(), strict=True)
-    keys = tuple(("subspaces", (dim, a, b)) if min(a, b) else None for a, b in ranks)
-    yield _MapMeasure(address, name, "overlap", group, _array(found.overlap), keys)
-    yield _MapMeasure(address, name, "least_angle_degrees", group, np.degrees(_array(found.least)), keys)
-
-
-def _among(address: Address, name: str, left: MapSpan, right: MapSpan, shared: int) -> Iterator[_MapMeasure]:
+def _beside_others(left: MapSpan, right: MapSpan, shared: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Every head's overlap less its mean with the other heads of its layer, and the share of those that overlap no less.
 
     All heads of a layer read one input, some directions of which are larger than others: a second null beside the
-    Gaussian one. `shared` heads that follow one another have one key/value head,
-    and are not others. Nothing is said of a layer without others.
+    Gaussian one. `shared` heads that follow one another have one key/value head, and are not others. None for a layer without others.
     """
-    every = _array(similarity.overlaps(left, right))
+    every = similarity.overlaps(left, right).cpu().numpy()
     heads = np.arange(len(every)) // shared
     others = heads[:, None] != heads[None]
     if not others.any():
-        return
+        return None
     own = np.diag(every)
     beside = [np.concatenate([every[i, others[i]], every[others[:, i], i]]) for i in range(len(every))]
-    none = (None,) * len(own)
     less = np.array([value - rest.mean() for value, rest in zip(own, beside, strict=True)])
-    share = np.array([(rest >= v).mean() for v, rest in zip(own, beside, strict=True)])
-    yield _MapMeasure(address, name, "overlap_among", None, less, none)
-    yield _MapMeasure(address, name, "overlap_others_above", None, share, none)
-
-
-def _same(address: Address, name: str, measure: str, values: np.ndarray, key: Key) -> _MapMeasure:
-    keys = tuple(key if np.isfinite(value) else None for value in values)
-    return _MapMeasure(address, name, measure, None, values, keys)
-
-
-def _array(values: Tensor) -> np.ndarray:
-    return values.cpu().numpy()
+    return less, np.array([(rest >= v).mean() for v, rest in zip(own, beside, strict=True)])
 
 
 def compare_with_nulls(found: Sequence[_MapMeasure], nulls: Nulls, step: Callable[[int], object]) -> list[NewRow]:
@@ -323,9 +312,6 @@ def compare_with_nulls(found: Sequence[_MapMeasure], nulls: Nulls, step: Callabl
     return rows
 
 
-CORPUS = "corpus"
-
-
 @dataclass
 class _LayerReading:
     """What was read of one attention layer over texts: moments of q, k and v, and per text the sums and counts of its scores.
@@ -335,29 +321,26 @@ class _LayerReading:
 
     group: int
     moments: PartMoments = field(default_factory=PartMoments)
-    texts: dict[int, Float[np.ndarray, "7 H"]] = field(default_factory=dict)
-    pairs: dict[int, int] = field(default_factory=dict)
+    texts: dict[int, Float[np.ndarray, "8 H"]] = field(default_factory=dict)
 
     def add(self, batch: Batch, trace: Trace) -> None:
         """One layer of one batch into its sums."""
         self.moments.add(trace)
         for row, (text, _) in enumerate(batch.rows):
             if (score := score_row(trace, row)) is not None:
-                counts = np.full((1, trace.heads), float(score.queries))
+                counts = np.repeat([[float(score.queries)], [float(score.pairs)]], trace.heads, 1)
                 sums = np.concatenate([score.sums.cpu().numpy(), counts])
                 self.texts[text] = self.texts[text] + sums if text in self.texts else sums
-                self.pairs[text] = self.pairs.get(text, 0) + score.pairs
 
     def scores(self, seed: int) -> _OnTexts:
         """Sums over texts into shares and a correlation, for the texts as they are and for draws of them."""
         sums = np.stack([self.texts[text] for text in sorted(self.texts)])
-        pairs = np.array([self.pairs[text] for text in sorted(self.texts)], dtype=float)
-        queries, flat = sums[:, -1, 0], sums[:, :-1].reshape(len(sums), -1)
-        shape = (len(SUMS), sums.shape[2])
-        values = _statistics(ratios(flat, pairs).reshape(1, *shape), ratios(flat, queries).reshape(1, *shape))[0]
+        counts, flat = (sums[:, -1, 0], sums[:, -2, 0]), sums[:, :-2].reshape(len(sums), -1)  # pairs, queries
+        shape = (-1, len(SUMS), sums.shape[2])
+        values = [ratios(flat, of).reshape(shape) for of in counts]
         # one seed for both, so that a draw is the same texts whatever is counted
-        drawn = [drawn_ratios(flat, counts, seed).reshape(-1, *shape) for counts in (pairs, queries)]
-        return _OnTexts(values, _statistics(*drawn), len(sums))
+        drawn = [drawn_ratios(flat, of, seed).reshape(shape) for of in counts]
+        return _OnTexts(_statistics(*values)[0], _statistics(*drawn), len(sums))
 
 
 class _OnTexts(NamedTuple):
@@ -368,7 +351,14 @@ class _OnTexts(NamedTuple):
     texts: int
 
 
-SCORES = ("score_unequal_share", "score_correlation", "self_first_share", "self_ahead_share")
+def _statistics(
+    per_pair: Float[np.ndarray, "R 6 H"], per_query: Float[np.ndarray, "R 6 H"]
+) -> Float[np.ndarray, "R 4 H"]:
+    """The four of SCORES; the correlation is that of s_ij and s_ji over pairs, 1 for a symmetric score."""
+    unequal, product, square, total = (per_pair[:, i] for i in range(4))
+    spread = square - total**2
+    correlation = np.divide(product - total**2, spread, out=np.full_like(spread, np.nan), where=spread > 0)
+    return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
 def measure(settings: SimilaritySettings, context: RunContext) -> Measured[SimilarityFacts]:
@@ -383,24 +373,23 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     found = measure_weights(p for p in every if p.address in known)
     hashes = {p.address: p.hashes() for p in every if p.address in known}
     shared = shared_weights({address: {n: weight for n, (weight, _) in own.items()} for address, own in hashes.items()})
-    left_out = why_left_out(p for p in every if p.address in known)
+    left_out = describe_omissions(p for p in every if p.address in known)
     once = (ONCE,) if any("share" in words for words in shared) else ()
     notes = dict.fromkeys((*subject.notes, *left_out, *shared, *once))
     if not found:
         known = " ".join(notes) or "It has no attention layer."
         raise ModelError(f"{subject.name} has no head whose matrices can be compared.", known, "Choose another model.")
-    nulls = Nulls(settings.draws, seed, _heads(found))
-    excess = _excess(found, nulls)
+    nulls = Nulls(settings.draws, seed, count_heads(found))
+    excess = overlap_evidence(found, nulls)
     with context.progress("matrices") as step:
         rows = compare_with_nulls(found, nulls, lambda done: step(done, len(found)))
     read: dict[Address, _LayerReading] = {}
     if texts is not None:
         notes |= dict.fromkeys(texts.notes)
         with context.progress("texts") as step:
-            read = _read(context, texts, settings.batch, notes, step)
+            read = read_scores(context, texts, settings.batch, notes, step)
     scored = {address: r.scores(seed) for address, r in read.items() if r.texts}
     rows += _text_rows(read, scored)
-    measures = frame("measures", [row | {"subject": subject.name} for row in rows])
     evidence = {**excess, **_over_heads(found, scored, hashes, seed)}
 
     def judge(about: About[SimilarityFacts]) -> pl.DataFrame:
@@ -418,18 +407,11 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
         nulls.count(),
         seed,
     )
+    measures = frame("measures", [row | {"subject": subject.name} for row in rows])
     return Measured({"measures": measures}, facts, tuple(notes), judge, "head")
 
 
-def _heads(found: Sequence[_MapMeasure]) -> int:
-    """How many heads the component or pair with most of them has over all layers."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for m in found:
-        counts[m.component, m.measure] += len(m.values) if m.group is None else 0
-    return max(counts.values(), default=0)
-
-
-def _read(
+def read_scores(
     context: RunContext, texts: Texts, batch: int, notes: dict[str, None], step: Callable[[int, int], object]
 ) -> dict[Address, _LayerReading]:
     """Read every text once; memory grows by a few numbers a text and head."""
@@ -447,16 +429,6 @@ def _read(
             subject.each(one, partial(add, one))
             step(one.rows[-1][0] + 1 if one.rows else 1, count)
     return read
-
-
-def _statistics(
-    per_pair: Float[np.ndarray, "R 6 H"], per_query: Float[np.ndarray, "R 6 H"]
-) -> Float[np.ndarray, "R 4 H"]:
-    """The four of SCORES; the correlation is that of s_ij and s_ji over pairs, 1 for a symmetric score."""
-    unequal, product, square, total = (per_pair[:, i] for i in range(4))
-    spread = square - total**2
-    correlation = np.divide(product - total**2, spread, out=np.full_like(spread, np.nan), where=spread > 0)
-    return np.stack([unequal, correlation, per_query[:, 4], per_query[:, 5]], 1)
 
 
 def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _OnTexts]) -> Iterator[NewRow]:
@@ -478,19 +450,18 @@ def _text_rows(read: Mapping[Address, _LayerReading], scored: Mapping[Address, _
                 yield place | {"head": head, "measure": measure, "n": scores.texts} | numbers
 
 
-def _excess(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def overlap_evidence(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
     """For each pair every head's overlap less the mean of its null, and what the null says of the claim's margin.
 
     Heads whose null has no spread, because two spans of their size fill the model, are left out. Nulls are drawn further while
     so few draws lie beyond a head that others might turn the verdict.
     """
-    evidence = _excess_of(found, nulls)
     for _ in range(ROUNDS):
+        evidence = _evidence(found, nulls)
         if _is_decided(evidence.values(), nulls.count()):
-            break
+            return evidence
         nulls.draw_further()
-        evidence = _excess_of(found, nulls)
-    return evidence
+    return _evidence(found, nulls)
 
 
 def _is_decided(evidence: Iterable[Against], draws: int) -> bool:
@@ -504,10 +475,14 @@ def _is_decided(evidence: Iterable[Against], draws: int) -> bool:
     return all(is_decided(p, draws, n) for p, n in (*against, (weakest, 2 * family)))
 
 
-def _excess_of(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+def _evidence(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]:
+    def interval(heads: Sequence[tuple[float, Null]], head: int, alpha: float) -> Interval:
+        value, null = heads[head]
+        return null.excess_interval(value, alpha)
+
     evidence = {}
-    for one, other in PAIRS:
-        mine = [m for m in found if m.measure == "overlap" and m.group is None and m.component == f"{one}-{other}"]
+    for pair in map("-".join, PAIRS):
+        mine = [m for m in found if (m.measure, m.group, m.component) == ("overlap", None, pair)]
         columns, heads = [], list[tuple[float, Null]]()
         for value, key in ((v, key) for m in mine for v, key in zip(m.values, m.keys, strict=True) if key is not None):
             null, beyond = nulls.get(key, "overlap"), np.array([value - matrices.MARGIN])
@@ -515,14 +490,9 @@ def _excess_of(found: Sequence[_MapMeasure], nulls: Nulls) -> dict[str, Against]
                 columns.append([value - null.mean, null.below(beyond)[0], null.above(beyond)[0]])
                 heads.append((float(value), null))
         if mine:
-            kept = np.array(columns, dtype=float).reshape(-1, 3).T
-            evidence[f"overlap_excess_{one}-{other}"] = Against(kept[0], kept[1], kept[2], partial(_interval, heads))
+            effects, p_for, p_against = np.array(columns, dtype=float).reshape(-1, 3).T
+            evidence[f"overlap_excess_{pair}"] = Against(effects, p_for, p_against, partial(interval, heads))
     return evidence
-
-
-def _interval(heads: Sequence[tuple[float, Null]], head: int, alpha: float) -> Interval:
-    value, null = heads[head]
-    return null.excess_interval(value, alpha)
 
 
 def _over_heads(
@@ -536,7 +506,7 @@ def _over_heads(
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:
         evidence["symmetric_share"] = ResampledHeads(float(whole.mean()), drawn_means(whole, draw), len(whole))
-    for pair in ("-".join(pair) for pair in PAIRS):
+    for pair in map("-".join, PAIRS):
         mine = [m.values for m in found if (m.measure, m.component) == ("overlap_among", pair)]
         if mine and (less := np.concatenate(mine)).size > 1 and np.isfinite(less).all():
             evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), drawn_means(less, draw), less.size)
