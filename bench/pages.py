@@ -19,8 +19,7 @@ import numpy as np
 from paired import Row, row
 from playwright.sync_api import Page, sync_playwright
 
-from trisect.experiments.explore.page import html
-from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
+from trisect.experiments.explore.page import ExplorerPicture, Layer, Words, html
 from trisect.report.sheet import Document, write_document
 from trisect.server.run import start
 

@@ -22,7 +22,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 
 from trisect.core.subject import Batch, EditedPasses, RowScores
 from trisect.core.trace import Address, Origin, Projections, Trace
-from trisect.experiments.similarity.run import Nulls, compare_with_nulls, draws_needed, measure_weights
+from trisect.experiments.similarity.run import Nulls, compare_with_nulls, count_null_draws, measure_weights
 from trisect.hf.load import Pretrained, load
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
@@ -149,7 +149,7 @@ def similarity_rows() -> list[Row]:
     whole = time.process_time() - began
     what = f"similarity of a {LAYERS} × {HEADS} model, width {WIDTH}: every measure, null, z, p and Holm"
     note = (
-        f"In one thread, with biases, {DRAWS:,} draws of every null at least and {draws_needed(LAYERS * HEADS):,} of those "
+        f"In one thread, with biases, {DRAWS:,} draws of every null at least and {count_null_draws(LAYERS * HEADS):,} of those "
         "that verdicts rest on. Less than a minute was asked for."
     )
     return [nulls, row(what, "–", f"{whole:.1f} s", notes=[note])]

@@ -29,14 +29,14 @@ from trisect.experiments.profile.reading import (
     COMPONENTS,
     StoredWords,
     _groups,
+    component_vectors,
     is_plain,
     is_rotated,
+    layer_input,
     read_words,
-    taken_in,
-    used,
     weights_of,
 )
-from trisect.experiments.profile.run import relabelled
+from trisect.experiments.profile.run import relabel
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab.driver import render
 from trisect.lab.inputs import ModelSource
@@ -87,7 +87,7 @@ def found(bert, bank, tmp_path_factory):
 
 def whole(trace: Trace) -> Tensor:
     """What a layer takes in, where that is known."""
-    x = taken_in(trace)
+    x = layer_input(trace)
     assert x is not None
     return x
 
@@ -194,7 +194,7 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(na
         for place in marker.words(batch, last):
             rows["x"].append(whole(trace)[place.row, place.position])
             for c in COMPONENTS:
-                rows[c].append(used(trace, c)[place.row, place.position].flatten())
+                rows[c].append(component_vectors(trace, c)[place.row, place.position].flatten())
     rows = {c: torch.stack(found) for c, found in rows.items()}
     stored = layer.taken["q"]
     taken = torch.from_numpy(stored.finish().astype(np.float32)) * stored.scale + stored.shift
@@ -252,7 +252,7 @@ def test_queries_that_are_rotated_and_scaled_for_longer_texts_are_read_before_it
     made = weights_of(trace.projections, "q")
     assert made is not None
     lengths = (torch.einsum("btd,pde->btpe", whole(trace), made[0]) + made[1]).norm(dim=-1)
-    assert float((used(trace, "q").norm(dim=-1) / lengths).mean()) > 1.05
+    assert float((component_vectors(trace, "q").norm(dim=-1) / lengths).mean()) > 1.05
     assert [is_rotated(trace, c, whole(trace)) for c in COMPONENTS] == [True, True, False]
 
 
@@ -510,7 +510,7 @@ def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
         WordClasses("word", ("w1", "(other)"), np.zeros(1, int)),
         WordClasses("pos", ("A", "(other)"), np.zeros(1, int)),
     ]
-    made = relabelled(texts, label, kept)
+    made = relabel(texts, label, kept)
     assert made.columns == ("word", "pos")
     one, own = next(made.texts()), next(texts.texts())
     assert one.labels["pos"] == tuple("A" if tag == "A" else "(other)" for tag in own.labels["pos"])

@@ -33,7 +33,7 @@ from trisect.experiments.similarity.run import (
     Nulls,
     compare_with_nulls,
     count_heads,
-    draws_needed,
+    count_null_draws,
     measure_weights,
     overlap_evidence,
 )
@@ -422,7 +422,7 @@ def test_draws_are_for_the_correction_that_a_verdict_goes_through():
     names = [part.effect.name for part in matrices.CLAIMS[0].deciding() if isinstance(part.effect, Statistic)]
     for heads in (6, 12, 66, 96, 144, 384, 1000):
         p_against = np.ones(heads)
-        p_against[0] = 1 / (1 + draws_needed(heads))
+        p_against[0] = 1 / (1 + count_null_draws(heads))
         zeros = np.zeros(heads)
         evidence: dict[str, Any] = {
             name: Against(zeros, np.ones(heads), p_against, lambda head, alpha: (0.0, 0.0)) for name in names

@@ -17,7 +17,7 @@ from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import Means, borrow, put, zeros
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 
 WORDS = tiny.corpus().vocabulary
@@ -221,7 +221,7 @@ def test_intervals_over_texts_cover_at_about_their_nominal_rate():
         counts = draw.integers(5, 40, 80).astype(float)
         own = 0.3 + draw.normal(size=80)
         sums = (own * counts)[:, None]
-        ends = percentile_interval(drawn_ratios(sums, counts, trial, draws=400), 80)
+        ends = percentile_interval(bootstrap_ratios(sums, counts, trial, draws=400), 80)
         hits += bool(ends.low[0] <= 0.3 <= ends.high[0])
     # percentiles of 80 texts fall a little short of 95 %
     low, high = stats.binom.ppf([1e-4, 1 - 1e-4], trials, [0.90, 0.96])
@@ -231,18 +231,18 @@ def test_intervals_over_texts_cover_at_about_their_nominal_rate():
 def test_intervals_over_few_texts_are_as_wide_as_students_t():
     """Twelve texts of one length: the replicates are means; 20,000 draws leave 2 % of a width, a normal's would be 12 % short."""
     values, counts = np.random.default_rng(2).normal(size=(12, 1)), np.ones(12)
-    ends = percentile_interval(drawn_ratios(values, counts, 0, draws=20_000), 12)
+    ends = percentile_interval(bootstrap_ratios(values, counts, 0, draws=20_000), 12)
     low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values[:, 0]))
     assert float(ends.high[0] - ends.low[0]) == pytest.approx(high - low, rel=0.05)
 
 
 def test_pairs_stay_together_and_one_text_tells_nothing():
     sums, counts = np.random.default_rng(1).normal(size=(9, 2)), np.ones(9)
-    both = drawn_ratios(np.column_stack([sums, sums.sum(1)]), counts, 3)
+    both = bootstrap_ratios(np.column_stack([sums, sums.sum(1)]), counts, 3)
     np.testing.assert_allclose(both[:, 2], both[:, 0] + both[:, 1], rtol=0, atol=EXACT)
     assert ratios(sums, counts) == pytest.approx(sums.mean(0))
-    assert np.isnan(percentile_interval(drawn_ratios(sums[:1], counts[:1], 0), 1).low).all()
-    lost = drawn_ratios(np.array([[1.0], [np.inf]]), np.ones(2), 0)
+    assert np.isnan(percentile_interval(bootstrap_ratios(sums[:1], counts[:1], 0), 1).low).all()
+    lost = bootstrap_ratios(np.array([[1.0], [np.inf]]), np.ones(2), 0)
     assert np.isnan(percentile_interval(lost, 2).high).all()
 
 

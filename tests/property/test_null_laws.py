@@ -11,7 +11,7 @@ from tests.traces import random_projections
 from trisect.core.trace import Address, Projections
 from trisect.experiments.similarity import run
 from trisect.measure import similarity
-from trisect.stats.describe import EXACT, permuted_spearman
+from trisect.stats.describe import EXACT, permutation_spearman
 from trisect.stats.null import Null
 
 SAME = 1e-3  # of Kolmogorov and Smirnov's p; the seeds are fixed, so that a pass stays a pass
@@ -137,7 +137,7 @@ def test_a_tied_head_is_found_among_random_ones():
 def test_the_order_of_layers_is_tested_over_every_order(n):
     draw = np.random.default_rng(n)
     x, y = draw.normal(size=(2, n))
-    found = permuted_spearman(x, y)
+    found = permutation_spearman(x, y)
     for p, side in ((found.p_for, "less"), (found.p_against, "greater")):
         every: Any = stats.permutation_test(
             (x,),
@@ -150,15 +150,15 @@ def test_the_order_of_layers_is_tested_over_every_order(n):
 
 
 def test_a_perfect_order_has_the_smallest_p_and_one_value_none():
-    falling = permuted_spearman(np.arange(6.0), -np.arange(6.0))
+    falling = permutation_spearman(np.arange(6.0), -np.arange(6.0))
     assert (float(falling.p_for), float(falling.p_against)) == (pytest.approx(1 / 720), 1.0)
-    many = permuted_spearman(np.arange(EXACT + 4.0), -np.arange(EXACT + 4.0))
+    many = permutation_spearman(np.arange(EXACT + 4.0), -np.arange(EXACT + 4.0))
     assert 0 < many.p_for < 1e-4
-    assert permuted_spearman(np.arange(4.0), np.ones(4)) == (1.0, 1.0)
-    assert permuted_spearman(np.arange(2.0), np.arange(2.0)) == (1.0, 1.0)
+    assert permutation_spearman(np.arange(4.0), np.ones(4)) == (1.0, 1.0)
+    assert permutation_spearman(np.arange(2.0), np.arange(2.0)) == (1.0, 1.0)
 
 
 def test_p_of_orders_is_uniform_where_nothing_goes_together():
     draw = np.random.default_rng(1)
-    p = np.array([float(permuted_spearman(*draw.normal(size=(2, 7))).p_for) for _ in range(400)])
+    p = np.array([float(permutation_spearman(*draw.normal(size=(2, 7))).p_for) for _ in range(400)])
     assert alike(p, np.random.default_rng(2).uniform(size=4000))

@@ -67,7 +67,7 @@ def test_the_p_of_random_heads_is_uniform_among_random_maps():
     x, label = world(1500)
     found = prober(x, label).scores(random_maps(WIDTH, INTO, 400, generator(3))).accuracy[:, 0]
     null = Null.of(found[:200])
-    for p in (null.beyond(found[200:]), null.predicted(found[200:])):
+    for p in (null.beyond(found[200:]), null.t_p(found[200:])):
         # Kolmogorov's distance of 200 draws, at a level of 0.001: 1.95 / sqrt(200), and a step of 1/100 of p itself
         ends = np.sort(p)
         assert np.abs(ends - np.arange(1, 201) / 200).max() < 1.95 / np.sqrt(200) + 0.07

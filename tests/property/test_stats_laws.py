@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trisect.stats.paired import summary, t_interval, t_test
-from trisect.stats.reach import seeds_needed
+from trisect.stats.reach import fewest_seeds
 from trisect.stats.tested import ALPHA, PValues, conjunction, holm, two_sided
 
 DIRECTIONS = ("above", "below", "within")
@@ -109,6 +109,6 @@ def test_the_interval_agrees_with_the_tests(values, bound):
 @given(samples, st.sampled_from(DIRECTIONS), bounds, st.integers(1, 20))
 def test_an_undecided_claim_needs_more_seeds_than_it_has(values, direction, bound, family):
     found = summary(values)
-    needed = seeds_needed([(found, direction, bound)], family)
+    needed = fewest_seeds([(found, direction, bound)], family)
     if needed is not None and two_sided(t_test(found, direction, bound)) >= ALPHA / family:
         assert needed > found.n

@@ -10,10 +10,10 @@ from scipy import stats as scipy_stats
 
 from trisect.stats.bootstrap import (
     CrossedBootstrap,
+    bootstrap_means,
+    bootstrap_ratios,
     draw_places,
     draw_times,
-    drawn_means,
-    drawn_ratios,
     percentile_interval,
 )
 from trisect.stats.describe import spearman, spearman_of_counts
@@ -50,17 +50,17 @@ def test_what_was_drawn_before_is_drawn_again(order, first):
 def test_ratios_of_draws_are_those_of_the_units_that_were_drawn_whatever_the_block():
     draw = rng(1)
     sums, counts = draw.normal(size=(1500, 2)), draw.integers(1, 9, 1500).astype(float)
-    found, places = drawn_ratios(sums, counts, 5, draws=700), draw_places(rng(5), 1500, 700)  # two blocks
+    found, places = bootstrap_ratios(sums, counts, 5, draws=700), draw_places(rng(5), 1500, 700)  # two blocks
     for row, place in zip(found[[0, 665, 666, 699]], places[[0, 665, 666, 699]], strict=True):
         assert row == pytest.approx(ratios(sums[place], counts[place]), rel=1e-9)
 
 
 def test_means_of_draws_are_those_of_the_units_that_were_drawn():
     values = rng(2).normal(size=9)
-    found, places = drawn_means(values, rng(4), 30), draw_places(rng(4), 9, 30)
+    found, places = bootstrap_means(values, rng(4), 30), draw_places(rng(4), 9, 30)
     assert found.tolist() == [values[place].mean() for place in places]
     rows = rng(2).normal(size=(30, 9))
-    assert drawn_means(rows, rng(4), 30).tolist() == [r[p].mean() for r, p in zip(rows, places, strict=True)]
+    assert bootstrap_means(rows, rng(4), 30).tolist() == [r[p].mean() for r, p in zip(rows, places, strict=True)]
 
 
 @pytest.mark.parametrize("n", [30, 200])
@@ -71,7 +71,7 @@ def test_the_expanded_interval_of_many_units_is_scipys_percentile_interval_widen
     wanted: Any = scipy_stats.bootstrap(
         (values,), np.mean, n_resamples=draws, confidence_level=1 - 2 * tail, method="percentile", rng=rng(9)
     )
-    found = percentile_interval(drawn_means(values, rng(8), draws), n)
+    found = percentile_interval(bootstrap_means(values, rng(8), draws), n)
     wide = float(found.high - found.low)
     # quantiles in the tails of 40,000 draws, both sides of the comparison
     assert found == pytest.approx(tuple(wanted.confidence_interval), abs=0.03 * wide)
@@ -82,7 +82,7 @@ def test_the_expanded_interval_of_many_units_is_scipys_percentile_interval_widen
 def test_the_standard_error_of_draws_is_that_of_scipys_bootstrap():
     values = rng(6).normal(size=25)
     wanted: Any = scipy_stats.bootstrap((values,), np.mean, n_resamples=20_000, rng=rng(1))
-    found = drawn_ratios(values[:, None], np.ones(25), 2, draws=20_000).std(ddof=1)
+    found = bootstrap_ratios(values[:, None], np.ones(25), 2, draws=20_000).std(ddof=1)
     assert found == pytest.approx(wanted.standard_error, rel=0.03)  # two estimates, each good to 0.5 %
 
 

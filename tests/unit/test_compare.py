@@ -29,7 +29,7 @@ from trisect.lab.experiment import Replicates, RunContext
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource, open_any
 from trisect.lab.units.jobs import measure_unit
 from trisect.measure.profile import MapScores
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import paired_difference
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -167,7 +167,7 @@ def test_other_tokens_unpair_texts_and_neither_heads_nor_pairs():
 
 def shares(hits: np.ndarray) -> Replicates:
     hits = hits.astype(float)
-    drawn = drawn_ratios(hits[:, None], np.ones(len(hits)), 0)[:, 0]
+    drawn = bootstrap_ratios(hits[:, None], np.ones(len(hits)), 0)[:, 0]
     return Replicates(drawn, len(hits), "a", "pair", hits)
 
 
@@ -206,14 +206,14 @@ def layer_scores(layer: int, heads: int, matrices: dict[str, object] | None = No
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_a_layer_with_one_head_has_no_draws_of_heads(heads):
-    drawn = profile_replicates([layer_scores(layer, heads) for layer in (0, 1)], ["word"], None, 0)
+    drawn = profile_replicates([layer_scores(layer, heads) for layer in (0, 1)], ["word"], (), 0)
     assert {one.units for one in drawn.values()} == ({2} if heads == 1 else {2, 4})
     assert ("decoder", 0, None, "q", "profile_gain", "word", None) in drawn or heads == 1
 
 
 def test_layers_that_share_a_key_and_have_their_own_queries_count_it_once():
     scores = [layer_scores(layer, 4, {"q": f"q{layer}", "k": "k", "v": "v"}) for layer in (1, 2)]
-    drawn = profile_replicates(scores, ["word"], None, 0)
+    drawn = profile_replicates(scores, ["word"], (), 0)
     units = {c: drawn["decoder", None, None, c, "profile_gain", "word", None].units for c in ("q", "k", "v")}
     assert units == {"q": 8, "k": 4, "v": 4}
 

@@ -15,7 +15,7 @@ from tests.markdown import cells
 
 from trisect.core.finding import NOT_TESTED
 from trisect.core.tables import read_table
-from trisect.stats.describe import permuted_spearman
+from trisect.stats.describe import permutation_spearman
 
 ROOT = Path(__file__).parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "docs.py"))
@@ -175,7 +175,7 @@ def test_committed_verdicts_on_cancelling_are_of_the_orders_of_layers():
     tables = {t: read_table(ROOT / "results" / "minilm" / "norms-ud" / "tables", t) for t in ("measures", "claims")}
     own = tables["measures"].filter(pl.col("layer").is_not_null(), pl.col("head").is_null(), group="sep").sort("layer")
     weights, lengths = (own.filter(measure=measure)["value"].to_numpy() for measure in ("mean_a", "mean_f"))
-    p = permuted_spearman(weights, lengths)
+    p = permutation_spearman(weights, lengths)
     claim = tables["claims"].filter(claim="C-3")
     part = claim.filter(pl.col("part").str.contains("over layers of mean a")).row(0, named=True)
     assert (part["n"], part["p"]) == (6, pytest.approx(min(1.0, 2 * min(p.p_for, p.p_against))))

@@ -11,7 +11,7 @@ from tests import tinyhf
 
 from trisect.core.trace import Address
 from trisect.experiments.profile import run
-from trisect.experiments.profile.run import Exchange, exchange, exchange_rows, held_share
+from trisect.experiments.profile.run import Exchange, exchange
 from trisect.hf.load import Pretrained, load
 from trisect.text.sources import Labelled
 
@@ -48,7 +48,7 @@ def test_with_the_weights_held_queries_and_keys_change_nothing_and_values_do(mod
     assert (free > 0).all()
     assert held[:, :, :2].max() == 0  # q and k, to the bit
     assert (held[:, :, 2] > 0).all()
-    share = held_share(found, 0)
+    share = found.held_share(0)
     assert share is not None
     assert (share.effect, share.n, share.unit) == (1.0, 6, "text")
 
@@ -75,7 +75,7 @@ def test_only_texts_of_as_many_tokens_meet(model):
 def test_rows_are_means_over_texts_with_intervals():
     changes = np.random.default_rng(1).uniform(0.1, 1.0, size=(40, 2, 2, 3))
     found = Exchange((Address("plain", 1), Address("plain", 2)), changes)
-    rows = list(exchange_rows(found, 0))
+    rows = [row for row, _ in found.rows(0)]
     assert len(rows) == 3 * 2 * 3
     whole = [r for r in rows if r["layer"] is None and (r["group"], r["component"]) == ("weights held", "v")]
     assert len(whole) == 1
@@ -90,10 +90,10 @@ def test_rows_are_means_over_texts_with_intervals():
 def test_the_share_is_of_all_change_and_says_where_queries_act_besides():
     changes = np.zeros((40, 1, 2, 3))
     changes[:, 0, 1] = (0.1, 0.1, 0.8)
-    share = held_share(Exchange((Address("plain", 1),), changes), 0)
+    share = Exchange((Address("plain", 1),), changes).held_share(0)
     assert share is not None
     assert share.effect == pytest.approx(0.8)
-    assert held_share(Exchange((Address("plain", 1),), np.zeros((40, 1, 2, 3))), 0) is None
+    assert Exchange((Address("plain", 1),), np.zeros((40, 1, 2, 3))).held_share(0) is None
 
 
 def test_texts_are_drawn_up_to_a_number(model, monkeypatch):

@@ -21,9 +21,7 @@ import trisect
 from trisect.core.errors import CorpusError, SpecError, StudyError, TrisectError
 from trisect.core.subject import Batch, Subject
 from trisect.experiments.explore import page
-from trisect.experiments.explore import picture as explore_picture
-from trisect.experiments.explore.page import LADDER, levels_of, pack, vectors
-from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words, readable
+from trisect.experiments.explore.page import LADDER, ExplorerPicture, Layer, Words, levels_of, pack, readable, vectors
 from trisect.experiments.explore.run import explore, take_picture
 from trisect.lab.run_folder import RunFolder
 from trisect.measure import norms as measured
@@ -137,10 +135,10 @@ def test_a_text_that_no_page_holds_is_refused():
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))
 def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
     maps = np.random.default_rng(rows * columns).uniform(0, 7, (2, rows, columns)).astype(np.float32)
-    pixels, tops = explore_picture.thumbs(maps, side)
+    pixels, tops = page.shrink(maps, side)
     assert pixels.shape == (2, min(rows, side), min(columns, side))
     assert tops == pytest.approx(maps.max(axis=(1, 2)))
-    down, across = ([*explore_picture.edges(n, side), n] for n in (rows, columns))
+    down, across = ([*page.edges(n, side), n] for n in (rows, columns))
     for h, i, j in np.ndindex(pixels.shape):
         square = maps[h, down[i] : down[i + 1], across[j] : across[j + 1]]
         assert abs(pixels[h, i, j] - 255 * np.sqrt(square.max() / tops[h])) <= 0.5 + 1e-3
@@ -149,7 +147,7 @@ def test_a_small_picture_has_the_largest_of_each_square(rows, columns, side):
 def test_shares_are_of_all_that_is_taken():
     picture = take_picture(READINGS["encoder"])
     layer, words = picture.layers[0], picture.source
-    facts = explore_picture.shares(layer, words)
+    facts = page.shares(layer, words)
     assert layer.norms is not None
     for maps, found in ((layer.weights, facts["weights"]), (layer.weights * layer.norms[:, None], facts["norms"])):
         wanted = np.zeros((len(maps), 5))
@@ -162,7 +160,7 @@ def test_shares_are_of_all_that_is_taken():
     rows /= rows.sum(axis=-1, keepdims=True)
     assert facts["apart"] == pytest.approx(np.abs(rows - layer.weights).sum(-1).mean(-1) / 2, abs=1e-4)
     even = replace(layer, norms=np.full_like(layer.norms, 3.0))
-    assert explore_picture.shares(even, words)["apart"] == [0.0] * 3
+    assert page.shares(even, words)["apart"] == [0.0] * 3
 
 
 def test_causal_and_plain_layers_are_known_as_such():

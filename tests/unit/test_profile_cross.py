@@ -220,16 +220,16 @@ def test_the_command_writes_tables_of_both_sides(found):
     # a target has a full stop more than its source
     n = {c: numbers.get(spot, "word", "accuracy", c, 1).n for c in ("q", "k", "v")}
     assert n["k"] == n["v"] == (n["q"] or 0) - PAIRS
-    assert numbers.read(spot, "word", "majority", "q").value != numbers.read(spot, "word", "majority", "k").value
+    assert numbers.get(spot, "word", "majority", "q").value != numbers.get(spot, "word", "majority", "k").value
     for label in numbers.labels:
         gains = {c: numbers.gain(label, c, spot).mean for c in ("q", "k", "v")}
         for pair in ("q-v", "k-v", "q-k"):
             one, other = pair.split("-")
             difference = numbers.gain(label, pair, spot, "difference").mean
             assert difference == pytest.approx(gains[one] - gains[other])
-        assert numbers.value(spot, label, "accuracy", "q") - numbers.value(spot, label, "random", "q") == pytest.approx(
-            gains["q"]
-        )
+        assert numbers.get(spot, label, "accuracy", "q").value - numbers.get(
+            spot, label, "random", "q"
+        ).value == pytest.approx(gains["q"])
     claims = read_table(folder / "tables", "claims")
     assert set(claims.filter(claims["part"].is_null())["verdict"]) == {"not tested"}
     assert set(claims["reason"]) == {OTHER_WORDS}
@@ -321,7 +321,7 @@ def test_checkpoints_beside_a_translator_are_read_alike(bitext, tmp_path):
     got = trisect.profile(model, bitext, checkpoints=("first", "last"), mlp=True, out=tmp_path / "out", **asks)
     rows = got.tables["measures"]
     numbers = ProfileNumbers.of(rows)
-    assert all(numbers.value(spot, "position", "mlp", c) > 0 for spot in numbers.spots for c in ("q", "k", "v"))
+    assert all(numbers.get(spot, "position", "mlp", c).value > 0 for spot in numbers.spots for c in ("q", "k", "v"))
     stages = rows.filter(rows["measure"] == "profile_stage_gain")
     now = rows.filter(rows["measure"] == "profile_gain").sort("layer", "component")["value"]
     first, last = (stages.filter(stages["at"] == at).sort("layer", "component")["value"] for at in (0, 1))

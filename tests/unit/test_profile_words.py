@@ -1,10 +1,8 @@
 """What a profile says of its rows: sentences by rule, where nothing is carried, and layers as words."""
 
-import pytest
-
 from trisect.core.finding import About
 from trisect.core.tables import frame
-from trisect.experiments.profile.page import COMPONENTS, PAIRS, LayerSpot, _spoken, findings
+from trisect.experiments.profile.page import COMPONENTS, PAIRS, findings
 from trisect.experiments.profile.settings import ProfileFacts
 from trisect.report.maps import label_maps
 
@@ -47,7 +45,7 @@ def test_who_keeps_it_who_drops_it_and_where():
     (answer, one) = said(rows([(0.2, 0.1, -0.1), (0.3, 0.1, 0.0), (0.2, 0.0, -0.2)]))
     assert str(one) == (
         "position: queries and keys keep it, values drop it. Above random maps by 0.02 or more: q in every layer, "
-        "k in layers 1–2; below random maps by 0.02 or more: v in layers 1 and 3. Clearest in layer 2, "
+        "k in layers 1–2; below random maps by 0.02 or more: v in layers 1, 3. Clearest in layer 2, "
         "probe accuracy: q 0.800, k 0.600, v 0.500, random maps 0.500."
     )
     assert one.comparison == "q > v, k > v, q > k"
@@ -76,13 +74,6 @@ def test_a_label_that_some_layers_carry_names_the_others():
         if row.get("layer") == 2 and row["measure"] == "profile_input":
             row["value"] = 0.3
     assert str(said(table)[1]).endswith("Not carried in layer 2.")
-
-
-@pytest.mark.parametrize(
-    ("layers", "words"), [((1,), "layer 1"), ((1, 2, 3), "layers 1–3"), ((1, 3, 4, 7), "layers 1, 3–4 and 7")]
-)
-def test_runs_of_layers_are_ranges(layers, words):
-    assert _spoken([LayerSpot("plain", n) for n in layers]) == words
 
 
 def test_a_map_of_labels_marks_and_says_its_ends():

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from trisect.stats.paired import Sample, summary, t_interval, t_test
-from trisect.stats.reach import seeds_needed
+from trisect.stats.reach import fewest_seeds
 from trisect.stats.tested import ALPHA, PValues, conjunction, holm, number, two_sided
 
 CASES = [[0.3, 0.1, 0.2], [-0.4, 0.1, 0.02, 0.3, -0.2], [5.0, 5.1], list(np.linspace(-1, 2, 30))]
@@ -87,7 +87,7 @@ def test_half_width_of_the_first_holm_interval_over_fourteen_claims(n, half):
 
 def test_seeds_needed_is_the_first_number_that_decides():
     part = (sample(3, 0.05, 0.03), "above", 0.02)
-    needed = seeds_needed([part], 14)
+    needed = fewest_seeds([part], 14)
     assert needed is not None
     for n, decides in ((needed - 1, False), (needed, True)):
         p = scipy_stats.t.sf((0.05 - 0.02) / (0.03 / np.sqrt(n)), n - 1)
@@ -97,23 +97,23 @@ def test_seeds_needed_is_the_first_number_that_decides():
 def test_seeds_needed_follows_the_hardest_part_and_either_side():
     easy, hard = (sample(5, 1.0, 0.1), "above", 0.0), (sample(5, 0.1, 0.2), "above", 0.0)
     against = (sample(5, -1.0, 0.1), "above", 0.0)
-    both, alone = seeds_needed([easy, hard], 14), seeds_needed([hard], 14)
+    both, alone = fewest_seeds([easy, hard], 14), fewest_seeds([hard], 14)
     assert both == alone
     assert both is not None
-    refuted = seeds_needed([hard, against], 14)
+    refuted = fewest_seeds([hard, against], 14)
     assert refuted is not None
     assert refuted < both
 
 
 def test_a_part_that_is_the_same_in_every_seed_leaves_the_others_to_decide_against():
     same, against = (sample(5, 1.0, 0.0), "above", 0.9), (sample(5, 0.4, 0.4), "above", 0.9)
-    assert seeds_needed([same], 2) is None
-    refuted, alone = seeds_needed([same, against], 2), seeds_needed([against], 2)
+    assert fewest_seeds([same], 2) is None
+    refuted, alone = fewest_seeds([same, against], 2), fewest_seeds([against], 2)
     assert refuted is not None
     assert alone is not None
     assert refuted > alone  # the smallest p of two is doubled
     assert (
-        seeds_needed([same, (sample(5, 1.0, 0.01), "above", 0.9)], 2) is None
+        fewest_seeds([same, (sample(5, 1.0, 0.01), "above", 0.9)], 2) is None
     )  # it keeps a claim from being supported
 
 
@@ -128,20 +128,20 @@ def test_a_part_that_is_the_same_in_every_seed_leaves_the_others_to_decide_again
     ],
 )
 def test_seeds_needed_is_null_where_it_cannot_be_said(part):
-    assert seeds_needed([part], 14) is None
+    assert fewest_seeds([part], 14) is None
 
 
 def test_one_seed_in_any_part_leaves_seeds_needed_unsaid():
     fine = (sample(5, 0.5, 0.1), "above", 0.02)
-    assert seeds_needed([fine], 14) is not None
-    assert seeds_needed([fine, (sample(1, 0.5, np.nan), "above", 0.02)], 14) is None
-    assert seeds_needed([fine, (sample(5, 0.5, 0.0), "above", 0.02)], 14) is None
+    assert fewest_seeds([fine], 14) is not None
+    assert fewest_seeds([fine, (sample(1, 0.5, np.nan), "above", 0.02)], 14) is None
+    assert fewest_seeds([fine, (sample(5, 0.5, 0.0), "above", 0.02)], 14) is None
 
 
 def test_no_number_of_seeds_takes_a_standard_error_below_the_noise_of_training():
     part = (sample(5, 0.03, 0.02), "above", 0.02)
-    assert seeds_needed([part], 14) is not None
-    assert seeds_needed([part], 14, least=[0.005]) is None
+    assert fewest_seeds([part], 14) is not None
+    assert fewest_seeds([part], 14, least=[0.005]) is None
 
 
 def test_fourteen_true_nulls_are_seldom_called_anything():

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats as scipy_stats
 
 from trisect.stats import tested
-from trisect.stats.bootstrap import percentile_interval, percentile_test, percentile_tested
+from trisect.stats.bootstrap import percentile_interval, percentile_result, percentile_test
 from trisect.stats.null import Null, permutation_p
-from trisect.stats.paired import summary, t_interval, t_quantile, t_test, t_tested
+from trisect.stats.paired import summary, t_interval, t_quantile, t_result, t_test
 from trisect.stats.shares import jeffreys, jeffreys_draws, upper_bound
 from trisect.stats.tested import bonferroni, equivalent, family_level, holm
 
@@ -86,7 +86,7 @@ def test_bonferroni_multiplies_and_widens_intervals():
 
 def test_the_record_of_a_t_test_holds_what_scipy_says():
     a, b = paired(2, 6)
-    found = t_tested(summary(a - b), "above", 0.1, 5, "unused")
+    found = t_result(summary(a - b), "above", 0.1, 5, "unused")
     one: Any = scipy_stats.ttest_1samp(a - b, 0.1, alternative="greater")
     assert found.effect == pytest.approx((a - b).mean())
     assert found.spread == pytest.approx((a - b).std(ddof=1))
@@ -103,7 +103,7 @@ def one_two_sided(values: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, 0.5, 0.5]])
 def test_the_record_says_why_there_is_no_test_and_speaks_for_neither_side(values):
-    found = t_tested(summary(values), "above", 0.1, 5, "too few")
+    found = t_result(summary(values), "above", 0.1, 5, "too few")
     assert (found.reason, found.p_for, found.p_against) == ("too few", 1.0, 1.0)
     assert [found.low, found.high, found.low_family, found.high_family] == [None] * 4
     assert found.effect == (0.5 if values else None)
@@ -111,12 +111,12 @@ def test_the_record_says_why_there_is_no_test_and_speaks_for_neither_side(values
 
 def test_the_record_of_draws_holds_their_interval_and_test_at_the_groups_freedom():
     draws = np.random.default_rng(4).normal(0.3, 0.1, 4000)
-    found = percentile_tested(0.3, draws, 50, 4, "above", 0.1, 5)
+    found = percentile_result(0.3, draws, 50, 4, "above", 0.1, 5)
     assert (found.low, found.high) == tuple(float(end) for end in percentile_interval(draws, 4))
     assert (found.low_family, found.high_family) == tuple(float(e) for e in percentile_interval(draws, 4, 0.99))
     assert found.p == percentile_test(draws, 4, "above", 0.1)
     assert found.spread == pytest.approx(0.1 * 50**0.5, rel=0.05)
-    barred = percentile_tested(0.3, draws, 50, 4, "above", 0.1, 5, "barred")
+    barred = percentile_result(0.3, draws, 50, 4, "above", 0.1, 5, "barred")
     assert (barred.reason, barred.p) == ("barred", tested.NO_TEST)
     assert (barred.low, barred.spread) == (found.low, found.spread)
 

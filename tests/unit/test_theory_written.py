@@ -15,7 +15,7 @@ from trisect.theory import KeyDraws
 
 def test_the_page_holds_its_draws_exactly():
     draws = base_draws(3, samples=300)
-    numbers = np.frombuffer(b64decode(page.packed(draws)), dtype="<f4").astype(np.float64)
+    numbers = np.frombuffer(b64decode(page.encode_draws(draws)), dtype="<f4").astype(np.float64)
     assert (numbers[:300] == draws.stretch).all()
     assert (numbers[300:].reshape(300, 8, 2) == draws.along).all()
     # 5,100 standard normals: their mean is N(0, 1/5100), five standard deviations are 0.07

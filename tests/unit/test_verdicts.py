@@ -33,7 +33,7 @@ from trisect.core.claim import LossChange, Part
 from trisect.core.tables import SCHEMAS, frame
 from trisect.papers import submodules
 from trisect.report.format import verdicts_said
-from trisect.stats.paired import summary, t_tested
+from trisect.stats.paired import summary, t_result
 from trisect.stats.tested import holm
 
 
@@ -121,7 +121,7 @@ def test_a_part_without_a_spread_is_not_the_weakest_beside_one_that_speaks_again
     part = Part("x", LossChange("freeze", ("k@1",), "train"), "above", 0.9, "of AUROC", "No reason.")
 
     def tested(values):
-        return OwnPart(part, t_tested(summary(values), "above", 0.9, 2, Reason("no spread", unit="seed")), None)
+        return OwnPart(part, t_result(summary(values), "above", 0.9, 2, Reason("no spread", unit="seed")), None)
 
     same, low, high = tested([1.0] * 5), tested([0.2, 0.7, 0.3, 0.6, 0.4]), tested([0.99, 0.98, 0.97, 0.99, 0.98])
     assert decide([(same, low, high)], (verdicts.NOT_MEASURED,))[0].weakest is low

@@ -21,9 +21,9 @@ from trisect.claims.verdicts import (
 from trisect.core.claim import LEAST_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
-from trisect.stats.bootstrap import percentile_tested
-from trisect.stats.paired import Sample, summary, t_tested
-from trisect.stats.reach import fewest_counts, seeds_needed, smallest_p
+from trisect.stats.bootstrap import percentile_result
+from trisect.stats.paired import Sample, summary, t_result
+from trisect.stats.reach import fewest_counts, fewest_seeds, smallest_p
 from trisect.stats.tested import ALPHA, NO_TEST, PValues, Reals, Tested, conjunction, number
 
 LEAST = 30  # units; with fewer, percentiles of resampled numbers are too narrow
@@ -94,7 +94,7 @@ def judge_sampled(
         values = np.asarray(_value(part.effect, replicates) if known else [], dtype=float)
         alone = (own or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
         barred = _barred(values, drawn, ALPHA / family, alone) if known else NOT_MEASURED
-        tested = percentile_tested(
+        tested = percentile_result(
             float(effect) if known and effect is not None else None,
             values,
             drawn.n,
@@ -168,7 +168,7 @@ def _needed(deciding: Sequence[SampledPart], family: int) -> int | None:
         sample = Sample(np.asarray(float(seeds or test.drawn.n)), np.asarray(effect), np.asarray(spread))
         ahead.append((sample, test.part.direction, test.part.bound))
     if seeds is not None:
-        return seeds_needed(ahead, family) if seeds > 1 else None
+        return fewest_seeds(ahead, family) if seeds > 1 else None
     return fewest_counts(ahead, np.unique(np.geomspace(LEAST, MOST, 500).round()), family)
 
 
@@ -277,7 +277,7 @@ def _judged(
         elif barred is None and sample.n < LEAST_SEEDS:
             reason = Reason("few trained", int(sample.n), "model trained alike", LEAST_SEEDS)
         untestable = SINGLE_MODEL if sample.n == 1 else Reason("no spread", unit="model")
-        tested = t_tested(sample, part.direction, part.bound, family, untestable)
+        tested = t_result(sample, part.direction, part.bound, family, untestable)
         if sample.spread == 0 and alone is not None:
             tested = replace(tested, p=alone, reason=None)
         if barred is not None:
@@ -289,7 +289,7 @@ def _judged(
     def whole_row(whole: Decided[ModelsPart]) -> ClaimColumns:
         needed = None
         if whole.undecided and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
-            needed = seeds_needed([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
+            needed = fewest_seeds([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
         return whole.row(whole.why(needed), needed)
 
     tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
@@ -361,14 +361,14 @@ def judge_heads(
         if isinstance(given, LayerMeans):
             sample, layers = summary(given.values), len(given.values)
             few = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
-            tested = t_tested(sample, part.direction, part.bound, family, few or Reason("no spread", unit="layer"))
+            tested = t_result(sample, part.direction, part.bound, family, few or Reason("no spread", unit="layer"))
             return TestedPart(part, tested, few)
         barred = None
         if not np.isfinite(given.effect):
             barred = NOT_MEASURED
         elif given.n < LEAST:
             barred = Reason("few resampled", given.n, given.unit, LEAST)
-        tested = percentile_tested(
+        tested = percentile_result(
             number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, family, barred
         )
         return TestedPart(part, tested, barred)

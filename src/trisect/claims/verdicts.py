@@ -42,8 +42,8 @@ from trisect.core.study_data import StudyAbout
 from trisect.core.tables import TableRow, frame
 from trisect.papers import SOURCES, roles, tying
 from trisect.papers.submodules import MARGIN
-from trisect.stats.paired import Sample, summary, t_interval, t_test, t_tested
-from trisect.stats.reach import seeds_needed
+from trisect.stats.paired import Sample, summary, t_interval, t_test, t_result
+from trisect.stats.reach import fewest_seeds
 from trisect.stats.shares import least_spread
 from trisect.stats.tested import ALPHA, PValues, Tested, conjunction, holm, number, two_sided
 
@@ -297,7 +297,7 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
             needed = None
             if whole.undecided and whole.barred is None:
                 ahead = [(t.sample, t.part.direction, t.part.bound) for t in whole.deciding]
-                needed = seeds_needed(ahead, family, least=[t.noise for t in whole.deciding])
+                needed = fewest_seeds(ahead, family, least=[t.noise for t in whole.deciding])
             found = whole.row(whole.why(needed), needed)
             flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
             found["early_stopping"] = any(flags) if flags and "early_stopping" in found else None
@@ -389,7 +389,7 @@ def _test(
     untestable = Reason("single seed") if sample.n == 1 else Reason("no spread", unit="seed")
     return SeedPart(
         part,
-        t_tested(sample, part.direction, part.bound, family, untestable),
+        t_result(sample, part.direction, part.bound, family, untestable),
         barred,
         sample,
         noise,

@@ -37,7 +37,7 @@ from trisect.core.trace import Address
 from trisect.lab.experiment import Replicates
 from trisect.lab.word_labels import Articles, WordLabels, find_articles, fitting, ordinary
 from trisect.measure.probes import Eraser, LabelMoments
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.compare import compare
 from trisect.stats.shares import ratios
 from trisect.stats.tested import Reals, finite
@@ -377,7 +377,7 @@ def erasure_rows(
     sums = _with_excess(table, places, draws)
     values, ends = (
         ratios(sums, table[:, 0]),
-        percentile_interval(drawn_ratios(sums, table[:, 0], seed), len(table)),
+        percentile_interval(bootstrap_ratios(sums, table[:, 0], seed), len(table)),
     )
     unit = "share" if subject.objective == "output" else "nats"
 
@@ -407,7 +407,7 @@ def erasure_replicates(
     sums = _with_excess(table, places, draws)
     first = [1 + i * (1 + draws) for i in range(len(places))]
     columns = [*first, *range(1 + len(places) * (1 + draws), sums.shape[1])]
-    drawn = drawn_ratios(sums[:, columns], table[:, 0], seed)
+    drawn = bootstrap_ratios(sums[:, columns], table[:, 0], seed)
     names = [f"erase_{kind}_{'share' if subject.objective == 'output' else 'nats'}" for kind in ("rise", "excess")]
     for number, place in enumerate(places):
         for kind, name in enumerate(names):

@@ -91,6 +91,18 @@ def for_texts(subject: Subject, texts: Texts | None) -> Subject:
     return subject
 
 
+def check_crossing(subject: Subject, why: str) -> Pretrained:
+    """The model, if it reads a source and a target; raises ModelError, naming it, for any other. `why` says what it is asked for."""
+    from trisect.hf.load import Pretrained
+    from trisect.hf.load import check_crossing as check_pretrained
+
+    if not isinstance(subject, Pretrained):
+        known = f"{subject.shape.words()} {why}"
+        raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
+    check_pretrained(subject, why)
+    return subject
+
+
 def check_there(
     model: Any,
     revision: str | None = None,

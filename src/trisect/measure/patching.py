@@ -15,7 +15,7 @@ from trisect.core.errors import ModelError
 from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, Writer
 from trisect.core.tables import NewRow
 from trisect.core.trace import Address
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import jeffreys, ratios
 from trisect.stats.tested import finite
 
@@ -186,6 +186,6 @@ def ratio_of_sums(above: Float[np.ndarray, " N"], below: Float[np.ndarray, " N"]
     n = len(below)
     if not n or below.sum() == 0:
         return {"value": None, "low": None, "high": None, "n": n}
-    ends = percentile_interval(drawn_ratios(above[:, None], below, seed), n)
+    ends = percentile_interval(bootstrap_ratios(above[:, None], below, seed), n)
     value = ratios(above[:, None], below)[0]
     return {"value": finite(value), "low": finite(ends.low[0]), "high": finite(ends.high[0]), "n": n}

@@ -26,8 +26,7 @@ from trisect.core.schema import Many, read, record
 from trisect.core.site import Site
 from trisect.core.subject import AnsweringSubject, TextOrPair
 from trisect.experiments.explore import page as explorer
-from trisect.experiments.explore.page import html, pack
-from trisect.experiments.explore.picture import ExplorerPicture, readable
+from trisect.experiments.explore.page import ExplorerPicture, html, pack, readable
 from trisect.experiments.explore.run import take_picture
 from trisect.hf.load import Pretrained
 from trisect.lm.reading import OwnModel

@@ -55,7 +55,7 @@ def draw_times(
     return np.bincount(flat.ravel(), minlength=draws * units).reshape(draws, units).astype(float)
 
 
-def drawn_ratios(
+def bootstrap_ratios(
     sums: Float[np.ndarray, "N C"], counts: Float[np.ndarray, " N"], seed: int, draws: int = DRAWS
 ) -> Float[np.ndarray, "R C"]:
     """Sums over counts (ratios.ratios) in every draw of N units; a draw is the same for all columns, which keeps pairs.
@@ -72,7 +72,7 @@ def drawn_ratios(
     return np.concatenate(found)
 
 
-def drawn_means(values: Float[np.ndarray, "*R N"], draw: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
+def bootstrap_means(values: Float[np.ndarray, "*R N"], draw: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
     """Means of N values in every draw of them; with a row of values for each draw, which were drawn from something else."""
     places = draw_places(draw, values.shape[-1], draws)
     return np.take_along_axis(np.broadcast_to(values, places.shape), places, 1).mean(1)
@@ -100,15 +100,15 @@ def percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> 
     """
 
     def beyond(bound: Reals) -> Reals:
-        return expanded_p(int(np.count_nonzero(~(replicates > bound))), len(replicates), n)
+        return expand_p(int(np.count_nonzero(~(replicates > bound))), len(replicates), n)
 
     def short_of(bound: Reals) -> Reals:
-        return expanded_p(int(np.count_nonzero(~(replicates < bound))), len(replicates), n)
+        return expand_p(int(np.count_nonzero(~(replicates < bound))), len(replicates), n)
 
     return by_direction(beyond, short_of, direction, np.asarray(bound))
 
 
-def expanded_p(reached: int, draws: int, n: int) -> Reals:
+def expand_p(reached: int, draws: int, n: int) -> Reals:
     """A share of draws as a p-value, by Student's t where a percentile takes the normal distribution."""
     share = float(p_of_draws(reached, draws))
     return np.asarray(special.stdtr(n - 1, special.ndtri(share) * np.sqrt((n - 1) / n)) if share < 1 else 1.0)
@@ -123,7 +123,7 @@ def draws_spread(replicates: Reals) -> float:
     return found if found > ROUNDING * max(1.0, float(np.abs(known).max())) else 0.0
 
 
-def percentile_tested(
+def percentile_result(
     effect: float | None,
     replicates: Reals,
     n: int,

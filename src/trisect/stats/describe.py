@@ -74,7 +74,7 @@ def _centred_ranks(counts: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N K"]
 EXACT, ORDERS = 8, 20_000  # pairs whose orders are all gone through, and how many random ones else
 
 
-def permuted_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"], seed: int = 0) -> PValues:
+def permutation_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"], seed: int = 0) -> PValues:
     """One-sided p-values of Spearman's ρ of L pairs: `p_for` that it is below 0, `p_against` that it is above.
 
     Over all L! orders of y where these are at most 40,320 (eight pairs), else over ORDERS random ones and the one at

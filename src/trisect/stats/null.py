@@ -48,7 +48,7 @@ class Null(NamedTuple):
         """p against "larger or smaller": twice the smaller one-sided p, at most 1."""
         return bonferroni(np.minimum(self.above(values), self.below(values)), 2)
 
-    def predicted(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
+    def t_p(self, values: Float[np.ndarray, " H"]) -> Float[np.ndarray, " H"]:
         """Two-sided p of a value as one more draw of a null that is near normal: Student's t with R − 1 degrees of freedom.
 
         Unlike `beyond` it can be smaller than 2 / (R + 1), and so survive a correction for many. 1 where all draws are the same.

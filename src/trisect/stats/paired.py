@@ -63,7 +63,7 @@ def t_test(sample: Sample, direction: str, bound: ArrayLike) -> PValues:
     return by_direction(beyond, short_of, direction, np.asarray(bound, dtype=float))
 
 
-def t_tested(sample: Sample, direction: str, bound: float, family: int, reason: Any) -> Tested:
+def t_result(sample: Sample, direction: str, bound: float, family: int, reason: Any) -> Tested:
     """Everything that a scalar sample says of one claim in a family; `reason` is why, where no t test can be made."""
     low, high = t_interval(sample)
     low_family, high_family = t_interval(sample, family_level(family))

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from trisect.stats.bootstrap import DRAWS, expanded_p
+from trisect.stats.bootstrap import DRAWS, expand_p
 from trisect.stats.null import PERMUTATIONS, p_of_draws
 from trisect.stats.paired import Sample, t_test
 from trisect.stats.tested import ALPHA, Reals, bonferroni, conjunction, two_sided
@@ -26,7 +26,7 @@ def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int |
     if n < 2:
         return 1.0
     if method == "bootstrap":
-        one_sided = expanded_p(0, DRAWS if draws is None else draws, n)
+        one_sided = expand_p(0, DRAWS if draws is None else draws, n)
     else:
         drawn = p_of_draws(0, PERMUTATIONS if draws is None else draws)
         one_sided = max(math.exp(-math.lgamma(n + 1)), float(drawn))
@@ -67,7 +67,7 @@ def fewest_counts(
     return int(counts[enough[0]]) if len(enough) else None
 
 
-def seeds_needed(
+def fewest_seeds(
     parts: Sequence[ClaimPart], family: int, alpha: float = ALPHA, least: Sequence[float] | None = None
 ) -> int | None:
     """The fewest seeds that would decide the claim at these means, spreads and least errors (see `fewest_counts`).

@@ -29,7 +29,7 @@ from trisect.lab.passes import (
     what_was_read,
 )
 from trisect.measure.intervention import Means, borrow, put, real_parts, zeros
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 from trisect.stats.tested import finite
 
@@ -92,7 +92,7 @@ def make_replacement(
     if how == "zero":
         return lambda batch: dict.fromkeys(addresses, zeros())
     if how == "resample":
-        return lambda batch: _borrowed(subject, read, addresses, batch, seed)
+        return lambda batch: _borrow(subject, read, addresses, batch, seed)
     sums = {address: Means() for address in addresses}
     for batch in subject.batches(read.stream(), size, scored=True):
         _listen(subject, batch, addresses, lambda at, parts, batch=batch: sums[at].add(parts, *_real(batch, at, parts)))
@@ -101,7 +101,7 @@ def make_replacement(
     return lambda batch: means
 
 
-def _borrowed(
+def _borrow(
     subject: Subject, read: TextsRead, addresses: Sequence[Address], batch: Batch, seed: int
 ) -> Mapping[Address, Parts]:
     """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
@@ -192,7 +192,7 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     alike = how == "zero" and {("q",), ("k",)} <= {edit.site.components for edit in edits}
     notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *(ZEROS,) * alike, *passes.notes))
     units = articles.sums(table, tally.kept)
-    drawn = drawn_ratios(units[:, 1:], units[:, 0], settings.seed)
+    drawn = bootstrap_ratios(units[:, 1:], units[:, 0], settings.seed)
     rows = _rows(subject, units, edits, settings, drawn)
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():

@@ -138,12 +138,18 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     tail = "" if len(facts.models) > 1 else " They speak of this one model."
     scope = (_SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
     verdicts = Section("What the claim says here", scope, cards=tables["claims"]) if facts.gold else None
+    pairs_shown = None
+    if facts.pictures:
+        layers = facts.pictures[0]["layers"]
+        how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
+        rule = f"{facts.picture_rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
+        pairs_shown = Section("What do links look like?", (), (pictures(facts.pictures, rule, n),))
     sections = present(
         verdicts,
         _rates(rows, facts, n),
         _heads(mine, n),
         _lengths(mine),
-        _pairs(facts, n),
+        pairs_shown,
         _agreement(mine),
         notes_section(about),
     )
@@ -197,7 +203,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
     axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
-    panels = tuple(_compared(setting, layered, axis, "layer", alone, dashed) for setting in SETTINGS)
+    panels = tuple(_rate_panel(setting, layered, axis, "layer", alone, dashed) for setting in SETTINGS)
     caption = (
         "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
@@ -259,14 +265,14 @@ def _heads(rows: Measures, n: str) -> Section | None:
     caption = f"Alignment error rate of the links that each head gives by itself; all panels have one scale. {n}."
     ordered = Measures(tuple(row for s in SETTINGS for kind in KINDS for row in found.where(group=f"{s} {kind}")))
 
-    def called(row: MeasuredValue) -> str:
+    def title(row: MeasuredValue) -> str:
         setting, kind = (row.group or "").split()
         return f"{setting.upper()}, by {kind}"
 
-    figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=called)
+    figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=title)
     best = min(found, key=lambda row: row.value)
     said = (
-        f"The lowest is {words.share(best.value)}, at layer {best.layer} head {best.head} ({called(best)}). It is "
+        f"The lowest is {words.share(best.value)}, at layer {best.layer} head {best.head} ({title(best)}). It is "
         "the lowest of many on these very pairs, so that it flatters."
     )
     return Section("Do single heads align?", (said,), (figure,))
@@ -283,22 +289,13 @@ def _lengths(rows: Measures) -> Section | None:
         places[None] = f"{low} and more"
     if len(places) < 2:
         return None
-    panels = tuple(_compared(setting, found, _frame(found.rows), "words", places=places) for setting in SETTINGS)
+    panels = tuple(_rate_panel(setting, found, _frame(found.rows), "words", places=places) for setting in SETTINGS)
     said = words.listed([f"{found.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
     caption = (
         f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
     )
     figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, by_kind_key())
     return Section("Are longer sentences harder?", (), (figure,))
-
-
-def _pairs(facts: AlignFacts, n: str) -> Section | None:
-    if not facts.pictures:
-        return None
-    layers = facts.pictures[0]["layers"]
-    how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
-    rule = f"{facts.picture_rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
-    return Section("What do links look like?", (), (pictures(facts.pictures, rule, n),))
 
 
 def _agreement(rows: Measures) -> Section | None:
@@ -312,7 +309,7 @@ def _agreement(rows: Measures) -> Section | None:
     return Section("How often do weight and norm agree?", (), (), (table,)) if lines else None
 
 
-def _compared(
+def _rate_panel(
     setting: str,
     rows: Measures,
     axis: SharedAxis,
@@ -323,7 +320,7 @@ def _compared(
 ) -> Panel:
     """Marks of a setting by weight and by norm at every layer, or at `places`; `alone` are single models, beside them."""
 
-    def shown(every: Measures | None, tail: str = "") -> list[dict[str, Any]]:
+    def mark_values(every: Measures | None, tail: str = "") -> list[dict[str, Any]]:
         found = []
         for row in sorted(every or (), key=lambda row: (row.layer or 0, row.group or "")):
             own, kind = (row.group or "").split()
@@ -333,7 +330,7 @@ def _compared(
                 found.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
         return found
 
-    whole, single, title = shown(rows), shown(alone, " alone"), setting.upper()
+    whole, single, title = mark_values(rows), mark_values(alone, " alone"), setting.upper()
     slots = [slot for kind in KINDS for slot in ((kind, f"{kind} alone") if single else (kind,))]
     at = list(dict.fromkeys(str(row["place"]) for row in whole))
     x = alt.X("place:O", sort=at, title=across, scale=alt.Scale(domain=at, paddingInner=0.2))

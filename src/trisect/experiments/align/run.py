@@ -18,10 +18,10 @@ from trisect.claims.models import judge_models
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.files import inside
 from trisect.core.finding import About
-from trisect.core.subject import Subject
 from trisect.core.tables import TEXT, WHOLE, NewRow, frame
 from trisect.experiments.align.settings import AlignFacts, AlignSettings, PicturedPair
 from trisect.lab.experiment import Measured, RunContext
+from trisect.lab.subject import check_crossing
 from trisect.measure.alignment import (
     KINDS,
     NONE,
@@ -63,11 +63,15 @@ class Column(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """The links of one model: for every pair that it read the source word of each target word (−1: none), per column."""
+    """The links of one model: for every pair that it read the source word of each target word (−1: none), per column.
+
+    `notes` say which layers of cross-attention give no links.
+    """
 
     subject: str
     columns: tuple[Column, ...]
     best: Mapping[int, Int[np.ndarray, "C J"]]
+    notes: tuple[str, ...] = ()
 
 
 @torch.no_grad()
@@ -78,7 +82,18 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
     """
     from trisect.hf.load import cross_batches
 
-    layers = _layers(subject)
+    cross = [p for p in subject.projections() if p.address.stack == "cross"]
+    layers = {
+        p.address.layer: len(p.w_o) for p in cross if p.w_o is not None
+    }  # whose norms can be computed, and their heads
+    if not layers:
+        known = " ".join(subject.notes) or "Its output is not a plain projection of the values."
+        raise ModelError(f"No norm can be computed in the cross-attention of {subject.name}.", known, "Choose another.")
+    without = (
+        f"Left out, {p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}."
+        for p in cross
+        if p.w_o is None
+    )
     columns = tuple(
         Column(setting, kind, layer, head)
         for layer, heads in layers.items()
@@ -104,31 +119,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
                         found[number].append(best_links(whole, words[0]))
         best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in found.items()}
         step(len(best), len(pairs))
-    return Linked(subject.name, columns, best)
-
-
-def _layers(subject: Pretrained) -> dict[int, int]:
-    """Cross-attention layers whose norms can be computed, and their heads."""
-    from trisect.hf.load import check_crossing
-
-    check_crossing(subject)
-    heads = {
-        p.address.layer: len(p.w_o) for p in subject.projections() if p.address.stack == "cross" and p.w_o is not None
-    }
-    if not heads:
-        known = " ".join(subject.notes) or "Its output is not a plain projection of the values."
-        raise ModelError(f"No norm can be computed in the cross-attention of {subject.name}.", known, "Choose another.")
-    return heads
-
-
-def left_out(subject: Pretrained) -> tuple[str, ...]:
-    """Cross-attention layers that give no links, in words."""
-    used = _layers(subject)
-    have = [p for p in subject.projections() if p.address.stack == "cross" and p.address.layer not in used]
-    said = (
-        f"{p.address}: {p.origins['o'].words if 'o' in p.origins else 'no output projection was found'}" for p in have
-    )
-    return (*subject.notes, *(f"Left out, {words}." for words in said))
+    return Linked(subject.name, columns, best, (*subject.notes, *without))
 
 
 def _gold(pair: SentencePair) -> Any:
@@ -142,6 +133,7 @@ def _hits(linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int]) ->
     return np.stack(counts) if counts else np.zeros((0, len(linked.columns), 4))
 
 
+LINKING = "Word alignments are read from attention between a source and a target."
 LENGTHS = (10, 15, 20, 30)  # words of the longer side; the last group holds what is longer
 DIAGONAL = "diagonal"
 ONCE = 2  # draws, where only the value itself is wanted
@@ -247,9 +239,9 @@ def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
         return np.concatenate([rates, rates[:, norms] - rates[:, weights], precisions(layers), recalls(layers)], 1)
 
     found = redrawn(scored.pairs, everything)  # all from the same sums
-    named = [_named(column) | {"measure": "aer"} for column in columns]
-    named += [_named(columns[i]) | {"group": columns[i].setting, "measure": "aer_difference"} for i in norms]
-    named += [_named(columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
+    named = [_place(column) | {"measure": "aer"} for column in columns]
+    named += [_place(columns[i]) | {"group": columns[i].setting, "measure": "aer_difference"} for i in norms]
+    named += [_place(columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
     rows: list[NewRow] = [row | found.at(i).row() for i, row in enumerate(named)]
     for name, found in statistics(scored, redrawn).items():
         measure, setting, *kind = name.split("/")
@@ -320,7 +312,7 @@ def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray
 def _spread_rows(scored: Scored) -> list[NewRow]:
     """Standard deviations over models: of every layer, and of means over layers."""
     rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
-    named = [(_named(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
+    named = [(_place(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
     for setting, kind in product(SETTINGS, KINDS):
         mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
         named.append(({"group": f"{setting} {kind}"}, mean))
@@ -328,7 +320,7 @@ def _spread_rows(scored: Scored) -> list[NewRow]:
     return [own | name | {"value": as_number(of.std(ddof=1))} for name, of in named]
 
 
-def _named(column: Column) -> NewRow:
+def _place(column: Column) -> NewRow:
     return {"layer": column.layer, "head": column.head, "group": column.group}
 
 
@@ -345,15 +337,15 @@ def link_rows(
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
     words = np.array([len(pairs[n].target) for n in kept], dtype=float)
 
-    def counted(best: Int[np.ndarray, "C J"]) -> Float[np.ndarray, " K"]:
+    def count(best: Int[np.ndarray, "C J"]) -> Float[np.ndarray, " K"]:
         linked, same = best[wholes] != NONE, best[norms] == best[weights]
         return np.concatenate([linked.sum(-1), same.sum(-1)]).astype(float)
 
-    counts = [np.stack([counted(one.best[n]) for n in kept]) for one in several]
+    counts = [np.stack([count(one.best[n]) for n in kept]) for one in several]
     pairs_of = [range(len(kept))] * len(several)
     found = redrawn(pairs_of, lambda model, times: (times @ counts[model]) / (times @ words)[:, None])
-    rows = [_named(columns[i]) | {"measure": "linked"} for i in wholes]
-    rows += [_named(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
+    rows = [_place(columns[i]) | {"measure": "linked"} for i in wholes]
+    rows += [_place(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
     own = {"subject": ", ".join(one.subject for one in several), "stack": "cross"}
     return [own | row | found.at(i).row() for i, row in enumerate(rows)]
 
@@ -439,7 +431,7 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     layer, as Pharaoh (from 0) and .talp (from 1). Raises ModelError for a model without cross-attention, CorpusError for files
     that do not fit together.
     """
-    subjects = tuple(map(_crossing, context.subjects))
+    subjects = tuple(check_crossing(subject, LINKING) for subject in context.subjects)
     bitext = _run_pairs(settings) if settings.bitext is None else settings.bitext
     pairs, valid = bitext.test, bitext.valid
     if not pairs:
@@ -472,7 +464,7 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
 
     long = f"{len(pairs) - len(kept)} of {len(pairs)} sentence pairs have more pieces than the model reads, and are left out."
     lost = (long,) * (len(kept) < len(pairs))
-    notes = dict.fromkeys((*bitext.notes, *lost, *(note for subject in subjects for note in left_out(subject))))
+    notes = dict.fromkeys((*bitext.notes, *lost, *(note for one in test for note in one.notes)))
     tables = {"measures": frame("measures", rows), "links": _table(test)}
     paths = {"links": _write_links(context.folder / "links", test, len(pairs))}
     return Measured(tables, facts, tuple(notes), judge, "model", paths=paths)
@@ -491,17 +483,6 @@ def _run_pairs(settings: AlignSettings) -> Bitext:
         pairs = pairs[: settings.limit]
         notes = (*notes, f"Only the first {settings.limit:,} sentence pairs are read.")
     return make_bitext(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes)
-
-
-def _crossing(subject: Subject) -> Pretrained:
-    """The model, if it has cross-attention that links words; raises ModelError for one of another kind, by name."""
-    from trisect.hf.load import Pretrained, check_crossing
-
-    if not isinstance(subject, Pretrained):
-        known = f"{subject.shape.words()} Word alignments are read from attention between a source and a target."
-        raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
-    check_crossing(subject)
-    return subject
 
 
 def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext) -> Linked:

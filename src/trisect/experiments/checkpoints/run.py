@@ -21,7 +21,7 @@ from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import plan_edits
 from trisect.lab.word_labels import find_articles
 from trisect.measure.criticality import GridCurves, adaptive_curves, criticality, exact_curves, mean_difference
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 
 if TYPE_CHECKING:
     from trisect.hf.files.checkpoints import ParameterSlice, SliceValues
@@ -100,7 +100,7 @@ class Trials:
 
         `at` is α, or the number of the revision from 0 (initial) on.
         """
-        drawn = drawn_ratios(sums.T, self.tokens, self.settings.seed)
+        drawn = bootstrap_ratios(sums.T, self.tokens, self.settings.seed)
         rises = drawn - drawn[:, -1:]
         rise = percentile_interval(rises, len(self.tokens))
         area = percentile_interval(rises.mean(1, keepdims=True), len(self.tokens))

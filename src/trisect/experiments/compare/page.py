@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 from markupsafe import Markup
@@ -169,11 +169,13 @@ def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...])
             name = f"compare-{part.what}-{words.slug(called)}"
             figure = layer_figure((name, "", called), caption, shown, unit, "0", axes={"difference": unit})
             cells = [
-                (", ".join(filter(None, (f"layer {layer}", component))), *_cells(of)) for component, layer, of in spots
+                (
+                    ", ".join(filter(None, (f"layer {layer}", component))),
+                    words.number(of["first"]),
+                    words.number(of["second"]),
+                    words.number(of["value"], True),
+                    f"{words.number(of['low'], True)} to {words.number(of['high'], True)}" if "low" in of else "–",
+                )
+                for component, layer, of in spots
             ]
             yield figure, Table(("where", *names, "difference", "95 %"), tuple(cells), f"{called}, {unit}", wrap=False)
-
-
-def _cells(of: Mapping[str, Any]) -> tuple[str, ...]:
-    ends = f"{words.number(of['low'], True)} to {words.number(of['high'], True)}" if "low" in of else "–"
-    return words.number(of["first"]), words.number(of["second"]), words.number(of["value"], True), ends

@@ -66,7 +66,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
     left_out = list[str]()
     for part in parts:
         try:
-            one, other = [_measured(part, settings, context, number) for number in (1, 2)]
+            one, other = [_measure_part(part, settings, context, number) for number in (1, 2)]
         except CorpusError as error:
             if settings.what is not None or part.name != "profile":
                 raise
@@ -77,7 +77,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
         tables |= {f"{part.name}_{name}": table for name, table in named.items()}
         compared.append(UnitsFacts("models", part.name, (one.facts, other.facts), part.by_layer))
         notes += notes_by_model((one, other))
-        left_out += _unpaired(part, one, other)
+        left_out += _pairing_notes(part, one, other)
     table = pl.DataFrame([{c: row.get(c) for c in DIFFERENCES} for row in rows], schema=DIFFERENCES, orient="row")
     facts = CompareFacts(
         tuple(compared),
@@ -104,7 +104,9 @@ def _tokens(subject: Subject, texts: Texts, size: int) -> tuple[int, str]:
     return count, total.hexdigest()
 
 
-def _measured(part: Experiment[Any, Any], settings: CompareSettings, context: RunContext, number: int) -> UnitMeasured:
+def _measure_part(
+    part: Experiment[Any, Any], settings: CompareSettings, context: RunContext, number: int
+) -> UnitMeasured:
     """One model by one part, with a page of its own."""
     subject, place = context.subjects[number - 1], f"{part.name}/{number:02d}"
     alone = replace(context, folder=context.folder / place, subjects=(subject,))
@@ -123,7 +125,11 @@ def _part_settings(part: Experiment[Any, Any], settings: CompareSettings, model:
 
 def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured, paired: bool) -> Iterator[NewRow]:
     """Every number that both have, and of what is drawn by layer each component's mean over the layers that both have."""
-    mine, theirs = (_numbers(of.tables["measures"]) for of in (one, other))
+    has_number = pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS)
+    mine, theirs = (
+        {tuple(row[key] for key in ROW): row["value"] for row in of.tables["measures"].filter(*has_number).to_dicts()}
+        for of in (one, other)
+    )
     shared = [key for key in mine if key in theirs]
     for key in shared:
         named: NewRow = {"part": part.name, **dict(zip(ROW, key, strict=True))}
@@ -139,11 +145,6 @@ def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasu
 
 
 RowKey = tuple[str | None, int | None, int | None, str | None, str, str | None, float | None]
-
-
-def _numbers(measures: pl.DataFrame) -> dict[RowKey, float]:
-    known = measures.filter(pl.col("value").is_not_null(), ~pl.col("measure").str.contains(NO_MEANS))
-    return {tuple(row[key] for key in ROW): row["value"] for row in known.iter_rows(named=True)}  # pyright: ignore[reportReturnType]
 
 
 def _layers(
@@ -175,7 +176,7 @@ def _same_units(one: Replicates, other: Replicates) -> bool:
     return (one.units, one.which, one.values.shape) == (other.units, other.which, other.values.shape)
 
 
-def _unpaired(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured) -> list[str]:
+def _pairing_notes(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasured) -> list[str]:
     """A note on numbers whose units differ from model to model, by what they are."""
     both = [(mine, other.replicates[key]) for key, mine in one.replicates.items() if key in other.replicates]
     units = dict.fromkeys(mine.unit for mine, theirs in both if not _same_units(mine, theirs))

@@ -1,12 +1,13 @@
-"""The explorer as one self-contained HTML file that asks for nothing, and inside a notebook."""
+"""The explorer: what it shows of one text in one model, as one self-contained HTML file that asks for nothing, and in a notebook."""
 
 from __future__ import annotations
 
 import json
 import zlib
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -19,15 +20,7 @@ from markupsafe import Markup
 from trisect.core.errors import CorpusError, there
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
-from trisect.experiments.explore.picture import (
-    KINDS,
-    ExplorerPicture,
-    Layer,
-    is_causal,
-    readable,
-    shares,
-    thumbs,
-)
+from trisect.core.trace import crosses
 from trisect.report import format as words
 from trisect.report import sheet
 from trisect.report.format import count, stack_words
@@ -35,9 +28,176 @@ from trisect.report.sheet import Document
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
-    from jaxtyping import Float, Int
+    from jaxtyping import Float, Int, UInt8
 
     from trisect.experiments.explore.settings import ExploreFacts
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention layer on one text; only real positions, no padding.
+
+    `weights` [H T S], `q` [H T E] and `k` [K S E] as they enter the dot product, `norms` [H S] the ‖f_h(x_j)‖ and
+    `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both None where the layer has no output projection to take them by:
+    `lacking` then says why. `scale` multiplies q·k, None where unknown; `plain` tells whether the softmax of scale·q·k
+    is the weights, so that nothing else (a position bias, a cap) enters the scores. `v` is what the weights weigh.
+    """
+
+    stack: str
+    layer: int
+    weights: Float[np.ndarray, "H T S"]
+    q: Float[np.ndarray, "H T E"]
+    k: Float[np.ndarray, "K S E"]
+    norms: Float[np.ndarray, "H S"] | None = None
+    summed: Float[np.ndarray, "T S"] | None = None
+    scale: float | None = None
+    plain: bool = True
+    lacking: str = ""
+    v: Float[np.ndarray, "K S V"] | None = None
+
+
+@dataclass(frozen=True)
+class Words:
+    """The tokenizer's pieces along one axis, and which of them the tokenizer added."""
+
+    pieces: tuple[str, ...]
+    special: tuple[bool, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ExplorerPicture:
+    """A text read by a model: its layers in the model's order, and what stands at their positions.
+
+    `target` is None where there is one sequence; with two, layers of the stack 'dec' lie within the target and those
+    of 'cross' read from source to target. `facts` are pairs of name and value for the foot of the page.
+    """
+
+    model: str
+    layers: Sequence[Layer]
+    source: Words
+    target: Words | None = None
+    notes: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+
+    def sides(self, layer: Layer) -> tuple[int, int]:
+        """Which axis a layer's queries and keys are of: 0 the source, 1 the target."""
+        if self.target is None:
+            return 0, 0
+        return int(layer.stack in ("dec", "cross")), int(layer.stack == "dec")
+
+
+KINDS = ("special", "itself", "one before", "one after", "others")
+
+
+def edges(length: int, side: int) -> np.ndarray:
+    """Where the squares of a small picture begin along an axis: at most `side` of them, as even as can be."""
+    return np.arange(min(length, side)) * length // min(length, side)
+
+
+def shrink(maps: Float[np.ndarray, "N T S"], side: int) -> tuple[UInt8[np.ndarray, "N t s"], list[float]]:
+    """Each map at most `side` squares wide and high, a square being its largest value, and each map's largest value.
+
+    Pixels are 255·√(largest value of a square / largest of the map).
+    """
+    small = np.maximum.reduceat(maps, edges(maps.shape[1], side), axis=1)
+    small = np.maximum.reduceat(small, edges(maps.shape[2], side), axis=2)
+    tops = small.max(axis=(1, 2))
+    share = small / np.where(tops > 0, tops, 1)[:, None, None]
+    return np.rint(255 * np.sqrt(share)).astype(np.uint8), [float(t) for t in tops]
+
+
+def is_causal(layer: Layer) -> bool:
+    """Whether nothing is ever read from a later position."""
+    square = layer.weights.shape[1] == layer.weights.shape[2]
+    if not square or crosses(layer.stack) or layer.weights.shape[1] < 2:
+        return False
+    return not np.triu(layer.weights.max(axis=0), 1).any()
+
+
+def shares(layer: Layer, keys: Words) -> dict[str, object]:
+    """Per head, how the weights and the norms are shared out among KINDS, and how far the two differ.
+
+    Each share is of the sum over all cells: `weights` and `norms` [H][5], those of norms None without norms. `apart` [H] is the mean over
+    queries of half the distance |a_ij − n_ij| summed over j, n being the norms made to sum to one: 0 the same, 1 nothing
+    in common, None where all norms are 0.
+    """
+    by_weight = _share_out(layer.weights, layer, keys)
+    if layer.norms is None:
+        return {"weights": by_weight, "norms": None, "apart": None}
+    norms = layer.weights * layer.norms[:, None, :]
+    rows = norms / np.maximum(norms.sum(axis=2, keepdims=True), 1e-30)
+    own = layer.weights / np.maximum(layer.weights.sum(axis=2, keepdims=True), 1e-30)
+    apart = np.abs(rows - own).sum(axis=2).mean(axis=1) / 2
+    carries = [bool(own.any()) for own in norms]  # a head whose values were taken away has no view by norm
+    said = [round(float(a), 4) if some else None for a, some in zip(apart, carries, strict=True)]
+    return {"weights": by_weight, "norms": _share_out(norms, layer, keys), "apart": said}
+
+
+def _share_out(maps: np.ndarray, layer: Layer, keys: Words) -> list[list[float]]:
+    special = np.array(keys.special, dtype=bool)
+    sums = maps.sum(axis=(1, 2))
+    whole = np.maximum(sums, 1e-30)
+    parts = [maps[:, :, special].sum(axis=(1, 2))]
+    for offset in (0, -1, 1):
+        if crosses(layer.stack):
+            parts.append(np.zeros(len(maps)))
+            continue
+        line = np.diagonal(maps, offset, axis1=1, axis2=2)
+        plain = ~(special[: line.shape[1]] if offset <= 0 else special[offset : offset + line.shape[1]])
+        parts.append((line * plain).sum(axis=1))
+    found = np.stack(parts, axis=1) / whole[:, None]
+    rest = np.where(sums[:, None] > 0, np.maximum(1 - found.sum(axis=1, keepdims=True), 0), 0)
+    return [[round(float(x), 4) for x in row] for row in np.concatenate([found, rest], axis=1)]
+
+
+@cache
+def _bytes() -> dict[str, int]:
+    """The byte behind each character of a byte-level vocabulary: printable ones stand for themselves, others from U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [b for b in range(256) if b not in set(plain)]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+def _decode(piece: str) -> str:
+    """The text of a byte-level piece; bytes that are no whole character are written as ‹e2 80›."""
+    if any(c not in _bytes() for c in piece):
+        return piece
+    raw = bytes(_bytes()[c] for c in piece)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"‹{raw.hex(' ')}›"
+
+
+def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str, bool], ...]:
+    """The pieces as text, by the mark that their tokenizer sets: ## inside a word, Ġ or ▁ before one, or none.
+
+    Beside each stands whether it is glued to the one before: no space stands between them.
+    """
+    own = [p for p, added in zip(pieces, special, strict=True) if not added]
+    opens = next((mark for mark in "Ġ▁" if any(p.startswith(mark) for p in own)), "")
+    inner = "" if opens else next((mark for mark in ("##", "@@") if any(mark in p[:2] + p[-2:] for p in own)), "")
+    bytewise = opens == "Ġ" or any("Ċ" in p for p in own)
+    found: list[tuple[str, bool]] = []
+    cut = True
+    for i, (piece, added) in enumerate(zip(pieces, special, strict=True)):
+        text, glued = piece, i == 0
+        if added:
+            pass
+        elif opens or bytewise:
+            begins = piece.startswith(opens) if opens else False
+            text = piece[1:] if begins and len(piece) > 1 else piece.replace("▁", " ")
+            text = _decode(text) if bytewise else text
+            glued = glued or not (begins or special[i - 1])
+        elif inner == "##" and piece.startswith("##") and len(piece) > 2:
+            text, glued = piece[2:], True
+        elif inner == "@@":
+            text, glued = piece.removesuffix("@@") or piece, glued or cut
+            cut = piece.endswith("@@")
+        if not text.strip():  # as signs, since a piece of white space would be nothing to see or to point at
+            text = text.replace("\n", "↵").replace("\t", "⇥").replace("\r", "␍").replace(" ", "␣")
+        found.append((text or "∅", glued))
+    return tuple(found)
 
 
 ROOM = 20_800_000  # bytes: in base64 a third more, which with the script leaves the page below 28 MB
@@ -97,23 +257,18 @@ def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Pa
         taken = sum(map(len, rest)) + len(small)
         for levels in (65535,) if fine else LADDER:
             last = fine or levels == LADDER[-1]
-            if not last and taken + _guess(picture, levels) > room * NEAR:
-                continue
+            if not last:  # a guess, from a few heads of three layers
+                chosen = [
+                    picture.layers[i].weights[::5] for i in {0, len(picture.layers) // 2, len(picture.layers) - 1}
+                ]
+                sizes = [len(_deflate(levels_of(few.transpose(0, 2, 1), levels))) / few.size for few in chosen]
+                if taken + sum(sizes) / len(sizes) * count > room * NEAR:
+                    continue
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
             chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair))
             if last or sum(map(len, chunks)) <= room:
                 return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
     raise AssertionError
-
-
-def _guess(picture: ExplorerPicture, levels: int) -> float:
-    """Bytes that the weights will take, from a few heads of three layers."""
-    chosen = {0, len(picture.layers) // 2, len(picture.layers) - 1}
-    bits = 0.0
-    for i in chosen:
-        some = picture.layers[i].weights[::5]
-        bits += len(_deflate(levels_of(some.transpose(0, 2, 1), levels))) / some.size
-    return bits / len(chosen) * sum(layer.weights.size for layer in picture.layers)
 
 
 def _deflate(values: np.ndarray | bytes, effort: int = EFFORT) -> bytes:
@@ -172,10 +327,10 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
     words = (picture.source, picture.target)[keys]
     assert words is not None
     heads, tokens, sources = layer.weights.shape
-    pictures = [thumbs(layer.weights, side), thumbs(layer.weights.mean(axis=0, keepdims=True), side)]
+    pictures = [shrink(layer.weights, side), shrink(layer.weights.mean(axis=0, keepdims=True), side)]
     if layer.norms is not None and layer.summed is not None:
-        pictures.append(thumbs(layer.weights * layer.norms[:, None, :], side))
-        pictures.append(thumbs(layer.summed[None], side))
+        pictures.append(shrink(layer.weights * layer.norms[:, None, :], side))
+        pictures.append(shrink(layer.summed[None], side))
     tops = [[float(f"{top:.6g}") for top in tops] for _, tops in pictures] + [None] * (4 - len(pictures))
     facts = {
         "stack": layer.stack,
@@ -232,7 +387,7 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
 
 
 def script() -> str:
-    """The explorer's script, as it stands in the page and in notebooks alike."""
+    """The explorer's script, as it stands in the page, in notebooks and on the served page."""
     return "".join(map(sheet.read, (sheet.SAVE, *(HERE / name for name in ROOMS))))
 
 

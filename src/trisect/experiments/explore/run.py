@@ -10,8 +10,7 @@ import numpy as np
 from trisect.core.errors import CorpusError, ModelError, TrisectError
 from trisect.core.subject import SeeingSubject
 from trisect.core.trace import Reading, Side, Trace
-from trisect.experiments.explore.page import Framed, show
-from trisect.experiments.explore.picture import ExplorerPicture, Layer, Words
+from trisect.experiments.explore.page import ExplorerPicture, Framed, Layer, Words, show
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.norms import per_layer, transformed_norms
@@ -100,16 +99,16 @@ def _row(trace: Trace, row: int) -> Trace:
     queries, keys = trace.query_real[row].bool(), trace.key_real[row].bool()
     w_o = trace.projections.w_o
 
-    def kept(values: Tensor, real: Tensor) -> Tensor:
+    def cut(values: Tensor, real: Tensor) -> Tensor:
         return values[row : row + 1, :, real].detach().float().cpu()
 
     return replace(
         trace,
-        q=kept(trace.q, queries),
-        k=kept(trace.k, keys),
-        v=kept(trace.v, keys),
-        output=kept(trace.output, queries),
-        weights=kept(trace.weights, queries)[..., keys.cpu()],
+        q=cut(trace.q, queries),
+        k=cut(trace.k, keys),
+        v=cut(trace.v, keys),
+        output=cut(trace.output, queries),
+        weights=cut(trace.weights, queries)[..., keys.cpu()],
         query_real=queries[queries][None].cpu(),
         key_real=keys[keys][None].cpu(),
         projections=replace(trace.projections, w_o=None if w_o is None else w_o.detach().float().cpu()),

@@ -12,7 +12,7 @@ from trisect.core.schema import Option, record
 from trisect.lab.inputs import ModelSource
 
 if TYPE_CHECKING:
-    from trisect.experiments.explore.picture import ExplorerPicture
+    from trisect.experiments.explore.page import ExplorerPicture
 
 MOST = 2  # texts: a source and a target
 

@@ -152,12 +152,12 @@ def _heads(rows: Measures, measure: str) -> list[tuple[int, int, float]]:
     return sorted(rows.where(measure).cells())
 
 
-def _layered(rows: Measures, measure: str) -> _FigureRows:
+def _layer_rows(rows: Measures, measure: str) -> _FigureRows:
     """A measure's rows of whole layers, for a chart."""
     return [row._asdict() for row in rows.where(measure, head=None) if row.layer is not None]
 
 
-def _named(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
+def _table_lines(rows: Measures, names: Sequence[str], signed: bool = False) -> list[tuple[str, ...]]:
     """Numbers of the whole stack as lines of a table."""
     found = {name: _whole(rows, name).get(None) for name in names}
     return [(MEASURES[name], *words.cells(one, signed)) for name, one in found.items() if one]
@@ -178,7 +178,7 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     groups = [g for g in NAMES if all(g in found for found in whole.values())]
     if not groups:
         return None
-    panels = tuple(_stacked(f"By {VIEWS[kind]}", _layered(rows, f"{kind}_share")) for kind in whole)
+    panels = tuple(_stacked_bars(f"By {VIEWS[kind]}", _layer_rows(rows, f"{kind}_share")) for kind in whole)
     shares = {g: {k: words.cells(found[g], text=words.share) for k, found in whole.items()} for g in groups}
     said = "; ".join(f"{NAMES[g]} {of['weight'][0]} by weight and {of['norm'][0]} by norm" for g, of in shares.items())
     beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in whole)
@@ -193,7 +193,7 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     return (f"Over all layers: {said}.",), figure, columns, cells, "Mean over layers, with intervals over texts"
 
 
-def _stacked(title: str, rows: _FigureRows) -> Panel:
+def _stacked_bars(title: str, rows: _FigureRows) -> Panel:
     """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
     order, bars = list(NAMES), list[dict[str, Any]]()
     for layer in sorted({row["layer"] for row in rows}):
@@ -219,7 +219,7 @@ def _dispersion(rows: Measures, n: str, block: str) -> Made:
     figure = grid("dispersion", "", "Dispersion of ‖f(x)‖", caption, heads, "of the mean")
     columns = ("What", "mean over layers and heads", "95 %")
     of = "Coefficients of variation over tokens; a is the weight that a token gets, mean over the queries that may look at it"
-    return (), figure, columns, _named(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), of
+    return (), figure, columns, _table_lines(rows, ("cv_x", "cv_f", "cv_a", "cv_af")), of
 
 
 def _cancelling(rows: Measures, n: str, block: str) -> Made:
@@ -282,11 +282,11 @@ def _frequency(rows: Measures, n: str, block: str) -> Made:
     )
     figure = grid("frequency", "", "Frequency, in norms and in weights", caption, heads, "ρ", diverging=True)
     of = "Over tokens, ‖f(x)‖ and a being means over heads and layers"
-    return (), figure, ("What", "ρ", "95 %"), _named(rows, names, True), of
+    return (), figure, ("What", "ρ", "95 %"), _table_lines(rows, names, True), of
 
 
 def _mixing(rows: Measures, n: str, block: str) -> Made:
-    found = _layered(rows, "mixing_ratio")
+    found = _layer_rows(rows, "mixing_ratio")
     rates = {row.layer: row.value for row in rows.where("expansion_rate", head=None)}
     if not found:
         return None

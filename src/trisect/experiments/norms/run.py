@@ -40,7 +40,7 @@ from trisect.measure.sums import (
 )
 from trisect.papers.norms import SOURCE
 from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
-from trisect.stats.describe import permuted_spearman, spearman, variation
+from trisect.stats.describe import permutation_spearman, spearman, variation
 from trisect.stats.tested import finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
@@ -120,7 +120,7 @@ def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
     views = next(iter(tally.layers.values())).views
     whole: dict[str, list[DrawnEstimate]] = {kind: [] for kind in (*views, "norm_heads")}
 
-    def shared(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
+    def to_shares(sums: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
         return sums / sums.sum(-1, keepdims=True)
 
     for address, layer in tally.layers.items():
@@ -128,8 +128,8 @@ def _shares(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
         own = {"layer": address.layer}
         layered = each(lambda s, q: s / q[..., None, None], sums, queries)
         headed = each(lambda s, q: s / q[..., None, None, None], heads, queries)
-        shares = each(shared, sums)
-        whole["norm_heads"].append(each(lambda s: shared(s[..., 1, :, :].mean(-2)), heads))
+        shares = each(to_shares, sums)
+        whole["norm_heads"].append(each(lambda s: to_shares(s[..., 1, :, :].mean(-2)), heads))
         for k, kind in enumerate(views):
             whole[kind].append(DrawnEstimate(shares.value[k], shares.draws[:, k]))
             for c in present:
@@ -220,7 +220,7 @@ def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
         sums, tokens = layer.means.total(drawn.times.shape[1]), layer.tokens.total(drawn.times.shape[1])
         means.append(sums[:, :, SEP].mean(-1) / tokens[SEP])
     weights, norms = np.array(means).T
-    return UnitTest(permuted_spearman(weights, norms, drawn.seed), len(means), "layer")
+    return UnitTest(permutation_spearman(weights, norms, drawn.seed), len(means), "layer")
 
 
 def _present(tally: StackTally) -> list[int]:

@@ -43,7 +43,7 @@ from trisect.measure.patching import (
     share_of,
     which_came,
 )
-from trisect.stats.bootstrap import drawn_ratios
+from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.tested import finite
 from trisect.text.pairs import ANSWERS, TextPair
 from trisect.text.sources import open_labelled
@@ -434,7 +434,7 @@ def pair_replicates(
         pairs[counted] = which
         texts = [[pair.base, pair.donor] for pair, on in zip(runs.prepared.pairs, pairs, strict=True) if on]
         mark = digest(json.dumps(texts), 8)
-        drawn = drawn_ratios(np.stack([above.astype(float) for _, (_, above, *_) in ratios], 1), below, seed)
+        drawn = bootstrap_ratios(np.stack([above.astype(float) for _, (_, above, *_) in ratios], 1), below, seed)
         for column, (row, (_, above, *_)) in enumerate(ratios):
             each = above.astype(float) if above.dtype == bool else None  # of a share each pair adds 0 or 1
             key = tuple(row.get(name) for name in ROW)

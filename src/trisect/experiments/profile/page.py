@@ -12,7 +12,7 @@ import polars as pl
 
 from trisect.core.files import Json
 from trisect.core.finding import About, Estimate, Finding
-from trisect.core.trace import crosses
+from trisect.core.trace import Address, crosses, spell_layers
 from trisect.papers import profile
 from trisect.report import format as words
 from trisect.report.charts import Figure
@@ -60,19 +60,12 @@ class ProfileGain(NamedTuple):
         return 1 if self.mean > 0 else -1
 
 
-class LayerSpot(NamedTuple):
-    """A layer of a stack."""
-
-    stack: str
-    layer: int
-
-
 @dataclass(frozen=True, eq=False)
 class ProfileNumbers:
     """The table `measures` as a profile asks it; `spots` are the layers, `labels` the labels, in their order."""
 
     measures: Measures
-    spots: tuple[LayerSpot, ...]
+    spots: tuple[Address, ...]
     labels: tuple[str, ...]
 
     @classmethod
@@ -80,13 +73,15 @@ class ProfileNumbers:
         """Read the rows once; labels in the order given, else as they come."""
         rows = Measures.of(measures, missing=True)
         probed = [row for row in rows if row.measure.startswith("profile_") and row.at is None]
-        spots = sorted({LayerSpot(row.stack, row.layer) for row in probed if row.layer is not None})
+        spots = sorted({Address(row.stack, row.layer) for row in probed if row.layer is not None})
         return cls(rows, tuple(spots), tuple(dict.fromkeys([*labels, *(row.group or "" for row in probed)])))
 
     def get(
-        self, spot: LayerSpot, label: str, measure: str, component: str | None = None, head: int | None = None
+        self, spot: Address, label: str, measure: str, component: str | None = None, head: int | None = None
     ) -> MeasuredValue:
-        """One number; NaN where it was not measured."""
+        """One number, NaN where it was not measured; the `input` and `majority` of a component are those of the words that it is of."""
+        if measure in ("input", "majority") and not self.apart:
+            component = None
         return self.measures.get(f"profile_{measure}", component, label, spot.layer, head, spot.stack) or MISSING
 
     @property
@@ -94,17 +89,7 @@ class ProfileNumbers:
         """Whether q is of other words than k and v: in cross-attention."""
         return crosses(self.spots[0].stack)
 
-    def read(self, spot: LayerSpot, label: str, measure: str, component: str) -> MeasuredValue:
-        """A number of the words that a component is of: `input` or `majority`."""
-        return self.get(spot, label, measure, component if self.apart else None)
-
-    def value(
-        self, spot: LayerSpot, label: str, measure: str, component: str | None = None, head: int | None = None
-    ) -> float:
-        """One number that every profile has."""
-        return self.get(spot, label, measure, component, head).value
-
-    def gain(self, label: str, component: str, spot: LayerSpot | None = None, measure: str = "gain") -> ProfileGain:
+    def gain(self, label: str, component: str, spot: Address | None = None, measure: str = "gain") -> ProfileGain:
         """A component above random maps in one layer, or over all layers; for a pair the measure `difference`."""
         stack, layer = (self.spots[0].stack, None) if spot is None else spot
         one, p = (
@@ -118,12 +103,12 @@ class ProfileNumbers:
         stack = self.measures.rows[0].stack
         return self.measures.get("profile_stage_gain", component, label, layer, None, stack, float(at)) or MISSING
 
-    def carried(self, spot: LayerSpot, label: str, component: str | None = None) -> float:
+    def input_gain(self, spot: Address, label: str, component: str | None = None) -> float:
         """How much better than by the most frequent class all that a component reads predicts a label; without one, at the most."""
         each = COMPONENTS if component is None else (component,)
-        return max(self.read(spot, label, "input", c).value - self.read(spot, label, "majority", c).value for c in each)
+        return max(self.get(spot, label, "input", c).value - self.get(spot, label, "majority", c).value for c in each)
 
-    def heads(self, component: str, spot: LayerSpot | None = None) -> int:
+    def heads(self, component: str, spot: Address | None = None) -> int:
         """How many heads a component has in a layer, or in all: those of layers that share their weights are counted once."""
         return self.gain(self.labels[0], component, spot).n
 
@@ -131,12 +116,15 @@ class ProfileNumbers:
         """A row for each layer and label."""
         found: list[dict[str, Json]] = []
         for label, spot in product(self.labels, self.spots):
+            q, v = (self.get(spot, label, "random", c) for c in ("q", "v"))
             row: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "label": label}
             row |= {c: self.get(spot, label, "accuracy", c).mean for c in COMPONENTS}
-            q, v = (self.get(spot, label, "random", c) for c in ("q", "v"))
             row |= {"random": q.mean, "random_low": q.low, "random_high": q.high, "random_v": v.mean}
-            for name in ("input", "majority"):
-                row[name], row[f"{name}_v"] = (self.read(spot, label, name, c).mean for c in ("q", "v"))
+            row |= {
+                m + tail: self.get(spot, label, m, c).mean
+                for m in ("input", "majority")
+                for c, tail in (("q", ""), ("v", "_v"))
+            }
             row["gains"] = {c: self.gain(label, c, spot)._asdict() for c in COMPONENTS}
             row["differences"] = {p: self.gain(label, p, spot, "difference")._asdict() for p in PAIRS}
             found.append(row)
@@ -144,15 +132,15 @@ class ProfileNumbers:
 
     def head_rows(self) -> list[dict[str, Json]]:
         """A row for each head, component and label."""
-        found: list[dict[str, Json]] = []
-        for label, spot, component, head in self.each_head():
-            row: dict[str, Json] = {"stack": spot.stack, "layer": spot.layer, "head": head, "component": component}
-            row |= {"label": label, "random": self.get(spot, label, "random", component).mean}
-            measures = ("accuracy", "bits", "z", "p", "p_holm", "among")
-            found.append(row | {m: self.get(spot, label, m, component, head).mean for m in measures})
-        return found
+        measures = ("accuracy", "bits", "z", "p", "p_holm", "among")
+        return [
+            {"stack": spot.stack, "layer": spot.layer, "head": head, "component": component, "label": label}
+            | {"random": self.get(spot, label, "random", component).mean}
+            | {m: self.get(spot, label, m, component, head).mean for m in measures}
+            for label, spot, component, head in self.each_head()
+        ]
 
-    def each_head(self) -> list[tuple[str, LayerSpot, str, int]]:
+    def each_head(self) -> list[tuple[str, Address, str, int]]:
         """Every label, layer, component and head."""
         return [
             (label, spot, component, head)
@@ -295,7 +283,11 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
         *checkpoint_findings(numbers, facts.checkpoints),
         *_exchange(numbers, facts),
         *([_mlp(numbers)] if facts.mlp else ()),
-        *((*_erased(numbers, facts, False), *_erased(numbers, facts, True)) if facts.causal_corpus is not None else ()),
+        *(
+            (*_erasure_findings(numbers, facts, False), *_erasure_findings(numbers, facts, True))
+            if facts.causal_corpus is not None
+            else ()
+        ),
         *verdict_findings(tables["claims"]),
     )
 
@@ -307,7 +299,7 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
     """
     parts = []
     for c in (c for c in COMPONENTS if c not in as_used):
-        mine = [la for la in numbers.labels if any(numbers.carried(s, la, c) >= MARGIN for s in numbers.spots)]
+        mine = [la for la in numbers.labels if any(numbers.input_gain(s, la, c) >= MARGIN for s in numbers.spots)]
         sides = {way: [la for la in mine if numbers.gain(la, c).side == way] for way in (1, -1)}
         said = [f"{verb} {words.listed(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
         if said:
@@ -336,7 +328,7 @@ def _label(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> Findi
 
 def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> str:
     """What the rows say of one label: where it is carried at all, who keeps and who drops it, and the clearest layer."""
-    absent = [s for s in numbers.spots if numbers.carried(s, label) < MARGIN]
+    absent = [s for s in numbers.spots if numbers.input_gain(s, label) < MARGIN]
     if len(absent) == len(numbers.spots):
         return (
             f"not carried: in no layer does a linear probe of the whole input tell {SAID.get(label, label)} better than by the "
@@ -355,34 +347,22 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
         for c in COMPONENTS:
             gains = {s: numbers.gain(label, c, s) for s in numbers.spots}
             if there := [s for s, gain in gains.items() if gain.side == way and abs(gain.mean) >= MARGIN]:
-                every = "every layer" if len(there) == len(numbers.spots) > 1 else _spoken(there)
+                every = "every layer" if len(there) == len(numbers.spots) > 1 else spell_layers(there)
                 named.append(f"{c} in {every}")
         if named:
             found.append(f"{word} random maps by {MARGIN:g} or more: {', '.join(named)}")
     none = f"In no layer does a mean over heads lie {MARGIN:g} or more from random maps after Holm. "
     said += f"{words.capital('; '.join(found))}. " if found else none
     spot = max(numbers.spots, key=lambda s: max(abs(numbers.gain(label, c, s).mean) for c in COMPONENTS))
-    at = ", ".join(f"{c} {words.number(numbers.value(spot, label, 'accuracy', c))}" for c in COMPONENTS)
-    q, v = (words.number(numbers.value(spot, label, "random", c)) for c in ("q", "v"))
+    at = ", ".join(f"{c} {words.number(numbers.get(spot, label, 'accuracy', c).value)}" for c in COMPONENTS)
+    q, v = (words.number(numbers.get(spot, label, "random", c).value) for c in ("q", "v"))
     random = f"{q} for q, {v} for k and v" if numbers.apart else q
-    said += f"Clearest in {_spoken([spot])}, probe accuracy: {at}, random maps {random}."
+    said += f"Clearest in {spell_layers([spot])}, probe accuracy: {at}, random maps {random}."
     if absent:
-        said += f" Not carried in {_spoken(absent)}."
+        said += f" Not carried in {spell_layers(absent)}."
     if as_used:
         said += f" Of {words.listed(as_used)}, read as attention used them, this may not be by their weights."
     return said
-
-
-def _spoken(spots: Sequence[LayerSpot]) -> str:
-    """Layers as words, runs of them as ranges."""
-    runs: list[list[int]] = []
-    for spot in spots:
-        if runs and spot.layer == runs[-1][-1] + 1:
-            runs[-1].append(spot.layer)
-        else:
-            runs.append([spot.layer])
-    named = [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
-    return f"layer{'s'[: len(spots) > 1]} {words.listed(named)}"
 
 
 def _rule(numbers: ProfileNumbers) -> str:
@@ -417,9 +397,9 @@ def _table(numbers: ProfileNumbers) -> Table:
     sides = ((", q", "q"), (", k, v", "v")) if numbers.apart else (("", "q"),)
     references = [(f"{title}{side}", measure, c) for title, measure in named for side, c in sides]
 
-    def reference(spot: LayerSpot, label: str, measure: str, component: str) -> str:
+    def reference(spot: Address, label: str, measure: str, component: str) -> str:
         if measure != "random":
-            return _accuracy(numbers.read(spot, label, measure, component).mean)
+            return _accuracy(numbers.get(spot, label, measure, component).mean)
         null = numbers.get(spot, label, measure, component)
         return f"{_accuracy(null.mean)} ({_accuracy(null.low)} to {_accuracy(null.high)})"
 
@@ -443,8 +423,8 @@ def _heads(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
     """How many heads lie above and below random maps, and those that differ most; every head where that was asked for."""
     every = []  # label, layer, component, head, how far above random maps, and whether clearly
     for label, spot, c, head in numbers.each_head():
-        gain = numbers.value(spot, label, "accuracy", c, head) - numbers.value(spot, label, "random", c)
-        every.append((label, spot, c, head, gain, numbers.value(spot, label, "p_holm", c, head) < 0.05))
+        gain = numbers.get(spot, label, "accuracy", c, head).value - numbers.get(spot, label, "random", c).value
+        every.append((label, spot, c, head, gain, numbers.get(spot, label, "p_holm", c, head).value < 0.05))
 
     def sides(label: str, component: str) -> str:
         gains = [gain for la, _, c, _, gain, clear in every if clear and (la, c) == (label, component)]
@@ -540,7 +520,10 @@ def _checkpoint_section(numbers: ProfileNumbers, names: Sequence[str]) -> Sectio
 def _mlp(numbers: ProfileNumbers) -> Finding:
     """How often an MLP probe agrees with the closed form on which side of random maps a mean over heads lies."""
     pairs = [
-        (numbers.gain(label, c, s).mean, numbers.value(s, label, "mlp", c) - numbers.value(s, label, "mlp_random", c))
+        (
+            numbers.gain(label, c, s).mean,
+            numbers.get(s, label, "mlp", c).value - numbers.get(s, label, "mlp_random", c).value,
+        )
         for label, s, c in product(numbers.labels, numbers.spots, COMPONENTS)
     ]
     clear = [(a, b) for a, b in pairs if abs(a) >= MARGIN]
@@ -578,7 +561,7 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     return (Finding("exchange", said, facts.unit, values, title="Exchange", per="text"),)
 
 
-def _erased(numbers: ProfileNumbers, facts: ProfileFacts, single: bool) -> Iterator[Finding]:
+def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool) -> Iterator[Finding]:
     """For each label where erasing it costs most beyond random subspaces, for each of q, k and v; of `single` heads also in how many."""
     tail = "" if facts.unit == "share" else " nats"
     for label in numbers.labels:
@@ -612,9 +595,9 @@ def _causal_section(numbers: ProfileNumbers, facts: ProfileFacts) -> Section:
         f"so that no linear map finds it there, and {what.partition(' (')[0]} more than with random subspaces of the same rank is "
         f"measured on {n} of {facts.causal_corpus}. Intervals are 95 % of a bootstrap over texts."
     )
-    alone = tuple(map(str, _erased(numbers, facts, True)))
+    alone = tuple(map(str, _erasure_findings(numbers, facts, True)))
     note = "In single heads intervals are 95 % each, and not corrected for how many heads there are."
-    text = (how, *map(str, _erased(numbers, facts, False)), *alone, *([note] * bool(alone)))
+    text = (how, *map(str, _erasure_findings(numbers, facts, False)), *alone, *([note] * bool(alone)))
     rows = (
         (c, str(row.layer), label, row.value, row.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -17,6 +17,7 @@ from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.subject import Batch, Subject
 from trisect.core.trace import Address, Projections, Trace
 from trisect.experiments.profile.settings import ProfileSettings
+from trisect.lab.subject import check_crossing
 from trisect.lab.word_labels import WordTexts
 from trisect.measure.profile import WordClasses
 from trisect.text.corpus import GrowingArray
@@ -108,20 +109,18 @@ class WordsRead(NamedTuple):
         return self.sides[0].groups
 
 
-class _SidePlaces(NamedTuple):
-    """Where the words of one sequence stand in a batch, and the components that are of them."""
-
-    components: tuple[str, ...]
-    rows: Int[Tensor, " W"]
-    columns: Int[Tensor, " W"]
-
-
-LayerInputs: TypeAlias = (
-    Sequence[Float[Tensor, "B T D"]] | str
-)  # of each side, or why there are none; empty where none are asked for
+# of each side what a layer's projections read, or why there is nothing; empty where nothing is asked for
+LayerInputs: TypeAlias = Sequence[Float[Tensor, "B T D"]] | str
+Places: TypeAlias = tuple[
+    tuple[str, ...], Int[Tensor, " W"], Int[Tensor, " W"]
+]  # components, and where their words stand
+_Words: TypeAlias = list[
+    tuple[int, int, int, int]
+]  # row and position in a batch, number of the text, and of the word in it
+_Labels: TypeAlias = Mapping[int, Mapping[str, tuple[str | None, ...]]]  # by text and name, a label a word
 
 
-def taken_in(trace: Trace) -> Float[Tensor, "B T D"] | None:
+def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
     """What an attention layer's projections read; None where it was not found."""
     block = trace.block
     if block is None:
@@ -143,18 +142,31 @@ def weights_of(p: Projections, component: str) -> tuple[Float[Tensor, "P D E"], 
     return w, torch.zeros(w.shape[0], w.shape[2]) if b is None else b.detach().float().cpu()
 
 
-def used(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
+def component_vectors(trace: Trace, component: str) -> Float[Tensor, "B T P E"]:
     """A component as attention used it, heads last but one."""
     parts: dict[str, Tensor] = {"q": trace.q, "k": trace.k, "v": trace.v}
     return parts[component].float().transpose(1, 2)
 
 
+def _project(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor] | None:
+    """A component at every real position: what its weights make of the input, and as attention used it.
+
+    None where it has no weights that read the input.
+    """
+    found = weights_of(trace.projections, component)
+    if found is None or found[0].shape[1] != x.shape[2]:
+        return None
+    weight, bias = (t.to(x.device) for t in found)
+    real = trace.query_real if component == "q" else trace.key_real
+    return (torch.einsum("btd,pde->btpe", x, weight) + bias)[real], component_vectors(trace, component)[real]
+
+
 def is_plain(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     """Whether a component is what its weights make of the input, at every real position: not where RoPE rotates it."""
-    if (made := _made(trace, component, x)) is None:
+    if (both := _project(trace, component, x)) is None:
         return False
-    real, there = trace.query_real if component == "q" else trace.key_real, used(trace, component)
-    return bool((made - there)[real].abs().max() <= PLAIN * there[real].abs().max())
+    projected, there = both
+    return bool((projected - there).abs().max() <= PLAIN * there.abs().max())
 
 
 def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
@@ -163,21 +175,11 @@ def is_rotated(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> bool:
     So it is with rotary position embeddings (RoPE), which rotate queries and keys by an angle that their position gives. Lengths may
     differ by one factor, as where they are scaled for longer texts (YaRN).
     """
-    if component == "v" or is_plain(trace, component, x) or (made := _made(trace, component, x)) is None:
+    if component == "v" or is_plain(trace, component, x) or (both := _project(trace, component, x)) is None:
         return False
-    real = trace.query_real if component == "q" else trace.key_real
-    lengths, there = (t.norm(dim=-1)[real] for t in (made, used(trace, component)))
+    lengths, there = (t.norm(dim=-1) for t in both)
     factor = (lengths * there).sum() / lengths.square().sum().clamp_min(torch.finfo(lengths.dtype).tiny)
     return bool((factor * lengths - there).abs().max() <= PLAIN * there.max())
-
-
-def _made(trace: Trace, component: str, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T P E"] | None:
-    """What a component's weights make of the input; None where it has none that read it."""
-    found = weights_of(trace.projections, component)
-    if found is None or found[0].shape[1] != x.shape[2]:
-        return None
-    weight, bias = (t.to(x.device) for t in found)
-    return torch.einsum("btd,pde->btpe", x, weight) + bias
 
 
 def head_maps(layer: LayerWords, component: str) -> Float[Tensor, "P D E"]:
@@ -200,46 +202,39 @@ class _LayerCollector:
     left: dict[str, list[str]] = field(default_factory=dict)
     begun: bool = False
 
-    @classmethod
-    def of(cls, subject: Subject) -> _LayerCollector:
-        """An empty one for the layers of a model."""
-        given = subject.projections()
-        return cls({p.address: partial(given.__getitem__, i) for i, p in enumerate(given)})
-
     def read(
-        self, subject: Subject, batch: Batch, sides: Sequence[_SidePlaces], inputs: Callable[[Trace], LayerInputs]
+        self, subject: Subject, batch: Batch, sides: Sequence[Places], inputs: Callable[[Trace], LayerInputs]
     ) -> None:
         """Keep what every layer reads at the words of a batch; `inputs` gives what a layer's maps read, or why not."""
         subject.each(batch, lambda trace: self._add(trace, sides, inputs(trace)))
         self.begun = True
 
-    def _add(self, trace: Trace, sides: Sequence[_SidePlaces], inputs: LayerInputs) -> None:
+    def _add(self, trace: Trace, sides: Sequence[Places], inputs: LayerInputs) -> None:
+        if isinstance(inputs, str):
+            if inputs and not self.begun:
+                self.left.setdefault(inputs, []).append(str(trace.address))
+            return
         on = trace.q.device
-        sides = [side._replace(rows=side.rows.to(on), columns=side.columns.to(on)) for side in sides]
+        sides = [(components, rows.to(on), columns.to(on)) for components, rows, columns in sides]
         if not self.begun:
             self._begin(trace, sides, inputs)
-        if (layer := self.layers.get(trace.address)) is not None and not isinstance(inputs, str):
-            for side, x in zip(sides, inputs, strict=True):
-                layer.taken[side.components[0]].add(x[side.rows, side.columns].cpu())
-                for component in (c for c in side.components if c in layer.own):
-                    layer.own[component].add(_used_at(trace, component, side))
+        if (layer := self.layers.get(trace.address)) is not None:
+            for (components, rows, columns), x in zip(sides, inputs, strict=True):
+                layer.taken[components[0]].add(x[rows, columns].cpu())
+                for component in (c for c in components if c in layer.own):
+                    layer.own[component].add(component_vectors(trace, component)[rows, columns].flatten(1).cpu())
 
-    def _begin(self, trace: Trace, sides: Sequence[_SidePlaces], inputs: LayerInputs) -> None:
-        if isinstance(inputs, str):
-            if not inputs:
-                return
-            self.left.setdefault(inputs, []).append(str(trace.address))
-            return
-        taken: dict[str, StoredWords] = {}
-        own: dict[str, StoredWords] = {}
-        for side, x in zip(sides, inputs, strict=True):
-            taken |= dict.fromkeys(side.components, StoredWords.like(x[side.rows, side.columns].cpu()))
-            rotated = {c for c in side.components if is_rotated(trace, c, x)}
-            for component in (c for c in side.components if c not in rotated and not is_plain(trace, c, x)):
-                own[component] = StoredWords.like(_used_at(trace, component, side))
+    def _begin(self, trace: Trace, sides: Sequence[Places], inputs: Sequence[Float[Tensor, "B T D"]]) -> None:
+        taken, own = dict[str, StoredWords](), dict[str, StoredWords]()
+        for (components, rows, columns), x in zip(sides, inputs, strict=True):
+            taken |= dict.fromkeys(components, StoredWords.like(x[rows, columns].cpu()))
+            rotated = {c for c in components if is_rotated(trace, c, x)}
+            for component in (c for c in components if c not in rotated and not is_plain(trace, c, x)):
+                vectors = component_vectors(trace, component)[rows, columns].flatten(1).cpu()
+                own[component] = StoredWords.like(vectors)
             if rotated:
                 self.rotated.setdefault(trace.address, set()).update(rotated)
-        heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [used(trace, c)]}
+        heads = {c: (parts.shape[2], parts.shape[3]) for c in COMPONENTS for parts in [component_vectors(trace, c)]}
         self.layers[trace.address] = LayerWords(self.weights[trace.address], heads, taken, own)
 
     def check(self, subject: Subject) -> None:
@@ -255,18 +250,18 @@ class _LayerCollector:
             yield f"Left out, {', '.join(where)}: {why}."
         if self.rotated:
             yield (
-                f"{self._listed(self.rotated)} are read as their weights make them of the layer's input, before rotary position "
+                f"{self._spell_components(self.rotated)} are read as their weights make them of the layer's input, before rotary position "
                 "embeddings (RoPE) rotate them: a rotated vector has its word's position in it by construction. Erasures "
                 "(--causal) are of what attention uses."
             )
         if used_own := {address: layer.own.keys() for address, layer in self.layers.items() if layer.own}:
             yield (
-                f"{self._listed(used_own)} are read as attention used them, which is no plain map of the layer's input (such as behind "
-                "a norm, with or without rotary position embeddings): what they have beyond random maps of the input may come from "
-                "there and not from the weights, and no verdict is read from it."
+                f"{self._spell_components(used_own)} are read as attention used them, which is no plain map of the layer's "
+                "input (such as behind a norm, with or without rotary position embeddings): what they have beyond random maps may come "
+                "from there and not from the weights, and no verdict is read from it."
             )
 
-    def _listed(self, by_layer: Mapping[Address, Collection[str]]) -> str:
+    def _spell_components(self, by_layer: Mapping[Address, Collection[str]]) -> str:
         """The components named, with their layers where these are not all that were kept."""
         of: dict[tuple[Address, ...], list[str]] = {}
         for component in COMPONENTS:
@@ -278,25 +273,51 @@ class _LayerCollector:
         )
 
 
-def as_used(layers: Mapping[Address, LayerWords]) -> frozenset[str]:
-    """The components that are read as attention used them, in any layer."""
-    return frozenset(c for layer in layers.values() for c in layer.own)
-
-
-def _used_at(trace: Trace, component: str, side: _SidePlaces) -> Float[Tensor, "W E"]:
-    return used(trace, component)[side.rows, side.columns].flatten(1).cpu()
-
-
 def own_inputs(trace: Trace) -> LayerInputs:
     """What a layer reads whose words are those of one text, or why it cannot be profiled."""
     if trace.stack not in ("plain", "enc"):
         return "its words are not those of the text alone"
-    x = taken_in(trace)
+    x = layer_input(trace)
     if x is None:
         return _UNFOUND
     if x.shape[:2] != trace.query_real.shape or trace.key_real.shape != trace.query_real.shape:
         return "its positions are not those of the text"
     return (x,)
+
+
+def _collect(
+    subject: Subject,
+    batches: Iterable[tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]],
+    sides: Sequence[tuple[str, tuple[str, ...]]],
+    labels: Sequence[str],
+    words: int,
+    advance: Callable[[int, int], object],
+) -> tuple[_LayerCollector, list[list[int]], list[tuple[WordClasses, ...]]]:
+    """Read batches in which each side has words: the layers, and for each side the words' texts by number, and their labels.
+
+    Raises ModelError where no layer can be read.
+    """
+    weights = subject.projections()
+    collector = _LayerCollector({p.address: partial(weights.__getitem__, i) for i, p in enumerate(weights)})
+    numbers: list[list[int]] = [[] for _ in sides]
+    names: list[dict[str, list[str | None]]] = [{name: [] for name in labels} for _ in sides]
+    same: dict[str | None, str | None] = {}  # one string for all words of a class
+    with torch.no_grad():
+        for batch, met, given, inputs in batches:
+            places = [
+                (components, *(torch.tensor([one[axis] for one in own]) for axis in (0, 1)))
+                for (_, components), own in zip(sides, met, strict=True)
+            ]
+            collector.read(subject, batch, places, inputs)
+            for side, own in enumerate(met):
+                for _, _, number, word in own:
+                    numbers[side].append(number)
+                    for name, kept in names[side].items():
+                        label = given[side][number][name][word]
+                        kept.append(same.setdefault(label, label))
+            advance(min(max(map(len, numbers)), words), words)
+    collector.check(subject)
+    return collector, numbers, [_classes_of(of) for of in names]
 
 
 def read_words(
@@ -311,42 +332,33 @@ def read_words(
     A word is read at its first piece, in causal models at its last, which alone has seen all of it. Raises CorpusError where
     too few words are read, ModelError where no layer can be.
     """
-    marker, collector = WordTexts(subject), _LayerCollector.of(subject)
-    names: dict[str, list[str | None]] = {name: [] for name in label.labels}
-    numbers: list[int] = []
-    articles: list[int | None] = []
-    notes = dict.fromkeys(texts.notes)
-    last = subject.objective == "causal"
-    seen: dict[int, dict[str, tuple[str | None, ...]]] = {}
-    same: dict[str | None, str | None] = {}  # one string for all words of a class
-    count = 0
+    marker, last = WordTexts(subject), subject.objective == "causal"
+    notes, articles, count = dict.fromkeys(texts.notes), dict[int, int | None](), 0
 
-    def word_of(text: int, word: int) -> str:
-        labelled = marker.text(text)
-        start, end = labelled.spans[word]
-        return labelled.text[start:end]
-
-    with torch.no_grad():
-        for batch in marker.batches(_wanted(texts, settings.limit, settings.words), settings.batch, scored=False):
-            places = [p for p in marker.words(batch, last) if not is_unknown(word_of(p.text, p.word))]
-            seen = {p.text: seen.get(p.text) or label(marker.text(p.text)) for p in places}
-            for place in places:
-                numbers.append(place.text)
-                articles.append(marker.text(place.text).article)
-                for name, own in names.items():
-                    called = seen[place.text][name][place.word]
-                    own.append(same.setdefault(called, called))
-            notes |= dict.fromkeys(batch.notes)
+    def batches() -> Iterator[tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]]:
+        nonlocal count
+        given: dict[int, Mapping[str, tuple[str | None, ...]]] = {}
+        for batch in marker.batches(_first_texts(texts, settings.limit, settings.words), settings.batch, scored=False):
+            words: _Words = []
+            for place in marker.words(batch, last):
+                one = marker.text(place.text)
+                if not is_unknown(one.text[slice(*one.spans[place.word])]):
+                    words.append((place.row, place.position, place.text, place.word))
+                    articles[place.text] = one.article
+            there = dict.fromkeys(number for _, _, number, _ in words)
+            given = {number: given.get(number) or label(marker.text(number)) for number in there}
+            notes.update(dict.fromkeys(batch.notes))
             count = batch.rows[-1][0] + 1
-            if places:
-                rows, columns = (torch.tensor([getattr(p, n) for p in places]) for n in ("row", "position"))
-                collector.read(subject, batch, [_SidePlaces(COMPONENTS, rows, columns)], own_inputs)
-            advance(min(len(numbers), settings.words), settings.words)
-    collector.check(subject)
-    side = ReadSide(COMPONENTS, _classes_of(names), _groups(numbers, len(set(numbers)), settings.folds, articles))
-    _refuse_side(texts.name, side)
-    piece = "last" if last else "first"
-    said = f"A word is read at its {piece} piece; {_RARE}"
+            if words:
+                yield batch, [words], [given], own_inputs
+
+    collector, (numbers,), (classes,) = _collect(
+        subject, batches(), (("", COMPONENTS),), label.labels, settings.words, advance
+    )
+    groups = _groups(numbers, len(set(numbers)), settings.folds, [articles[number] for number in numbers])
+    side = ReadSide(COMPONENTS, classes, groups)
+    _check_side(texts.name, side)
+    said = f"A word is read at its {'last' if last else 'first'} piece; {_RARE}"
     return WordsRead(collector.layers, (side,), count, (*notes, *subject.notes, said, *collector.notes()))
 
 
@@ -359,7 +371,7 @@ def _groups(
     return np.array(numbers, dtype=np.int64) // max(1, min(RUN, texts // (2 * folds)))
 
 
-def _wanted(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Labelled]:
+def _first_texts(texts: LabelledTexts, limit: int | None, words: int) -> Iterator[Labelled]:
     """The first `limit` texts with words, until they have so many."""
     read = 0
     for one in islice((one for one in texts.texts() if one.spans), limit):
@@ -379,7 +391,7 @@ def _classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...
     return tuple(found)
 
 
-def _refuse_side(name: str, side: ReadSide) -> None:
+def _check_side(name: str, side: ReadSide) -> None:
     """Raise CorpusError where a label has one class alone, or there is one group of texts alone."""
     if len(np.unique(side.groups)) < 2:
         known = "It has one group of texts that follow one another, and each is predicted from others."
@@ -390,7 +402,7 @@ def _refuse_side(name: str, side: ReadSide) -> None:
             raise CorpusError(f"The label '{one.name}' holds no words of {name} apart.", known, "Leave it out.")
 
 
-_WHY = "A profile of cross-attention is of sentence pairs, which a source and a target side read."
+PAIRED = "A profile of cross-attention is of sentence pairs, which a source and a target side read."
 TOGETHER = 64  # batches whose pieces are in memory at once
 SIDES = (("target", ("q",)), ("source", ("k", "v")))
 WHOSE = (
@@ -401,17 +413,6 @@ _GAINS = (
     "Since q is of other words than k and v, q is compared with them by gains over random maps, each of what the component itself reads; "
     "k and v are of the same words."
 )
-
-
-def crossing(subject: Subject) -> Pretrained:
-    """The model, if it reads a source and a target; raises ModelError for one of another kind, by name."""
-    from trisect.hf.load import Pretrained, check_crossing
-
-    if not isinstance(subject, Pretrained):
-        known = f"{subject.shape.words()} {_WHY}"
-        raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
-    check_crossing(subject, _WHY)
-    return subject
 
 
 def read_pairs(
@@ -426,37 +427,34 @@ def read_pairs(
     The decoder reads the target itself. A word of the target is read at its last piece, which alone has seen all of it, one of
     the source at its first. Raises CorpusError where too few words are read, ModelError where no layer can be.
     """
-    model = crossing(subject)
-    pairs, collector = _pairs_wanted(texts, settings.limit, settings.words), _LayerCollector.of(subject)
-    names: list[dict[str, list[str | None]]] = [{name: [] for name in label.labels} for _ in SIDES]
-    numbers: list[list[int]] = [[] for _ in SIDES]
-    same: dict[str | None, str | None] = {}  # one string for all words of a class
-    long = read = 0
-    with torch.no_grad():
-        for start, crossed, left in _batches(model, pairs, settings.batch):
-            long += left
-            if crossed is None:
-                continue
-            met = _words(crossed, [pairs[start + n] for n in crossed.pairs])
-            read += len(crossed.pairs)
-            if not all(met):  # a batch in which one side has no word that is read
-                continue
-            collector.read(subject, crossed.batch, *_asked(model, crossed, met))
-            for row, number in enumerate(crossed.pairs):
-                given = label(pairs[start + number])[::-1]  # target, source
-                for side, own in enumerate(met):
-                    for word in (w for r, w, _ in own if r == row):
-                        numbers[side].append(start + number)
-                        for name, kept in names[side].items():
-                            kept.append(same.setdefault(given[side][name][word], given[side][name][word]))
-            advance(min(max(map(len, numbers)), settings.words), settings.words)
-    collector.check(subject)
+    from trisect.hf.load import cross_batches
+
+    model, long, read = check_crossing(subject, PAIRED), 0, 0
+    pairs = _first_pairs(texts, settings.limit, settings.words)
+
+    def batches() -> Iterator[tuple[Batch, Sequence[_Words], Sequence[_Labels], Callable[[Trace], LayerInputs]]]:
+        nonlocal long, read
+        together = settings.batch * TOGETHER
+        for start in range(0, len(pairs), together):
+            sides = [pair.sides for pair in pairs[start : start + together]]
+            crossings, left = cross_batches(model, sides, settings.batch)
+            long += len(left)
+            for crossed in crossings:
+                numbers = [start + number for number in crossed.pairs]
+                read += len(numbers)
+                words = _find_words(crossed, numbers, pairs)
+                if all(words):
+                    given = {number: label(pairs[number])[::-1] for number in numbers}  # target, source
+                    by_side = [{number: of[side] for number, of in given.items()} for side in (0, 1)]
+                    yield crossed.batch, words, by_side, _cross_inputs(model, crossed)
+
+    collector, numbers, classes = _collect(subject, batches(), SIDES, label.labels, settings.words, advance)
     sides = tuple(
-        ReadSide(components, _classes_of(of), _groups(own, len(pairs), settings.folds), name)
-        for (name, components), of, own in zip(SIDES, names, numbers, strict=True)
+        ReadSide(components, of, _groups(own, len(pairs), settings.folds), name)
+        for (name, components), of, own in zip(SIDES, classes, numbers, strict=True)
     )
     for side in sides:
-        _refuse_side(f"{texts.name} ({side.name})", side)
+        _check_side(f"{texts.name} ({side.name})", side)
     lost = f"{long:,} of {len(pairs):,} sentence pairs have more pieces than the model reads, and are left out."
     notes = (*texts.notes, *subject.notes, *([lost] if long else []), WHOSE, _GAINS, f"{_RARE[0].upper()}{_RARE[1:]}")
     for labels in zip(*(side.labels for side in sides), strict=True):
@@ -467,7 +465,7 @@ def read_pairs(
     return WordsRead(collector.layers, sides, read, (*notes, *collector.notes()))
 
 
-def _pairs_wanted(texts: PairTexts, limit: int | None, words: int) -> tuple[SentencePair, ...]:
+def _first_pairs(texts: PairTexts, limit: int | None, words: int) -> tuple[SentencePair, ...]:
     """The first `limit` pairs, until their longer side has so many words."""
     found, counts = list["SentencePair"](), [0, 0]
     for pair in texts.pairs[:limit]:
@@ -478,40 +476,22 @@ def _pairs_wanted(texts: PairTexts, limit: int | None, words: int) -> tuple[Sent
     return tuple(found)
 
 
-def _batches(model: Pretrained, pairs: Sequence[SentencePair], size: int) -> Iterator[tuple[int, Crossed | None, int]]:
-    """Batches, each with the number of the pair that its own count from; then how many pairs were too long, with no batch."""
-    from trisect.hf.load import cross_batches
-
-    for start in range(0, len(pairs), size * TOGETHER):
-        batches, long = cross_batches(model, [pair.sides for pair in pairs[start : start + size * TOGETHER]], size)
-        yield from ((start, crossed, 0) for crossed in batches)
-        yield start, None, len(long)
-
-
-_Met = list[tuple[int, int, int]]  # row, word, position
-
-
-def _words(crossed: Crossed, pairs: Sequence[SentencePair]) -> tuple[_Met, _Met]:
+def _find_words(crossed: Crossed, numbers: Sequence[int], pairs: Sequence[SentencePair]) -> tuple[_Words, _Words]:
     """Where each word of the target, and each of the source, is read; row by row."""
-    target: _Met = []
-    source: _Met = []
-    for row, pair in enumerate(pairs):
+    target: _Words = []
+    source: _Words = []
+    length = crossed.source.shape[1]
+    for row, number in enumerate(numbers):
+        pair = pairs[number]
         last = {word: at for at, word in enumerate(crossed.given[row].tolist()) if word >= 0}
         first = {word: -at for at, word in enumerate(reversed(crossed.source[row].tolist()), 1) if word >= 0}
-        length = crossed.source.shape[1]
-        target += [(row, w, at) for w, at in sorted(last.items()) if not is_unknown(pair.target[w])]
-        source += [(row, w, length + at) for w, at in sorted(first.items()) if not is_unknown(pair.source[w])]
+        target += [(row, at, number, w) for w, at in sorted(last.items()) if not is_unknown(pair.target[w])]
+        source += [(row, length + at, number, w) for w, at in sorted(first.items()) if not is_unknown(pair.source[w])]
     return target, source
 
 
-def _asked(
-    model: Pretrained, crossed: Crossed, met: tuple[_Met, _Met]
-) -> tuple[list[_SidePlaces], Callable[[Trace], LayerInputs]]:
-    """Where words stand in a batch, and what gives the inputs of a layer there: of q the decoder's, of k and v the encoder's output."""
-    sides = [
-        _SidePlaces(components, torch.tensor([at[0] for at in own]), torch.tensor([at[2] for at in own]))
-        for (_, components), own in zip(SIDES, met, strict=True)
-    ]
+def _cross_inputs(model: Pretrained, crossed: Crossed) -> Callable[[Trace], LayerInputs]:
+    """What gives the inputs of a layer in a batch: of q the decoder's, of k and v the encoder's output."""
     output: Float[Tensor, "B S D"] | None = getattr(
         model.predict(crossed.batch.inputs), "encoder_last_hidden_state", None
     )
@@ -519,7 +499,7 @@ def _asked(
     def inputs(trace: Trace) -> LayerInputs:
         if trace.stack != "cross":
             return ""
-        asks = taken_in(trace)
+        asks = layer_input(trace)
         if asks is None or output is None or asks.shape[:2] != trace.query_real.shape:
             return _UNFOUND
         answers = output.float().to(trace.q.device)
@@ -527,7 +507,7 @@ def _asked(
             return "neither its keys nor its values are a plain map of the encoder's output"
         return asks, answers
 
-    return sides, inputs
+    return inputs
 
 
 def check_pairs(settings: ProfileSettings) -> None:

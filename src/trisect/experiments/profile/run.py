@@ -26,13 +26,12 @@ from trisect.core.trace import Address, Projections
 from trisect.experiments.profile.page import EXCHANGED, HELD, KINDS
 from trisect.experiments.profile.reading import (
     COMPONENTS,
+    PAIRED,
     LayerWords,
     ReadSide,
     StoredWords,
     WordsRead,
-    as_used,
     check_pairs,
-    crossing,
     head_maps,
     no_bitext,
     read_pairs,
@@ -43,7 +42,6 @@ from trisect.experiments.profile.settings import CROSS, ProfileFacts, ProfileSet
 from trisect.experiments.profile.statistics import (
     LayerScores,
     MeanTest,
-    barred,
     evidence,
     gains_over_heads,
     head_tests,
@@ -54,15 +52,15 @@ from trisect.experiments.profile.statistics import (
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, held_weights, passes, plan_edits
-from trisect.lab.subject import beside, check_there, read_epochs
+from trisect.lab.subject import beside, check_crossing, check_there, read_epochs
 from trisect.lab.word_labels import WordLabels, WordTexts, marked_articles
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import Examples, probe, whiten
 from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
 from trisect.papers import profile
-from trisect.stats.bootstrap import drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
-from trisect.stats.tested import ALPHA, Reals, finite, holm, value_row
+from trisect.stats.tested import ALPHA, Interval, Reals, finite, holm, value_row
 from trisect.text.bitext import is_bitext
 from trisect.text.labels import (
     OTHER,
@@ -185,33 +183,29 @@ FITTED = 10_000  # labelled positions that erasers are fitted to, about
 SPLITS = ("test", "valid", "train")
 
 
-class _CausalTwin(NamedTuple):
-    """Rows of erasures, the texts that they were measured on by name and number, and notes."""
-
-    rows: tuple[NewRow, ...]
-    corpus: str
-    texts: int
-    notes: tuple[str, ...]
-
-
 def erase_labels(
     settings: ProfileSettings,
     label: WordLabeller,
     classes: Sequence[WordClasses],
     addresses: Collection[Address],
     context: RunContext,
-) -> _CausalTwin:
+) -> tuple[list[NewRow], str, int, tuple[str, ...]]:
     """Erase every label from every layer's q, k or v, all heads together, with erasers fitted to the profile's own split.
 
     Where a profile is asked for head by head, from each head alone as well. Measured on the first `causal` texts of another split.
-    A position carries the label of its own word. Raises TrisectError.
+    A position carries the label of its own word. Returns rows, the texts that they were measured on by name and number, and notes.
+    Raises TrisectError.
     """
     need_extra("concept_erasure", "erase", "The causal twin of a profile")
     subject, wanted = context.subject, settings.causal or 0
     ways = dict.fromkeys(("layer", settings.per))
     edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
-    fit = relabelled(open_labelled(settings.corpus, settings.split, settings.reader, bare=True), label, classes)
-    other = relabelled(_other(settings), label, classes)
+    own = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+    fit, other = own, own  # the other is of a split that the profile does not read, where there is one
+    for split in (split for split in reversed(SPLITS) if split != settings.split):
+        with suppress(CorpusError):
+            other = open_labelled(settings.corpus, split, settings.reader, bare=True)
+    fit, other = (relabel(texts, label, classes) for texts in (fit, other))
     marker = WordLabels(subject, {one.name: {c: i for i, c in enumerate(one.classes)} for one in classes}, False)
     fitted = min(FITTED, settings.words)
     with context.progress(f"erasing {', '.join(label.labels)} at {len(edits)} places") as step:
@@ -228,28 +222,20 @@ def erase_labels(
             step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
     table = tally.table(other.name)
     articles = marked_articles((one.article for one in texts), tally.kept)
-    rows = tuple(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
-    return _CausalTwin(rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes))
+    rows = list(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
+    return rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes)
 
 
-def relabelled(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
+def relabel(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
     """The texts with a profile's labels in the place of their own, rare classes as one."""
     known = {one.name: frozenset((None, *one.classes)) for one in classes}
 
-    def made() -> Iterator[Labelled]:
+    def texts_of() -> Iterator[Labelled]:
         for one in texts.texts():
             names = label(one)
             yield one._replace(labels={n: tuple(c if c in known[n] else OTHER for c in of) for n, of in names.items()})
 
-    return replace(texts, columns=label.labels, texts=made)
-
-
-def _other(settings: ProfileSettings) -> LabelledTexts:
-    """The texts of a split that the profile does not read; its own where there is no other."""
-    for split in (split for split in SPLITS if split != settings.split):
-        with suppress(CorpusError):
-            return open_labelled(settings.corpus, split, settings.reader, bare=True)
-    return open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+    return replace(texts, columns=label.labels, texts=texts_of)
 
 
 TEXTS = 48  # that are given another's parts; a claim that resamples them asks for 30
@@ -264,18 +250,26 @@ class Exchange(NamedTuple):
     notes: tuple[str, ...] = ()
     mark: str = ""  # of the texts
 
-    @property
-    def every(self) -> Float[np.ndarray, "N M 2 3"]:
-        """The changes, and after those of all layers their mean over layers."""
-        return np.concatenate([self.changes, self.changes.mean(1, keepdims=True)], 1)
+    def rows(self, seed: int) -> Iterator[tuple[NewRow, Replicates]]:
+        """Mean changes with 95 % intervals over texts, each with its draws; without a layer of the mean over layers."""
+        n = len(self.changes)
+        flat = np.concatenate([self.changes, self.changes.mean(1, keepdims=True)], 1).reshape(n, -1)
+        drawn, values = bootstrap_ratios(flat, np.ones(n), seed), flat.mean(0)
+        ends = percentile_interval(drawn, n)
+        layers = [*((address.stack, address.layer) for address in self.addresses), (self.addresses[0].stack, None)]
+        for i, ((stack, layer), kind, component) in enumerate(product(layers, KINDS, COMPONENTS)):
+            row = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGED, "group": kind}
+            row |= value_row(values[i], Interval(ends.low[i], ends.high[i]), n)
+            yield row, Replicates(drawn[:, i], n, self.mark, "text")
 
-    def numbers(self) -> Iterator[tuple[tuple[int, int, int], NewRow]]:
-        """Where each number of `every` stands, and what names it; the mean over layers has no layer."""
-        layers = [(address.stack, address.layer) for address in self.addresses]
-        places = enumerate([*layers, (self.addresses[0].stack, None)])
-        for (i, (stack, layer)), (j, kind), (c, component) in product(places, enumerate(KINDS), enumerate(COMPONENTS)):
-            named = {"stack": stack, "layer": layer, "component": component, "measure": EXCHANGED, "group": kind}
-            yield (i, j, c), named
+    def held_share(self, seed: int) -> ResampledHeads | None:
+        """With the weights held, the share of all change that goes by v, texts being resampled; None where nothing changed."""
+        held = self.changes[:, :, 1].sum(1)
+        total = held.sum(1)
+        if not total.sum() > 0:
+            return None
+        draws = bootstrap_ratios(held[:, 2:], total, seed)[:, 0]
+        return ResampledHeads(float(ratios(held[:, 2:], total)[0]), draws, len(held), "text")
 
 
 def exchange(
@@ -352,67 +346,37 @@ def _changes(
     return changed
 
 
-def exchange_rows(found: Exchange, seed: int) -> Iterator[NewRow]:
-    """Mean changes with 95 % intervals over texts: of every layer, and without a layer the mean over layers."""
-    n, shape = len(found.changes), found.every.shape[1:]
-    flat = found.every.reshape(n, -1)
-    ends = percentile_interval(drawn_ratios(flat, np.ones(n), seed), n)
-    low, high, mean = (one.reshape(shape) for one in (ends.low, ends.high, flat.mean(0)))
-    for at, named in found.numbers():
-        yield named | value_row(mean[at], ends._replace(low=low[at], high=high[at]), n)
-
-
-def held_share(found: Exchange, seed: int) -> ResampledHeads | None:
-    """With the weights held, the share of all change that goes by v, texts being resampled; None where nothing changed."""
-    held = found.changes[:, :, 1].sum(1)
-    total = held.sum(1)
-    if not total.sum() > 0:
-        return None
-    draws = drawn_ratios(held[:, 2:], total, seed)[:, 0]
-    return ResampledHeads(float(ratios(held[:, 2:], total)[0]), draws, len(held), "text")
-
-
-_Key = tuple[str | float | int | bool | None, ...]
+RowKey = tuple[str | float | int | bool | None, ...]
 
 
 def profile_replicates(
-    scores: Sequence[LayerScores], labels: Sequence[str], moved: Exchange | None, seed: int
-) -> Mapping[_Key, Replicates]:
+    scores: Sequence[LayerScores], labels: Sequence[str], moved: Sequence[tuple[NewRow, Replicates]], seed: int
+) -> Mapping[RowKey, Replicates]:
     """Means over heads beyond random maps, layer by layer and over the model; what another text's parts change.
 
     Heads are counted by their place, texts by what they hold.
     """
-    found: dict[_Key, Replicates] = {}
-    if moved is not None and (n := len(moved.changes)) > 1:
-        drawn = drawn_ratios(moved.every.reshape(n, -1), np.ones(n), seed).reshape(-1, *moved.every.shape[1:])
-        for at, row in moved.numbers():
-            key = tuple(row.get(name) for name in ROW)
-            found[key] = Replicates(drawn[(slice(None), *at)], n, moved.mark, "text")
+    found = {tuple(row.get(name) for name in ROW): drawn for row, drawn in moved if drawn.units > 1}
     stack = scores[0].address.stack
     # by the layer, or by how many heads each layer has, and how many of them are counted
-    together: dict[tuple[int | None, ...], list[tuple[_Key, Reals]]] = {}
+    together: dict[tuple[int | None, ...], list[tuple[RowKey, Reals]]] = {}
     for at, label in enumerate(labels):
         for c in COMPONENTS:
             for one in scores:
-                named, own = _key(one.address.stack, one.address.layer, c, "profile_gain", label), one.gains(c, at)
+                named, own = (*one.address, None, c, "profile_gain", label, None), one.gains(c, at)
                 together.setdefault((one.address.layer, len(own)), []).append((named, own))
-            whole, gains = _key(stack, None, c, "profile_gain", label), gains_over_heads(scores, c, at)
+            whole, gains = (stack, None, None, c, "profile_gain", label, None), gains_over_heads(scores, c, at)
             heads = (len(one.heads[c].accuracy) for one in scores)
             together.setdefault((None, *heads, len(gains)), []).append((whole, gains))
     for heads, own in together.items():
         values = np.stack([one for _, one in own], 1)
         if len(values) < 2:  # one head is no sample of heads
             continue
-        drawn = drawn_ratios(values, np.ones(len(values)), seed)
+        drawn = bootstrap_ratios(values, np.ones(len(values)), seed)
         found |= {
             named: Replicates(drawn[:, i], len(values), f"heads {heads}", "head") for i, (named, _) in enumerate(own)
         }
     return found
-
-
-def _key(stack: str, layer: int | None, component: str, measure: str, group: str) -> _Key:
-    given = {"stack": stack, "layer": layer, "component": component, "measure": measure, "group": group}
-    return tuple(given.get(name) for name in ROW)
 
 
 OTHER_WORDS = "cross-attention's queries are of other words than its keys and values, and the claim speaks of the words of one text"
@@ -465,7 +429,7 @@ class _ReadCorpus(NamedTuple):
 def check_model(settings: ProfileSettings, subject: Subject) -> None:
     """Raise ModelError for a model without cross-attention where that is asked for."""
     if settings.attention == CROSS:
-        crossing(subject)
+        check_crossing(subject, PAIRED)
 
 
 def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
@@ -480,9 +444,9 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     revisions = [] if isinstance(subject, OwnModel) else revisions_of(settings.source, settings.checkpoints)
     corpus = _ReadCorpus.of(settings)
     read, scores, checked = _profile(subject, corpus, settings, context, epochs, settings.mlp)
-    twin = None
+    erased: tuple[list[NewRow], str | None, int, tuple[str, ...]] = [], None, 0, ()
     if settings.causal is not None and corpus.label is not None:
-        twin = erase_labels(settings, corpus.label, read.labels, read.layers, context)
+        erased = erase_labels(settings, corpus.label, read.labels, read.layers, context)
     stages: list[_Stage] = [
         (name, [replace(s, heads=s.epochs[i]) for s in scores]) for i, (name, _) in enumerate(epochs)
     ]
@@ -491,30 +455,27 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     if subject.objective != "seq2seq" and corpus.texts is not None:
         with context.progress("another text's parts"):
             moved = exchange(subject, corpus.texts.texts, tuple(read.layers), settings.batch, settings.seed)
+    changes = [] if moved is None else list(moved.rows(settings.seed))
     made = chain(
-        rows(scores, read.sides),
-        stage_rows(stages, corpus.labels),
-        checked,
-        () if twin is None else twin.rows,
-        () if moved is None else exchange_rows(moved, settings.seed),
+        rows(scores, read.sides), stage_rows(stages, corpus.labels), checked, erased[0], (row for row, _ in changes)
     )
     measures = frame("measures", ({"subject": subject.name, **row} for row in made))
-    unread = barred(scores, corpus.labels, {address: layer.own for address, layer in read.layers.items()})
-    found: dict[str, ResampledHeads | LayerMeans] = {**evidence(scores, corpus.labels, unread)}
-    if moved is not None and (share := held_share(moved, settings.seed)) is not None:
+    means, unread = evidence(scores, corpus.labels, {address: layer.own for address, layer in read.layers.items()})
+    found: dict[str, ResampledHeads | LayerMeans] = {**means}
+    if moved is not None and (share := moved.held_share(settings.seed)) is not None:
         found["held_share_v"] = share
-    facts = _facts(settings, context, read, corpus, stages, twin)
+    facts = _facts(settings, context, read, corpus, stages, erased[1:3])
 
     def judge(about: About[ProfileFacts]) -> pl.DataFrame:
         named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "words", "draws", "seed")
         missing = OTHER_WORDS if settings.attention == CROSS else unread
         return judge_heads(profile.SOURCE, found, {name: getattr(about.facts, name) for name in named}, missing)
 
-    notes = (*read.notes, *((EPOCHS,) if epochs else ()), *(() if twin is None else twin.notes))
-    notes += () if moved is None else moved.notes
-    packages = ("transformers",) if twin is None else ("transformers", "concept-erasure")
-    notes, drawn = tuple(dict.fromkeys(notes)), profile_replicates(scores, corpus.labels, moved, settings.seed)
-    return Measured({"measures": measures}, facts, notes, judge, "head", packages=packages, replicates=drawn)
+    notes = (*read.notes, *((EPOCHS,) if epochs else ()), *erased[3], *(() if moved is None else moved.notes))
+    packages = ("transformers",) if erased[1] is None else ("transformers", "concept-erasure")
+    drawn = profile_replicates(scores, corpus.labels, changes, settings.seed)
+    noted = tuple(dict.fromkeys(notes))
+    return Measured({"measures": measures}, facts, noted, judge, "head", packages=packages, replicates=drawn)
 
 
 def _profile(
@@ -602,7 +563,7 @@ def rows(scores: Sequence[LayerScores], sides: Sequence[ReadSide]) -> Iterator[N
         yield from _mean_rows(scores, at, label.name)
 
 
-def _named(address: Address, label: str) -> NewRow:
+def _place(address: Address, label: str) -> NewRow:
     return {"stack": address.stack, "layer": address.layer, "group": label}
 
 
@@ -610,7 +571,7 @@ def _layer_rows(
     one: LayerScores, at: int, labels: Mapping[str, WordClasses], words: Mapping[str, int]
 ) -> Iterator[NewRow]:
     """Random maps, the whole input and the most frequent class (of each component where words differ); q, k and v in pairs."""
-    named = _named(one.address, labels["q"].name)
+    named = _place(one.address, labels["q"].name)
     for component in COMPONENTS:
         null, bits = one.null(component, at), one.nulls[component].bits[:, at]
         of = named | {"component": component, "n": len(null.draws)}
@@ -642,19 +603,13 @@ def _test_rows(named: NewRow, measure: str, test: MeanTest, p_holm: float) -> It
 def _head_rows(scores: Sequence[LayerScores], at: int, label: str, words: Mapping[str, int]) -> Iterator[NewRow]:
     """Every head's numbers; p after Holm over all heads of the model and q, k and v."""
     found = [(one, c, head_tests(one, c, at)) for one in scores for c in COMPONENTS]
-    adjusted = iter(holm(np.concatenate([tests.p_drawn for _, _, tests in found])))
+    adjusted = iter(holm(np.concatenate([tests["p_normal"] for _, _, tests in found])))
     for one, component, tests in found:
-        for head in range(len(tests.p)):
-            of = _named(one.address, label) | {"component": component, "head": head + 1, "n": words[component]}
-            values = {
-                "accuracy": tests.accuracy[head],
-                "bits": tests.bits[head],
-                "z": tests.z[head],
-                "p": tests.p[head],
-                "p_holm": next(adjusted),
-                "among": tests.among[head],
-            }
-            yield from (of | {"measure": f"profile_{name}", "value": finite(v)} for name, v in values.items())
+        tests["p_holm"] = np.array([next(adjusted) for _ in tests["p"]])
+        for head in range(len(tests["p"])):
+            of = _place(one.address, label) | {"component": component, "head": head + 1, "n": words[component]}
+            for name in ("accuracy", "bits", "z", "p", "p_holm", "among"):
+                yield of | {"measure": f"profile_{name}", "value": finite(tests[name][head])}
 
 
 def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[NewRow]:
@@ -665,7 +620,7 @@ def _mean_rows(scores: Sequence[LayerScores], at: int, label: str) -> Iterator[N
     found = [(one, c, mean_over_random(one, c, at)) for one in scores for c in COMPONENTS]
     adjusted = holm([test.p for _, _, test in found])
     for (one, component, test), p_holm in zip(found, adjusted, strict=True):
-        of, own = _named(one.address, label) | {"component": component}, one.heads[component]
+        of, own = _place(one.address, label) | {"component": component}, one.heads[component]
         yield of | {"n": test.n, "measure": "profile_accuracy", "value": float(own.accuracy[:, at].mean())}
         yield of | {"n": test.n, "measure": "profile_bits", "value": float(own.bits[:, at].mean())}
         yield from _test_rows(of, "profile_gain", test, float(p_holm))
@@ -687,7 +642,7 @@ def _facts(
     read: WordsRead,
     corpus: _ReadCorpus,
     stages: Sequence[_Stage],
-    twin: _CausalTwin | None,
+    causal: tuple[str | None, int],
 ) -> ProfileFacts:
     return ProfileFacts(
         context.subject.name,
@@ -706,11 +661,10 @@ def _facts(
         settings.limit,
         tuple(name for name, _ in stages),
         settings.mlp,
-        None if twin is None else twin.corpus,
-        0 if twin is None else twin.texts,
+        *causal,
         "share" if context.subject.objective == "output" else "nats",
         settings.attention,
         sum(len(side.groups) for side in read.sides[1:]),
         tuple(len(label.classes) for side in read.sides[1:] for label in side.labels),
-        tuple(c for c in COMPONENTS if c in as_used(read.layers)),
+        tuple(c for c in COMPONENTS if any(c in layer.own for layer in read.layers.values())),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -51,24 +53,9 @@ class LayerScores:
         """Each head's accuracy less that of random maps of what it reads."""
         return self.heads[component].accuracy[:, label] - self.null(component, label).mean
 
-    def compared(self, component: str, label: int) -> Float[np.ndarray, " H"]:
+    def comparable(self, component: str, label: int) -> Float[np.ndarray, " H"]:
         """What a head is compared with other components' heads by: its accuracy, or its gain where words are not the same."""
         return self.gains(component, label) if self.apart else self.heads[component].accuracy[:, label]
-
-
-class _HeadTests(NamedTuple):
-    """One component of one layer and one label, head by head.
-
-    `p` counts random maps, `p_drawn` takes them as near normal, so that it can survive a correction; `among` is the share
-    of the layer's other heads' q, k and v that find less, in cross-attention beyond random maps.
-    """
-
-    accuracy: Float[np.ndarray, " H"]
-    bits: Float[np.ndarray, " H"]
-    z: Float[np.ndarray, " H"]
-    p: Float[np.ndarray, " H"]
-    p_drawn: Float[np.ndarray, " H"]
-    among: Float[np.ndarray, " H"]
 
 
 class MeanTest(NamedTuple):
@@ -80,17 +67,24 @@ class MeanTest(NamedTuple):
     n: int
 
 
-def head_tests(scores: LayerScores, component: str, label: int) -> _HeadTests:
-    """Every head of a component against random maps, and among the layer's other heads."""
-    null, own = scores.null(component, label), scores.heads[component]
-    values = own.accuracy[:, label]
-    mine = scores.compared(component, label)
-    every = np.concatenate([scores.compared(c, label) for c in scores.heads])
+def head_tests(scores: LayerScores, component: str, label: int) -> dict[str, Float[np.ndarray, " H"]]:
+    """Every head of a component against random maps, and among the layer's other heads.
+
+    `p` counts random maps, `p_normal` takes them as near normal, so that it can survive a correction; `among` is the share
+    of the layer's other heads' q, k and v that find less, in cross-attention beyond random maps.
+    """
+    null, values = scores.null(component, label), scores.heads[component].accuracy[:, label]
+    mine = scores.comparable(component, label)
+    every = np.concatenate([scores.comparable(c, label) for c in scores.heads])
     below = (every[None] < mine[:, None]).sum(1) + ((every[None] == mine[:, None]).sum(1) - 1) / 2
-    among = below / max(1, len(every) - 1)
-    return _HeadTests(
-        values, own.bits[:, label], null.scores(values), null.beyond(values), null.predicted(values), among
-    )
+    return {
+        "accuracy": values,
+        "bits": scores.heads[component].bits[:, label],
+        "z": null.scores(values),
+        "p": null.beyond(values),
+        "p_normal": null.t_p(values),
+        "among": below / max(1, len(every) - 1),
+    }
 
 
 def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTest:
@@ -99,16 +93,16 @@ def mean_over_random(scores: LayerScores, component: str, label: int) -> MeanTes
     gains = scores.gains(component, label)
     if len(gains) == 1:
         ends = null.excess_interval(float(gains[0] + null.mean))
-        return MeanTest(float(gains[0]), ends, float(null.predicted(gains + null.mean)[0]), 1)
+        return MeanTest(float(gains[0]), ends, float(null.t_p(gains + null.mean)[0]), 1)
     return _mean_test(gains)
 
 
-def paired(scores: LayerScores, one: str, other: str, label: int) -> Float[np.ndarray, " K"]:
+def pair_differences(scores: LayerScores, one: str, other: str, label: int) -> Float[np.ndarray, " K"]:
     """Differences of two components of the same head; where several query heads share one key head, of their mean.
 
     In cross-attention of gains over random maps: q is of other words than k and v.
     """
-    a, b = (scores.compared(c, label) for c in (one, other))
+    a, b = (scores.comparable(c, label) for c in (one, other))
     few = math.gcd(len(a), len(b))
     return a.reshape(few, -1).mean(1) - b.reshape(few, -1).mean(1)
 
@@ -145,7 +139,7 @@ def mean_over_model(scores: Sequence[LayerScores], component: str, label: int) -
 def pair_tests(scores: Sequence[LayerScores], label: int) -> dict[str, tuple[MeanTest, float]]:
     """q, k and v in pairs over the heads of some layers, by name as in `q-v`, each with its p after Holm over the three."""
     found = {
-        f"{a}-{b}": _mean_test(over_heads(scores, (a, b), lambda one, a=a, b=b: paired(one, a, b, label)))
+        f"{a}-{b}": _mean_test(over_heads(scores, (a, b), lambda one, a=a, b=b: pair_differences(one, a, b, label)))
         for a, b in PAIRS
     }
     adjusted = holm([test.p for test in found.values()])
@@ -160,51 +154,29 @@ def _mean_test(differences: Reals) -> MeanTest:
 
 
 def evidence(
-    scores: Sequence[LayerScores], labels: Sequence[str], unread: Collection[str] = ()
-) -> dict[str, LayerMeans]:
-    """What the claims F-2 and F-3 speak of: every layer's mean over its heads; nothing of cross-attention, nor what is `unread`."""
-    found: dict[str, LayerMeans] = {}
-    if any(s.apart for s in scores):
-        return found
-    late = _late(scores)
+    scores: Sequence[LayerScores], labels: Sequence[str], transformed: Mapping[Address, Collection[str]]
+) -> tuple[dict[str, LayerMeans], dict[str, str]]:
+    """What the claims F-2 and F-3 speak of, every layer's mean over its heads, and why others of their statistics are not read.
+
+    Of cross-attention there is nothing. Components that are `transformed` behind their weights, by layer, are not read: what they
+    keep may come from there.
+    """
+    found, unread = dict[str, LayerMeans](), dict[str, str]()
+
+    def note(
+        name: str, components: Sequence[str], layers: Sequence[LayerScores], of: Callable[[LayerScores], Reals]
+    ) -> None:
+        if behind := [c for c in components if any(c in transformed.get(s.address, ()) for s in layers)]:
+            unread[name] = f"{' and '.join(behind)}: {NO_PLAIN_MAP}"
+        elif not any(s.apart for s in scores):
+            found[name] = LayerMeans(np.array([heads.mean() for heads in _by_matrices(layers, components, of)]))
+
     if "position" in labels:
         at = labels.index("position")
         for one in ("q", "k"):
-            own = _by_matrices(scores, (one, "v"), lambda s, one=one, at=at: paired(s, one, "v", at))
-            found[f"position_{one}-v"] = _means(own)
-    for label in ("pos", "dep"):
+            note(f"position_{one}-v", (one, "v"), scores, partial(pair_differences, one=one, other="v", label=at))
+    late = scores[-math.ceil(len(scores) / LATE) :]
+    for label, c in product(("pos", "dep"), ("q", "v")):
         if label in labels:
-            at = labels.index(label)
-            for c in ("q", "v"):
-                found[f"late_{label}_{c}"] = _means(_by_matrices(late, c, lambda s, c=c, at=at: s.gains(c, at)))
-    return {name: means for name, means in found.items() if name not in unread}
-
-
-def barred(
-    scores: Sequence[LayerScores], labels: Sequence[str], used: Mapping[Address, Collection[str]]
-) -> dict[str, str]:
-    """Why statistics of the claims cannot be read: of components that are read as attention `used` them, layer by layer.
-
-    What these keep may come from what is done behind their weights.
-    """
-    found: dict[str, str] = {}
-
-    def bar(name: str, components: Sequence[str], layers: Sequence[LayerScores]) -> None:
-        if named := [c for c in components if any(c in used.get(s.address, ()) for s in layers)]:
-            found[name] = f"{' and '.join(named)}: {NO_PLAIN_MAP}"
-
-    if "position" in labels:
-        for one in ("q", "k"):
-            bar(f"position_{one}-v", (one, "v"), scores)
-    for label in (la for la in ("pos", "dep") if la in labels):
-        for c in ("q", "v"):
-            bar(f"late_{label}_{c}", (c,), _late(scores))
-    return found
-
-
-def _late(scores: Sequence[LayerScores]) -> Sequence[LayerScores]:
-    return scores[-math.ceil(len(scores) / LATE) :]
-
-
-def _means(layers: Sequence[Reals]) -> LayerMeans:
-    return LayerMeans(np.array([heads.mean() for heads in layers]))
+            note(f"late_{label}_{c}", (c,), late, partial(LayerScores.gains, component=c, label=labels.index(label)))
+    return found, unread

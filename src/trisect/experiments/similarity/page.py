@@ -134,9 +134,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
         Section("What the claims come to", (rule,), cards=tables["claims"]),
         _score(numbers, facts),
         _ranks(numbers),
-        _described(numbers, facts),
+        _description(numbers, facts),
         _elsewhere(numbers),
-        _compared(numbers, facts),
+        _null_table(numbers, facts),
         notes_section(about),
     )
     read = f"{words.several(facts.texts or 0, 'text')}, {words.several(facts.tokens or 0, 'token')}"
@@ -288,7 +288,7 @@ def _ranks(numbers: Measures) -> Section:
     return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([said]))
 
 
-def _described(numbers: Measures, facts: SimilarityFacts) -> Section:
+def _description(numbers: Measures, facts: SimilarityFacts) -> Section:
     said = (
         "The cosine of two flattened matrices and linear CKA change when a head is rewritten in another basis, so that no verdict "
         "rests on them. They say how alike the weights and the representations are as this model happens to hold them."
@@ -330,7 +330,7 @@ def _elsewhere(numbers: Measures) -> Section | None:
     return Section("What if queries come from elsewhere?", (said,), tuple(figures), (table,))
 
 
-def _compared(numbers: Measures, facts: SimilarityFacts) -> Section:
+def _null_table(numbers: Measures, facts: SimilarityFacts) -> Section:
     """Every measure that has a null, with how many heads differ from it."""
     rows = []
     for measure, component, group in numbers.by("measure", "component", "group"):

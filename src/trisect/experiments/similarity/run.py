@@ -26,7 +26,7 @@ from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
 from trisect.measure.similarity import SUMS, MapSpan, PartMoments, effective_ranks, score_row
 from trisect.papers import matrices
-from trisect.stats.bootstrap import drawn_means, drawn_ratios, percentile_interval
+from trisect.stats.bootstrap import bootstrap_means, bootstrap_ratios, percentile_interval
 from trisect.stats.null import Null
 from trisect.stats.reach import fewest_draws, is_decided
 from trisect.stats.shares import ratios
@@ -82,7 +82,7 @@ class Nulls:
 
     def count(self, kind: str = "subspaces") -> int:
         """How many draws are made of one shape."""
-        return max(self.draws, draws_needed(self.heads, kind)) * (self.times if kind == "subspaces" else 1)
+        return max(self.draws, count_null_draws(self.heads, kind)) * (self.times if kind == "subspaces" else 1)
 
     def draw_further(self) -> None:
         """Draw all subspaces again, more of them."""
@@ -104,7 +104,7 @@ class Nulls:
         return {"overlap": found.overlap, "least_angle_degrees": np.degrees(found.angle)}
 
 
-def draws_needed(heads: int, kind: str = "subspaces") -> int:
+def count_null_draws(heads: int, kind: str = "subspaces") -> int:
     """How many draws let one head survive on either side of its family: a measure's pairs, and a claim about all of them.
 
     Overlaps are tested with and without biases, and a second time in claim D-1, whose correction for its parts and for the
@@ -339,7 +339,7 @@ class _LayerReading:
         shape = (-1, len(SUMS), sums.shape[2])
         values = [ratios(flat, of).reshape(shape) for of in counts]
         # one seed for both, so that a draw is the same texts whatever is counted
-        drawn = [drawn_ratios(flat, of, seed).reshape(shape) for of in counts]
+        drawn = [bootstrap_ratios(flat, of, seed).reshape(shape) for of in counts]
         return _OnTexts(_statistics(*values)[0], _statistics(*drawn), len(sums))
 
 
@@ -505,11 +505,13 @@ def _over_heads(
     draw, evidence = np.random.default_rng([seed, 1]), {}
     shares = [m.values[np.isfinite(m.values)] for m in found if m.measure == "symmetric_share" and m.group is None]
     if shares and (whole := np.concatenate(shares)).size:
-        evidence["symmetric_share"] = ResampledHeads(float(whole.mean()), drawn_means(whole, draw), len(whole))
+        evidence["symmetric_share"] = ResampledHeads(float(whole.mean()), bootstrap_means(whole, draw), len(whole))
     for pair in map("-".join, PAIRS):
         mine = [m.values for m in found if (m.measure, m.component) == ("overlap_among", pair)]
         if mine and (less := np.concatenate(mine)).size > 1 and np.isfinite(less).all():
-            evidence[f"overlap_among_{pair}"] = ResampledHeads(float(less.mean()), drawn_means(less, draw), less.size)
+            evidence[f"overlap_among_{pair}"] = ResampledHeads(
+                float(less.mean()), bootstrap_means(less, draw), less.size
+            )
     if scored:
         heads_of: dict[object, list[_OnTexts]] = {}
         for address, layer in scored.items():
@@ -521,6 +523,6 @@ def _over_heads(
         mean = float(np.concatenate(values).mean())
         unit = "head" if heads <= fewest else "text"
         evidence["self_first_share"] = ResampledHeads(
-            mean, drawn_means(first, draw, len(first)), min(heads, fewest), unit
+            mean, bootstrap_means(first, draw, len(first)), min(heads, fewest), unit
         )
     return evidence

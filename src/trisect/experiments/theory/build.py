@@ -15,7 +15,7 @@ from trisect.theory import CONSTRUCTIONS, Construction
 Given = Mapping[str, float | None]  # arguments by name; None, or not there: the construction's own default
 
 
-def chosen(names: Sequence[str]) -> tuple[str, ...]:
+def select_constructions(names: Sequence[str]) -> tuple[str, ...]:
     """The names, each once, or all eight; raises TheoryError for one that is no construction's."""
     for name in names:
         if name not in CONSTRUCTIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from base64 import b64encode
@@ -272,7 +273,7 @@ def html(draws: KeyDraws) -> str:
         sheet.closed(sheet.SAVE, *(HERE / name for name in ROOMS)),
         {"rich": rich, "figures": figures},
         results=results,
-        draws=Markup(packed(draws)),
+        draws=Markup(encode_draws(draws)),
         samples=samples,
         keys=keys,
         chance=results["stretched_key_one_head"].expected * math.sqrt(SHAPE["samples"]),
@@ -282,20 +283,11 @@ def html(draws: KeyDraws) -> str:
 def constructions() -> dict[str, Construction]:
     """All eight, small: the page takes its questions, laws, domains and errata from them."""
     sampled = {"keys": int(SHAPE["keys"]), "variance": SHAPE["variance"], "samples": int(SHAPE["samples"])}
-    found = (
-        theory.copying(),
-        theory.average(),
-        theory.random_keys_one_head(**sampled),
-        theory.stretched_key_one_head(**sampled),
-        theory.random_keys_two_heads(**sampled),
-        theory.stretched_key_two_heads(**sampled),
-        theory.identity_attention(),
-        theory.key_query_value(),
-    )
-    return {result.name: result for result in found}
+    takes = {name: inspect.signature(make).parameters for name, make in theory.CONSTRUCTIONS.items()}
+    return {n: make(**(sampled if "samples" in takes[n] else {})) for n, make in theory.CONSTRUCTIONS.items()}
 
 
-def packed(draws: KeyDraws) -> str:
+def encode_draws(draws: KeyDraws) -> str:
     """The stretch of every sample, then the noise of every key along μ_a and μ_b, as little-endian float32 in base64."""
     return b64encode(b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in draws)).decode()
 

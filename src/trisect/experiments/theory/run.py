@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from trisect.experiments.theory.build import Given, build, chosen
+from trisect.experiments.theory.build import Given, build, select_constructions
 from trisect.experiments.theory.settings import TheoryFacts, TheorySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.theory import Construction
@@ -38,7 +38,7 @@ def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFac
     What a construction does not have is left out for it. Raises TheoryError for what cannot be built.
     """
     given: Given = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}
-    asked = [(name, beta) for name in chosen(settings.names) for beta in settings.beta or (None,)]
+    asked = [(name, beta) for name in select_constructions(settings.names) for beta in settings.beta or (None,)]
     results: list[Construction] = []
     with context.progress("constructions") as step:
         for name, beta in asked:
