@@ -16,7 +16,7 @@ from trisect.experiments import EXPERIMENTS
 from trisect.experiments.compare import Compare
 from trisect.experiments.compare import run as compare_run
 from trisect.experiments.compare.page import page
-from trisect.experiments.compare.run import _differences, _unpaired
+from trisect.experiments.compare.run import _differences, _pairing_notes
 from trisect.experiments.compare.settings import CompareSettings
 from trisect.hf.load import load
 from trisect.lab.driver import run
@@ -142,12 +142,12 @@ def test_differences_over_heads_texts_and_pairs_have_paired_intervals(parts):
     assert "nor have profiles" not in page
 
 
-def test_units_that_differ_are_said_to_be_unpaired(parts):
+def test_units_that_differ_are_said_to_be_pairing_notes(parts):
     one, other = parts[1]["patch"]
     moved = other._replace(replicates={key: of._replace(which="others") for key, of in other.replicates.items()})
     part = experiment("patch")
-    assert _unpaired(part, one, other) == []
-    assert _unpaired(part, one, moved) == [
+    assert _pairing_notes(part, one, other) == []
+    assert _pairing_notes(part, one, moved) == [
         "patch: the models do not have the same pairs behind their numbers, so that differences over pairs are unpaired and have no "
         "interval."
     ]

@@ -247,8 +247,9 @@ class Experiment(Generic[S, F]):
     for that of training. `record` is the file that holds About. `source` is the key of the source that asks, empty where none
     does. One with a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name.
     One that is not `paged` leaves no page. `makes` says in one word what its paths are where the terminal shows them, such as
-    models. `by_layer` is what a page of several models draws layer by layer. `of` are experiments that it runs, and `plan` is the
-    file that one writes before it begins, where it goes on over several calls.
+    models. One that `is_of_words` reads text whatever its settings are. `by_layer` is what a page of several models draws layer by
+    layer. `of` are experiments that it runs, and `plan` is the file that one writes before it begins, where it goes on over several
+    calls.
     """
 
     name: str
@@ -262,6 +263,7 @@ class Experiment(Generic[S, F]):
     single: str = ""
     paged: bool = True
     makes: str = ""
+    is_of_words: bool = False
     by_layer: tuple[LayerMeasure, ...] = ()
     of: tuple[Experiment[Any, Any], ...] = ()
 
@@ -298,7 +300,7 @@ class Experiment(Generic[S, F]):
 
     def reads_text(self, settings: S, texts: Texts | None) -> bool:
         """Whether the models are given text, and neither sound nor images beside it."""
-        return texts is not None and isinstance(next(texts.texts(), None), str | tuple)
+        return self.is_of_words or (texts is not None and isinstance(next(texts.texts(), None), str | tuple))
 
     def check_model(self, settings: S, subject: Subject) -> None:
         """Raise TrisectError for settings that a model cannot be asked; nothing goes through it."""

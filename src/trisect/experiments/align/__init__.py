@@ -20,16 +20,13 @@ class Align(Experiment[AlignSettings, AlignFacts]):
     facts = AlignFacts
     source = "alignment"
     record = "align.json"
+    is_of_words = True
 
     def check(self, settings: AlignSettings) -> None:
         """Raise TrisectError for settings that are wrong whatever the model is."""
         from trisect.experiments.align.run import check
 
         check(settings)
-
-    def reads_text(self, settings: object, texts: object) -> bool:
-        """Always: words with labels or links."""
-        return True
 
     def measure(self, settings: AlignSettings, context: RunContext) -> Measured[AlignFacts]:
         """Do the work; raises TrisectError."""

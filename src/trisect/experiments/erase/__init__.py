@@ -19,6 +19,7 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
     facts = EraseFacts
     out = "erase-{model}"
     record = "erasure.json"
+    is_of_words = True
     by_layer = (
         LayerMeasure("erase_excess_nats", "rise beyond random subspaces", "nats", margin=ALIKE),
         LayerMeasure("erase_excess_share", "change beyond random subspaces", "share", margin=ALIKE),
@@ -29,10 +30,6 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
         from trisect.experiments.erase.run import check
 
         check(settings)
-
-    def reads_text(self, settings: object, texts: object) -> bool:
-        """Always: words with labels or links."""
-        return True
 
     def measure(self, settings: EraseSettings, context: RunContext) -> Measured[EraseFacts]:
         """Do the work; raises TrisectError."""

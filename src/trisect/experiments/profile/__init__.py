@@ -53,6 +53,7 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
     source = "profile"
     out = "profile-{model}"
     record = "profile.json"
+    is_of_words = True
     by_layer = (LayerMeasure("profile_gain", "more than random maps", "accuracy", finding="profile"),)
 
     @property
@@ -71,10 +72,6 @@ class ProfileModel(Experiment[ProfileSettings, ProfileFacts]):
         from trisect.experiments.profile.run import check_model
 
         check_model(settings, subject)
-
-    def reads_text(self, settings: object, texts: object) -> bool:
-        """Always: words with labels or links."""
-        return True
 
     def measure(self, settings: ProfileSettings, context: RunContext) -> Measured[ProfileFacts]:
         """Do the work; raises TrisectError."""
