@@ -237,7 +237,7 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
     def line(name: str, setting: str, layer: int | None = None, measure: str = "aer") -> tuple[str, ...]:
         cells = [f"{setting.upper()}, {name}"]
         for group in (*(f"{setting} {kind}" for kind in KINDS), setting):
-            text = _change if group == setting else _points
+            text = _change if group == setting else lambda value: f"{100 * value:.1f}".replace("-", "−")
             row = _first(rows, f"{measure}_difference" if group == setting else measure, group, layer)
             sd = sds.get((layer, group)) if measure == "aer" else None
             value, ends = words.cells(row, text=text)
@@ -341,10 +341,6 @@ def _rate_panel(
         if (v := [row["value"] for row in whole if row["group"] == kind])
     )
     return Panel(title, chart, f"{title}: alignment error rate by {across}: {said}.", (), {})
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:.1f}".replace("-", "−")
 
 
 def _change(value: float) -> str:

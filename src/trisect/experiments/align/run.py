@@ -223,7 +223,13 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     if len(scored.models) > 1:
         alone = [scored.only(i) for i in range(len(scored.models))]
         rows += [row for one in alone for row in _rows(one, redrawn)]
-        rows += _spread_rows(scored)
+        rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
+        spreads = [(_place(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
+        for setting, kind in product(SETTINGS, KINDS):
+            mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
+            spreads.append(({"group": f"{setting} {kind}"}, mean))
+        own = {"subject": scored.name, "stack": "cross", "measure": "aer_sd", "n": len(scored.models)}
+        rows += [own | name | {"value": as_number(of.std(ddof=1))} for name, of in spreads]
     found = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
     return [*rows, {"subject": DIAGONAL, "stack": "cross", "measure": "aer", **found.row()}]
 
@@ -307,17 +313,6 @@ def buckets(lengths: Int[np.ndarray, " N"]) -> dict[float | None, Int[np.ndarray
     place = np.searchsorted(LENGTHS, lengths)
     most = (*map(float, LENGTHS), None)
     return {most[i]: np.flatnonzero(place == i) for i in range(len(most)) if (place == i).any()}
-
-
-def _spread_rows(scored: Scored) -> list[NewRow]:
-    """Standard deviations over models: of every layer, and of means over layers."""
-    rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
-    named = [(_place(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
-    for setting, kind in product(SETTINGS, KINDS):
-        mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
-        named.append(({"group": f"{setting} {kind}"}, mean))
-    own = {"subject": scored.name, "stack": "cross", "measure": "aer_sd", "n": len(scored.models)}
-    return [own | name | {"value": as_number(of.std(ddof=1))} for name, of in named]
 
 
 def _place(column: Column) -> NewRow:
@@ -465,9 +460,9 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     long = f"{len(pairs) - len(kept)} of {len(pairs)} sentence pairs have more pieces than the model reads, and are left out."
     lost = (long,) * (len(kept) < len(pairs))
     notes = dict.fromkeys((*bitext.notes, *lost, *(note for one in test for note in one.notes)))
-    tables = {"measures": frame("measures", rows), "links": _table(test)}
-    paths = {"links": _write_links(context.folder / "links", test, len(pairs))}
-    return Measured(tables, facts, tuple(notes), judge, "model", paths=paths)
+    folder = context.folder / "links"
+    tables = {"measures": frame("measures", rows), "links": _write_links(folder, test, len(pairs))}
+    return Measured(tables, facts, tuple(notes), judge, "model", paths={"links": folder})
 
 
 def _run_pairs(settings: AlignSettings) -> Bitext:
@@ -533,31 +528,23 @@ def _facts(
     )
 
 
-def _table(several: Sequence[Linked]) -> pl.DataFrame:
-    """Every link of a whole layer; words and pairs count from 1."""
+def _write_links(folder: Path, several: Sequence[Linked], pairs: int) -> pl.DataFrame:
+    """A file for every model, setting, kind and layer in either form, with a line for each of `pairs`, and all links as a table.
+
+    Words and pairs of the table count from 1.
+    """
     rows: dict[str, list[Any]] = {name: [] for name in LINKS}
-    for linked in several:
-        for i, column in enumerate(linked.columns):
-            if column.head is not None:
-                continue
-            for number in sorted(linked.best):
-                links = sorted(as_links(linked.best[number][i]))
-                named = (linked.subject, number + 1, column.setting, column.kind, column.layer)
-                for name, value in zip(LINKS, named, strict=False):
-                    rows[name] += [value] * len(links)
-                rows["source"] += [source + 1 for source, _ in links]
-                rows["target"] += [target + 1 for _, target in links]
-    return pl.DataFrame(rows, schema=LINKS)
-
-
-def _write_links(folder: Path, several: Sequence[Linked], pairs: int) -> Path:
-    """A file for every model, setting, kind and layer in either form, with a line for each of `pairs`; returns the folder."""
     for number, linked in enumerate(several, start=1):
         mark = f"model-{number}-" if len(several) > 1 else ""
-        for i, column in enumerate(linked.columns):
-            if column.head is None:
-                name = f"{mark}{column.setting}-{column.kind}-layer-{column.layer}"
-                lines = [as_links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
-                for ending, base in ((".pharaoh", 0), (".talp", 1)):
-                    write_links(inside(folder, f"{name}{ending}"), [(links, ()) for links in lines], base)
-    return folder
+        for i, column in ((i, column) for i, column in enumerate(linked.columns) if column.head is None):
+            lines = [as_links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
+            name = f"{mark}{column.setting}-{column.kind}-layer-{column.layer}"
+            for ending, base in ((".pharaoh", 0), (".talp", 1)):
+                write_links(inside(folder, f"{name}{ending}"), [(links, ()) for links in lines], base)
+            for pair, links in enumerate(lines, start=1):
+                named = (linked.subject, pair, column.setting, column.kind, column.layer)
+                for key, value in zip(LINKS, named, strict=False):
+                    rows[key] += [value] * len(links)
+                rows["source"] += [source + 1 for source, _ in sorted(links)]
+                rows["target"] += [target + 1 for _, target in sorted(links)]
+    return pl.DataFrame(rows, schema=LINKS)

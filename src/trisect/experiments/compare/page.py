@@ -55,9 +55,19 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
     short = [replace(one, title=capital(one.title.partition(", mean over layers")[0])) for one in found]
     caption = f"{second} minus {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals."
     drawn = present(small_multiples("compare-short", "What differs", caption, short))
+    parts, link = [], Markup('<a href="{}">{}</a>').format
+    for part in facts.parts:  # both models and their difference by layer, and what each model's own page says
+        drawn_of = list(_layers(part, differences, (first, second)))
+        named = list(zip(part.models, (first, second), strict=True))
+        own = Bullets(tuple(link(one.page, name) for one, name in named), "Each by itself")
+        said = tuple((name, said) for one, name in named for said in one.findings)
+        caption = "What each page found"
+        in_words = Table(("model", "found"), said, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
+        shown = tuple(figure for figure, _ in drawn_of), tuple(table for _, table in drawn_of)
+        parts.append(Section(TITLES.get(part.what, part.what), (), *shown, blocks=(own, in_words)))
     sections = present(
         Section("What differs", tuple(_scope(differences, facts)), drawn, present(sentences(found))),
-        *(_section(part, differences, (first, second)) for part in facts.parts),
+        *parts,
         notes_section(about),
     )
     named = zip(models, facts.shapes, strict=True)
@@ -125,18 +135,6 @@ def _few(differences: pl.DataFrame) -> Iterator[str]:
         counts = sorted(set(rows["n"]))
         there = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         yield f"With fewer than {FEW_TEXTS} {unit}s such intervals are too narrow to lean on; here some are over {there}."
-
-
-def _section(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Section:
-    """One part: both models and their difference by layer, and what each model's own page says."""
-    drawn = list(_layers(part, differences, names))
-    link = Markup('<a href="{}">{}</a>').format
-    own = Bullets(tuple(link(one.page, name) for one, name in zip(part.models, names, strict=True)), "Each by itself")
-    found = tuple((name, said) for one, name in zip(part.models, names, strict=True) for said in one.findings)
-    caption = "What each page found"
-    in_words = Table(("model", "found"), found, caption, folded=True, label=f"{caption}: {part.what}", prose=True)
-    figures, tables = tuple(figure for figure, _ in drawn), tuple(table for _, table in drawn)
-    return Section(TITLES.get(part.what, part.what), (), figures, tables, blocks=(own, in_words))
 
 
 def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...]) -> Iterator[tuple[Figure, Table]]:

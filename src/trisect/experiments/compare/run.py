@@ -66,7 +66,12 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
     left_out = list[str]()
     for part in parts:
         try:
-            one, other = [_measure_part(part, settings, context, number) for number in (1, 2)]
+            done = list[UnitMeasured]()
+            for number, subject in enumerate(context.subjects, start=1):  # each with a page of its own
+                place = f"{part.name}/{number:02d}"
+                alone = replace(context, folder=context.folder / place, subjects=(subject,))
+                done.append(measure_unit(part, _part_settings(part, settings, subject), alone, place))
+            one, other = done
         except CorpusError as error:
             if settings.what is not None or part.name != "profile":
                 raise
@@ -102,15 +107,6 @@ def _tokens(subject: Subject, texts: Texts, size: int) -> tuple[int, str]:
             count += len(kept)
             total.update(repr((row, kept)).encode())
     return count, total.hexdigest()
-
-
-def _measure_part(
-    part: Experiment[Any, Any], settings: CompareSettings, context: RunContext, number: int
-) -> UnitMeasured:
-    """One model by one part, with a page of its own."""
-    subject, place = context.subjects[number - 1], f"{part.name}/{number:02d}"
-    alone = replace(context, folder=context.folder / place, subjects=(subject,))
-    return measure_unit(part, _part_settings(part, settings, subject), alone, place)
 
 
 def _part_settings(part: Experiment[Any, Any], settings: CompareSettings, model: object) -> Any:

@@ -317,7 +317,16 @@ def _collect(
                         kept.append(same.setdefault(label, label))
             advance(min(max(map(len, numbers)), words), words)
     collector.check(subject)
-    return collector, numbers, [_classes_of(of) for of in names]
+    classes: list[tuple[WordClasses, ...]] = []
+    for of in names:  # rare classes are one
+        found = []
+        for name, words_of in of.items():
+            kept = frequent_classes(words_of, MOST, LEAST)
+            index, rest = {c: i for i, c in enumerate(kept)}, len(kept) - 1
+            y = np.array([-1 if c is None else index.get(c, rest) for c in words_of])
+            found.append(WordClasses(name, kept, y))
+        classes.append(tuple(found))
+    return collector, numbers, classes
 
 
 def read_words(
@@ -379,16 +388,6 @@ def _first_texts(texts: LabelledTexts, limit: int | None, words: int) -> Iterato
             return
         read += len(one.leading_words())
         yield one
-
-
-def _classes_of(names: Mapping[str, list[str | None]]) -> tuple[WordClasses, ...]:
-    """Labels by name, whose rare classes are one."""
-    found = []
-    for name, given in names.items():
-        kept = frequent_classes(given, MOST, LEAST)
-        number, rest = {c: i for i, c in enumerate(kept)}, len(kept) - 1
-        found.append(WordClasses(name, kept, np.array([-1 if c is None else number.get(c, rest) for c in given])))
-    return tuple(found)
 
 
 def _check_side(name: str, side: ReadSide) -> None:

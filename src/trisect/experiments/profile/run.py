@@ -82,38 +82,34 @@ _Stage = tuple[str, Sequence[LayerScores]]  # a checkpoint by name, and what pro
 _EpochWeights = tuple[str, dict[Address, Projections]]  # an epoch of a study, and the weights of its layers' q, k and v
 
 
-def epochs_of(source: ModelSource, subject: Subject, wanted: Sequence[str]) -> list[_EpochWeights]:
-    """The epochs that are wanted of a model that a study trained; raises SpecError for one that there is not."""
-    if not isinstance(subject, OwnModel) or not wanted:
-        return []
-    if not isinstance(source.model, (str, Path)):
-        known = "Its epochs lie in the folder of its study."
-        raise SpecError("checkpoints of a loaded model were asked for.", known, "Give the study's folder, or a run's.")
-    there = read_epochs(subject, source.model)
-    names = [str(n) for n in range(len(there))]
-    chosen = names if tuple(wanted) == (ALL,) else list(wanted)
-    if wrong := [name for name in chosen if name not in names]:
-        known = f"{subject.name} has epochs 0 to {len(there) - 1}."
-        raise SpecError(f"There is no epoch {wrong[0]!r}.", known, f"Use some of them, or '{ALL}'.")
-    return [(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen]
+def open_checkpoints(
+    source: ModelSource, subject: Subject, wanted: Sequence[str]
+) -> tuple[list[_EpochWeights], list[tuple[str, ModelSource]]]:
+    """The checkpoints that are wanted, by name: epochs of a model that a study trained, or revisions and where each is opened from.
 
-
-def revisions_of(source: ModelSource, wanted: Sequence[str]) -> list[tuple[str, ModelSource]]:
-    """The revisions of a published model by name and where each is opened from, of a folder those beside it.
-
-    None is loaded yet: what is wrong is met before anything is computed. Raises ModelError for one that is not there.
+    No revision is loaded yet: what is wrong is met before anything is computed. Raises SpecError or ModelError for one that is not there.
     """
     if not wanted:
-        return []
+        return [], []
     if not isinstance(source.model, (str, Path)):
-        given, known = "checkpoints of a loaded model were asked for.", "Its revisions are not known."
-        raise SpecError(given, known, "Give its name on a hub, or its folder.")
+        known, todo = "Its revisions are not known.", "Give its name on a hub, or its folder."
+        if isinstance(subject, OwnModel):
+            known, todo = "Its epochs lie in the folder of its study.", "Give the study's folder, or a run's."
+        raise SpecError("checkpoints of a loaded model were asked for.", known, todo)
+    if isinstance(subject, OwnModel):
+        there = read_epochs(subject, source.model)
+        names = [str(n) for n in range(len(there))]
+        chosen = names if tuple(wanted) == (ALL,) else list(wanted)
+        if wrong := [name for name in chosen if name not in names]:
+            known = f"{subject.name} has epochs 0 to {len(there) - 1}."
+            raise SpecError(f"There is no epoch {wrong[0]!r}.", known, f"Use some of them, or '{ALL}'.")
+        return [(name, {p.address: p for p in there[int(name)].projections()}) for name in chosen], []
     found = []
     for name in wanted:
         place, revision = beside(source.model, name)
         found.append((name, replace(source, model=place, revision=revision)))
         check_there(place, **found[-1][1].fetched())
-    return found
+    return [], found
 
 
 def stage_rows(stages: Sequence[_Stage], labels: Sequence[str]) -> Iterator[NewRow]:
@@ -150,27 +146,22 @@ def mlp_rows(
         if name not in mapped:
             mapped[name] = taken @ random_maps(taken.shape[1], mapped[c].shape[2], MAPS, draw)
     for label in side.labels:
-        found = {name: _accuracy(z, label, chosen, fold, seed) for name, z in mapped.items()}
+        y, folds = torch.from_numpy(label.y[chosen]), torch.from_numpy(fold[chosen])
+        parts = [(y >= 0) & (folds == 0), (y >= 0) & (folds == 1), (y >= 0) & (folds > 1)]
+        if int(folds.max()) < 2:  # two folds: the fit is ended by what it is fitted to
+            parts[2] = parts[1]
+        found = dict[str, float]()  # the mean over maps of the accuracy of a probe a map
+        for name, z in mapped.items():
+            test, held, train = (Examples(z[:, part], y[part]) for part in parts)
+            white = whiten(train.x, held.x, test.x)
+            train, held, test = (Examples(x, part.y) for x, part in zip(white, (train, held, test), strict=True))
+            scores = probe("mlp", train, held, test, len(label.classes), torch.Generator().manual_seed(seed))
+            found[name] = float(scores.accuracy.mean())
         of = {"stack": address.stack, "layer": address.layer, "group": label.name}
         for c in side.components:
             random = found[f"random {mapped[c].shape[2]}"]
             yield of | {"component": c, "measure": "profile_mlp", "value": found[c], "n": len(mapped[c])}
             yield of | {"component": c, "measure": "profile_mlp_random", "value": random, "n": MAPS}
-
-
-def _accuracy(
-    z: Float[Tensor, "S N E"], label: WordClasses, chosen: Int[np.ndarray, " W"], fold: Int[np.ndarray, " M"], seed: int
-) -> float:
-    """The mean over maps of the accuracy of an MLP probe a map."""
-    y, folds = torch.from_numpy(label.y[chosen]), torch.from_numpy(fold[chosen])
-    parts = [(y >= 0) & (folds == 0), (y >= 0) & (folds == 1), (y >= 0) & (folds > 1)]
-    if int(folds.max()) < 2:  # two folds: the fit is ended by what it is fitted to
-        parts[2] = parts[1]
-    test, held, train = (Examples(z[:, part], y[part]) for part in parts)
-    white = whiten(train.x, held.x, test.x)
-    train, held, test = (Examples(x, part.y) for x, part in zip(white, (train, held, test), strict=True))
-    scores = probe("mlp", train, held, test, len(label.classes), torch.Generator().manual_seed(seed))
-    return float(scores.accuracy.mean())
 
 
 def _rows(stored: StoredWords, chosen: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
@@ -440,8 +431,7 @@ def measure(settings: ProfileSettings, context: RunContext) -> Measured[ProfileF
     """
     subject = context.subject
     check_model(settings, subject)
-    epochs = epochs_of(settings.source, subject, settings.checkpoints)
-    revisions = [] if isinstance(subject, OwnModel) else revisions_of(settings.source, settings.checkpoints)
+    epochs, revisions = open_checkpoints(settings.source, subject, settings.checkpoints)
     corpus = _ReadCorpus.of(settings)
     read, scores, checked = _profile(subject, corpus, settings, context, epochs, settings.mlp)
     erased: tuple[list[NewRow], str | None, int, tuple[str, ...]] = [], None, 0, ()

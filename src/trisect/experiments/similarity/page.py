@@ -243,7 +243,17 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
             "norm behind them the score is not x W_Q W_Kᵀ y (see the notes)."
         )
     if facts.corpus:
-        more.append(_on_texts(numbers, facts))
+        found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *_ON_TEXTS)}
+        mean = {name: words.number(rows.mean) for name, rows in found.items() if rows}
+        more.append(
+            f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
+            f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
+            f"their correlation is {mean.get('score_correlation', '–')}. A token scores highest with itself for "
+            f"{mean['self_first_share']} of the queries, and above {mean['self_ahead_share']} of the other keys (by chance ½). With "
+            "rotary positions the scores are those of the turned vectors."
+            if mean
+            else "On the texts no score was compared: queries and keys are never of one sequence, or texts have one token."
+        )
         tail = f" Before the mask; {words.sample(facts.texts or 0, 'text')} of {facts.corpus}."
         for number, (measure, (unit, title, caption)) in enumerate(_ON_TEXTS.items(), start=3):
             sign = measure == "score_correlation"
@@ -251,22 +261,6 @@ def _score(numbers: Measures, facts: SimilarityFacts) -> Section:
     else:
         said.append("Whether a token scores highest with itself was not measured: that needs texts.")
     return Section("Is the score a similarity?", tuple(said), tuple(figures), blocks=quiet(more))
-
-
-def _on_texts(numbers: Measures, facts: SimilarityFacts) -> str:
-    found = {m: numbers.where(m, component="q-k", group=CORPUS) for m in ("score_unequal_share", *_ON_TEXTS)}
-    if not found["score_unequal_share"]:
-        return (
-            "On the texts no score was compared: queries and keys are never of one sequence, or texts have one token."
-        )
-    mean = {name: words.number(rows.mean) for name, rows in found.items() if rows}
-    return (
-        f"On {words.several(facts.texts or 0, 'text')} of {facts.corpus}, before the mask and before any position bias, s_ij "
-        f"differs from s_ji by more than rounding in {mean['score_unequal_share']} of the pairs of tokens, averaged over heads; "
-        f"their correlation is {mean.get('score_correlation', '–')}. A token scores highest with itself for "
-        f"{mean['self_first_share']} of the queries, and above {mean['self_ahead_share']} of the other keys (by chance ½). With "
-        "rotary positions the scores are those of the turned vectors."
-    )
 
 
 def _ranks(numbers: Measures) -> Section:

@@ -55,21 +55,16 @@ def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFac
         if one.relation == "at most" and one.error > one.expected
     ]
     facts = TheoryFacts(settings.seed, tuple({"name": one.name, **one.settings} for one in results))
-    table = pl.DataFrame([_row(one) for one in results], schema=SCHEMA)
+    rows: list[dict[str, Any]] = []
+    for one in results:
+        v, given_to = one.variances, one.settings
+        row = {name: getattr(one, name, None) for name in SCHEMA} | {
+            name: given_to.get(name) for name in ("beta", "variance")
+        }
+        row |= {name: int(given_to[name]) if name in given_to else None for name in ("dim", "keys", "samples")}
+        row |= {
+            f"variance_{name}": None if v is None else getattr(v, name) for name in ("one", "one_law", "two", "two_law")
+        }
+        rows.append(row | {"apart_share": None if one.apart is None else one.apart.share})
+    table = pl.DataFrame(rows, schema=SCHEMA)
     return Measured({"theory": table}, facts, tuple(dict.fromkeys(notes)), packages=())
-
-
-def _row(result: Construction) -> dict[str, Any]:
-    v, s = result.variances, result.settings
-    same = ("name", "measured", "error", "relation", "expected", "law", "domain")
-    return {
-        **{name: getattr(result, name) for name in same},
-        "beta": s["beta"],
-        "variance": s.get("variance"),
-        **{k: int(s[k]) if k in s else None for k in ("dim", "keys", "samples")},
-        "variance_one": None if v is None else v.one,
-        "variance_one_law": None if v is None else v.one_law,
-        "variance_two": None if v is None else v.two,
-        "variance_two_law": None if v is None else v.two_law,
-        "apart_share": None if result.apart is None else result.apart.share,
-    }
