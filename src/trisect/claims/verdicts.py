@@ -42,7 +42,7 @@ from trisect.core.study_data import StudyAbout
 from trisect.core.tables import TableRow, frame
 from trisect.papers import SOURCES, roles, tying
 from trisect.papers.submodules import MARGIN
-from trisect.stats.paired import Sample, summary, t_interval, t_test, t_result
+from trisect.stats.paired import Sample, summary, t_interval, t_result, t_test
 from trisect.stats.reach import fewest_seeds
 from trisect.stats.shares import least_spread
 from trisect.stats.tested import ALPHA, PValues, Tested, conjunction, holm, number, two_sided
