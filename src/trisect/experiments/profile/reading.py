@@ -304,10 +304,10 @@ def _collect(
     same: dict[str | None, str | None] = {}  # one string for all words of a class
     with torch.no_grad():
         for batch, met, given, inputs in batches:
-            places = [
-                (components, *(torch.tensor([one[axis] for one in own]) for axis in (0, 1)))
-                for (_, components), own in zip(sides, met, strict=True)
-            ]
+            places: list[Places] = []
+            for (_, components), own in zip(sides, met, strict=True):
+                rows, columns = (torch.tensor([one[axis] for one in own]) for axis in (0, 1))
+                places.append((components, rows, columns))
             collector.read(subject, batch, places, inputs)
             for side, own in enumerate(met):
                 for _, _, number, word in own:

@@ -205,7 +205,7 @@ def _measure_layer(p: Projections) -> list[_MapMeasure]:
     def note(name: str, measure: str, values: Tensor | np.ndarray, *keys: Key | None, group: str | None = None) -> None:
         """Values of all heads; a single key is the null of every head that has a number."""
         array = values.cpu().numpy() if isinstance(values, Tensor) else values
-        own = keys if len(keys) > 1 else tuple(keys[0] if np.isfinite(value) else None for value in array)
+        own = keys if len(keys) != 1 else tuple(keys[0] if np.isfinite(value) else None for value in array)
         measures.append(_MapMeasure(p.address, name, measure, group, array, own))
 
     def compare_spans(name: str, left: MapSpan, right: MapSpan, group: str | None) -> None:
