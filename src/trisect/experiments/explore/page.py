@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
     from jaxtyping import Float, Int, UInt8
 
-    from trisect.experiments.explore.settings import ExploreFacts
-
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -356,12 +354,13 @@ HERE = Path(__file__).parent
 ROOMS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "save.js", "explorer.js", "frame.js")
 
 
-def page(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> Document:
+def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Document:
     """The explorer's page; the same picture gives the same text. Raises CorpusError where the text is too long for a page."""
-    return Document("explorer.html", html(about.facts.picture, about.command))
+    picture: ExplorerPicture = about.facts.picture  # ExploreFacts, which are declared of it
+    return Document("explorer.html", html(picture, about.command))
 
 
-def findings(tables: Mapping[str, pl.DataFrame], about: About[ExploreFacts]) -> tuple[Finding, ...]:
+def findings(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> tuple[Finding, ...]:
     """None: the page is to be looked at."""
     return ()
 
