@@ -1,6 +1,6 @@
 """Every command of README's table on pretrained models of other kinds: what it ends in, its seconds and its memory.
 
-REAL_MODELS="FOLDER=INPUT FOLDER=INPUT …" python bench/table.py real     INPUT is a file of texts, or a folder of sounds
+REAL_MODELS="FOLDER=INPUT FOLDER=INPUT …" python bench/table.py real     INPUT is a file of texts, or a folder of sounds, with .txt beside
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ def arguments(command: str, model: Path, data: Path, pairs: Path) -> list[str]:
         return [command, str(model), "--source", str(pairs), "--target", str(pairs)]
     if command == "patch":
         return [command, str(model), "--task", "bindings", "--count", "8"]
-    if command in ("profile", "erase"):
+    if command == "erase":
+        return [command, str(model), "--corpus", "embedded", "--limit", "100"]
+    if command == "profile":
         return [command, str(model), "--corpus", "sample", "--split", "test", "--limit", "100"]
     if data.is_dir():
-        sounds = [word for sound in sorted(data.iterdir())[:2] for word in ("--audio", str(sound))]
-        return [command, str(model), *(sounds[:2] if command == "explore" else sounds)]
+        words = []
+        for sound in sorted(data.glob("*.wav"))[: 1 if command == "explore" else 2]:
+            said = (
+                []
+                if command == "explore"
+                else ["--text", sound.with_suffix(".txt").read_text(encoding="utf-8").strip()]
+            )
+            words += ["--audio", str(sound), *said]
+        return [command, str(model), *words]
     texts = data.read_text(encoding="utf-8").splitlines()[:8]
     if command == "explore":
         return [command, str(model), texts[0]]
