@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SURVIVORS, WHOLE, FETCH = "tests/unit/test_survivors.py", "tests/contract/test_whole_run.py", "hf/files/fetch.py"
-ABLATE, REWIND = "experiments/ablate/run.py", "tests/unit/test_rewind.py tests/property/test_rewind_laws.py"
+ABLATE, REWIND = "experiments/ablate/run.py", "tests/property/test_rewind_laws.py"
 CROSS = 'return target if target is not None and stack == "dec" else source'
 RAISED = "(of_system := system_error(error)) is not None"
 

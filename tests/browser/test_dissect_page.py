@@ -17,7 +17,7 @@ from trisect.experiments.dissect.settings import DissectFacts, PartFacts
 from trisect.experiments.study.findings import with_verdicts
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.format import Mean
-from trisect.report.sheet import Sheet, StudyLink, html, with_links
+from trisect.report.sheet import Sheet, StudyLink, html, present, with_links
 
 pytestmark = pytest.mark.browser
 
@@ -31,17 +31,17 @@ def lines() -> list[Line]:
     tables, about = made(EFFECTS, (1, 2, 3))
     scored = aligned.planted((0.5, 0.6), (0.8, 0.7), models=2)
     aligned_findings = alignment_page.findings(aligned.tables(scored), aligned.about(scored))
-    found = [
-        *dissect_parts.training_evidence([with_verdicts(StudyRows.of(tables, about))]),
-        *dissect_parts.alignment_evidence([aligned_findings]),
-    ]
-    found = [line._replace(link="training/report.html") for line in found]
-    q, k, v = (Mean(x, x - 0.01, x + 0.01, 3) for x in (0.1, 0.2, 0.6))
+    lines = present(
+        *dissect_parts.training_lines([with_verdicts(StudyRows.of(tables, about))]),
+        *dissect_parts.alignment_lines([aligned_findings]),
+    )
+    found = [line._replace(link="training/report.html") for line in lines]
+    means = {c: Mean(x, x - 0.01, x + 0.01, 3) for c, x in zip("qkv", (0.1, 0.2, 0.6), strict=True)}
     missing = TITLES - {line.title for line in found}
     assert missing <= {"All layers at once", "Ablation", "Ablation in the study", "Norms", "Similarity", "Recall"}
     return [
         *found,
-        *(Line(kind.lower(), "norms", LONG, "nats", q, k, v, words=LONG, link="x.html") for kind in sorted(missing)),
+        *(Line(kind.lower(), "norms", LONG, "nats", means, words=LONG, link="x.html") for kind in sorted(missing)),
     ]
 
 

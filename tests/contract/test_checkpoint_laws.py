@@ -261,8 +261,9 @@ def test_a_shared_key_of_zero_is_queries_of_zero_in_every_head_that_shares_it(su
     assert heads.tables["measures"].height == 2 * (4 + 2 + 2) + 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["mean", "resample"])
+@pytest.mark.parametrize(
+    ("kind", "how"), [*((kind, "mean") for kind in KINDS), ("grouped", "resample"), ("paired", "resample")]
+)
 def test_every_kind_of_model_can_be_ablated_in_every_way(subjects, tmp_path, kind, how):
     texts = Texts("made", lambda: iter(LINES))
     free, held = (

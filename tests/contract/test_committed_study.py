@@ -9,17 +9,16 @@ from polars.testing import assert_frame_equal
 
 from trisect import claims
 from trisect.core.files import read_json
-from trisect.core.finding import About
 from trisect.core.spec import Design, read_experiment
-from trisect.core.study_data import CorpusData
 from trisect.core.tables import frame, read_table, write_table
 from trisect.experiments.study import STUDY
 from trisect.experiments.study import page as study_page
-from trisect.experiments.study.rows import StudyRows, described
-from trisect.experiments.study.settings import StudyFacts
-from trisect.experiments.study.words import study as said_of_study
+from trisect.experiments.study.rows import StudyRows, describe_study
+from trisect.experiments.study.words import provenance
 from trisect.lab.records import read_about
 from trisect.report.sheet import Picture, html
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 HOME = Path(__file__).parents[2] / "results" / "wikitext2-small"
 TABLES = ("runs", "metrics", "sites", "claims")
@@ -39,24 +38,6 @@ def read() -> dict[str, pl.DataFrame]:
     return {name: read_table(HOME / "tables", name) for name in TABLES}
 
 
-@pytest.fixture(scope="module")
-def about(committed) -> About[StudyFacts]:
-    name, _, fingerprint = committed["runs"]["corpus"][0].rpartition(":")
-    experiment = stated(HOME)
-    labels = {column: [] for column in committed["runs"]["label"].drop_nulls().unique()}
-    corpus: CorpusData = {
-        "name": name,
-        "fingerprint": fingerprint,
-        "types": 0,
-        "splits": {},
-        "labels": labels,
-        "notes": [],
-    }
-    return About(
-        "study", "trisect study experiment.json", 0.0, (), {}, None, StudyFacts(corpus, "cpu", experiment=experiment)
-    )
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_read_as_it_was_written_and_written_as_it_was_read(committed, read, name, tmp_path):
     assert set(committed[name].columns) <= set(read[name].columns)
@@ -68,8 +49,9 @@ def test_a_table_is_read_as_it_was_written_and_written_as_it_was_read(committed,
     assert_frame_equal(read_table(tmp_path, name), read[name])
 
 
-def test_its_claims_are_judged_as_they_were_and_stand_in_the_text(read, about):
-    again = claims.judge({name: read[name] for name in ("runs", "metrics", "sites")}, described(about))
+def test_its_claims_are_judged_as_they_were_and_stand_in_the_text(read):
+    described = describe_study(read_about(STUDY, HOME))
+    again = claims.judge({name: read[name] for name in ("runs", "metrics", "sites")}, described)
     assert_frame_equal(again, read["claims"], abs_tol=1e-12)
     text = (HOME.parents[1] / "docs" / "what-we-found.md").read_text(encoding="utf-8")
     judged = again.filter(pl.col("part").is_null(), pl.col("verdict") != "not tested")
@@ -109,5 +91,5 @@ def test_a_page_is_made_of_a_committed_study_whose_seconds_nobody_noted():
     place = HOME.parent / "wikitext2-all-layers"
     about = read_about(STUDY, place)
     made = {path.stem: read_table(path.parent, path.stem) for path in (place / "tables").glob("*.parquet")}
-    assert said_of_study(StudyRows.of(made, described(about)))["wall"] == "–"
+    assert provenance(StudyRows.of(made, describe_study(about)))["Wall time"].startswith("– on ")
     assert "<h1" in html(study_page.page(made, about))

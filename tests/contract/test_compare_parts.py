@@ -25,7 +25,7 @@ from trisect.lab.inputs import ModelsSource, TextSource
 from trisect.stats.bootstrap import percentile_interval
 from trisect.stats.tested import finite
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn_module")
 
 
 @pytest.fixture(scope="module")

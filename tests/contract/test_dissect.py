@@ -13,14 +13,14 @@ from tests import tiny
 
 from trisect.core.errors import StudyError
 from trisect.core.finding import Finding
-from trisect.core.methods import Attack, Control, Erase, Freeze, Probe, Rewind, Tie
+from trisect.core.methods import Attack, Freeze, Rewind, Tie
 from trisect.core.site import Site
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.dissect import DISSECT
 from trisect.experiments.dissect.page import Line, from_table
-from trisect.experiments.dissect.parts import ABLATION, KINDS, PARTS, DissectStep, each_model, over_models
-from trisect.experiments.dissect.run import _key, planned_pages, tutorial
+from trisect.experiments.dissect.parts import KINDS, PARTS, DissectStep, each_model, over_models
+from trisect.experiments.dissect.run import page_links, step_key, tutorial
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.settings import ProfileSettings
@@ -33,12 +33,9 @@ SITES = tuple(Site((c,), (1,)) for c in ("q", "k", "v"))
 SMALL = replace(
     tiny.EXPERIMENT,
     attack=Attack(SITES, ("pos",)),
-    rewind=Rewind(SITES, points=5),
+    rewind=Rewind(SITES, points=3),
     freeze=Freeze(SITES),
-    control=Control(SITES, ("pos",), ("control", "bounded")),
     tie=Tie(narrow=False),
-    probe=Probe(SITES, ("pos",), ("linear",)),
-    erase=Erase(SITES, ("pos",), draws=2),
 )
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1}
@@ -61,13 +58,7 @@ def dissect(out, asked=ASKED):
     return driver.run(DISSECT, asked, out, quiet=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _undrawn():
-    """Pages of every part: their figures are built and not rendered, as in fixture `undrawn`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
-        patch.setattr("trisect.report.render.png", lambda text: b"")
-        yield
+pytestmark = pytest.mark.usefixtures("undrawn_module")
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +110,9 @@ def test_every_kind_of_evidence_has_a_line_and_the_table_holds_its_numbers(done)
     retrieved = done.folder / "recall" / "tables" / "measures.parquet"
     some = not pl.read_parquet(retrieved).filter(measure="survival", group="retrieved").is_empty()
     lines = from_table(done.tables["evidence"])
-    # eight dimensions are fewer than the classes: the label takes all of them, which says nothing
-    assert {line.kind for line in lines} == set(KINDS) - {"erasure", "ablation", "all_layers"} | OF_MODELS | (
-        {"recall"} if some else set()
-    )
+    asked = {"attack", "rewinding", "midstage", "freezing", "tying"}
+    assert asked < set(KINDS)
+    assert {line.kind for line in lines} == asked | OF_MODELS | ({"recall"} if some else set())
     for line in lines:
         rows = done.tables["evidence"].filter(kind=line.kind, what=line.what)
         assert dict(rows.select("component", "value").iter_rows()) == {c: m.mean for c, m in line.means.items()}
@@ -138,7 +128,7 @@ def test_a_line_of_a_measure_is_the_mean_over_the_trained_models(done):
         each = [fmean(t.filter(measure="loss_change_nats", component=component)["value"]) for t in tables]
         assert value == pytest.approx(fmean(each), rel=1e-12)
     norms = from_table(done.tables["evidence"].filter(kind="norms"))[0]
-    assert (norms.q, norms.compared) == (norms.k, None)
+    assert (norms.means["q"], norms.compared) == (norms.means["k"], None)
 
 
 def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(done):
@@ -155,9 +145,9 @@ def test_every_page_that_is_named_is_there_and_the_verdicts_stand_on_the_page(do
 
 
 def test_every_page_of_it_links_to_every_part(done):
-    pages = [way for one in planned_pages(ASKED) for way in one.models.values()]
+    pages = [way for _, models in page_links(ASKED) for way in models.values()]
     assert {"report.html", "theory/theory.html", "explore.html", "ablate/seed-1/report.html"} <= set(pages)
-    assert len(planned_pages(ASKED)) == len(PARTS) + 2
+    assert len(page_links(ASKED)) == len(PARTS) + 2
     for way in pages:
         path = done.folder / way
         header = path.read_text(encoding="utf-8").partition('<nav class="study-links"')[2].partition("</nav>")[0]
@@ -214,7 +204,8 @@ def test_a_part_that_is_added_is_run_alone_and_has_its_section_and_its_line(done
         yield Line.of(over_models(found, Finding("zeroing", "", "nats", what="rise with zeros"), "mean_change"))
 
     settings = partial(AblateSettings, how="zero")
-    zeroing = replace(ABLATION, name="zeroing", title="Zeroing", question="What breaks with zeros?", evidence=evidence)
+    ablation = next(part for part in PARTS if part.name == "ablation")
+    zeroing = replace(ablation, name="zeroing", title="Zeroing", question="What breaks with zeros?", evidence=evidence)
     zeroing = replace(zeroing, run=each_model(Zeroing(), settings))
     monkeypatch.setattr("trisect.experiments.dissect.run.PARTS", (*PARTS, zeroing))
     run, seen = driver.run, []
@@ -240,7 +231,7 @@ def test_a_model_that_is_given_by_its_name_is_read_again_when_its_weights_change
         steps = [
             DissectStep(PROFILE, ProfileSettings(ModelSource(of), "embedded"), "profile") for of in (model, str(model))
         ]
-        return {_key(step, tmp_path) for step in steps}
+        return {step_key(step, tmp_path) for step in steps}
 
     before = keys()
     assert len(before) == 1

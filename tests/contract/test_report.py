@@ -189,26 +189,14 @@ def test_same_rows_same_bytes(study, collected, tmp_path):
     assert written[0] == written[1]
 
 
-def test_the_page_says_how_to_reproduce(study, written):
-    text = written[1].read_text(encoding="utf-8")
-    description = study[1]
-    for said in (
-        description["command"],
-        "0123456789abcdef",
-        "trisect 0.1.0",
-        "These numbers are made up.",
-        "12 s on cpu",
-    ):
-        assert said in text
-
-
-def test_attention_comes_first_and_is_told_apart(tmp_path):
+def test_attention_comes_first_and_is_worded_as_a_requirement():
     tables, description = tables_of({"self_only": 0.0})
-    rows = StudyRows.of(tables, description)
-    text = pages.html(tables, rows, [])
+    text = pages.html(tables, StudyRows.of(tables, description), [])
     assert "every verdict below is inconclusive by rule" in text
-    assert "Does not hold: attention is in use." in text
-    assert "Holds: the baseline beats the unigram loss." in text
+    required = r"Does not hold: attention is in use\.</strong> Required: in every seed, .* Not so in seeds 1, 2\."
+    assert re.search(required, text)
+    held = r"Holds: the baseline beats the unigram loss\.</strong> Required: .* Found so in every seed\."
+    assert re.search(held, text)
     used, description = tables_of({"self_only": 0.5})
     assert "Yes, by both checks" in pages.html(used, StudyRows.of(used, description), [])
 
@@ -222,14 +210,6 @@ def test_sentences_follow_the_rows():
         assert (said.measure, said.groups, said.unit, said.source) == ("attack", ("pos",), "nats", "submodules")
         assert {e.name: round(e.mean or 0, 1) for e in said.values} == {c: 0.5 if c == site[0] else 0 for c in "qkv"}
         assert said.comparison == ""
-
-
-def test_the_lead_names_the_component_with_the_largest_mean():
-    effects = {f"freeze-k@{n}/valid": 0.5 for n in (1, 2)} | {"attack-dep-q@1/valid": 1.0}
-    tables, description = tables_of(effects)
-    said = study_words.lead(StudyRows.of(tables, description))
-    assert re.search(r"\d: k largest \([^)]*Freezing", said)
-    assert "DEP" not in said
 
 
 def test_an_effect_is_paired_by_seed():
@@ -338,56 +318,46 @@ def test_attacks_and_what_probes_find_at_whole_width_are_not_ranked(study):
 
 def test_the_lead_counts_methods_by_what_their_paired_differences_say():
     clear = {f"freeze-{c}@{n}/valid": size for c, size in (("q", 0.3), ("k", 0.3), ("v", 0.9)) for n in (1, 2)}
-    tables, description = tables_of(clear, seeds=(1, 2, 3, 4, 5))
+    tables, description = tables_of(clear | {"attack-dep-q@1/valid": 1.0}, seeds=(1, 2, 3, 4, 5))
     said = study_words.lead(StudyRows.of(tables, description))
     assert said.startswith("Of 4 methods that can rank q, k and v, ")
     assert "1: v largest (Freezing)" in said
+    assert "DEP" not in said
     tables, description = tables_of({}, seeds=(1,))
     said = study_words.lead(StudyRows.of(tables, description))
     assert "4: too uncertain" in said
     assert said.endswith("One seed says nothing of chance.")
 
 
-def test_missing_parts_are_left_out_and_named(tmp_path):
+def test_missing_parts_are_left_out_and_named_and_text_from_outside_is_escaped(tmp_path):
     tables, description = combined()
     path = pages.write(tmp_path, tables, description | {"precision": "bfloat16"})
-    drawn = {p.stem for p in (tmp_path / "figures").glob("*.svg")}
-    label = words.slug("<b>ner</b>")
-    assert drawn == {
+    label, text = words.slug("<b>ner</b>"), path.read_text(encoding="utf-8")
+    names = {
         "answer",
-        f"attack-{label}-train",
-        f"attack-{label}-valid",
         "fig07-baseline",
         "adversary",
-        f"attack-{label}-strengths",
+        *(f"attack-{label}-{of}" for of in ("train", "valid", "strengths")),
     }
-    text = path.read_text(encoding="utf-8")
-    assert (
-        "attacks on POS (figures 3 and 4), attacks on DEP (figures 5 and 6), convex rewinding (figures 8 and 9)" in text
-    )
-    assert "mid-stage rewinding (figure 10) and freezing (figures 11 and 12)" in text
+    assert {p.stem for p in (tmp_path / "figures").glob("*.svg")} == names
+    for part in ("attacks on POS", "attacks on DEP", "convex rewinding", "mid-stage rewinding", "freezing"):
+        assert f"{part} (figure" in text
     assert f"on {description['device']}, with bfloat16 products in training</dd>" in text
     assert outline(path).open == []
-
-
-def test_text_from_outside_is_escaped(tmp_path):
-    tables, description = combined()
-    text = pages.write(tmp_path, tables, description).read_text(encoding="utf-8")
     own = text[text.rindex("<script>") : text.rindex("</script>")]
     assert "<script>" not in text.replace(own, "")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "<b>" not in text
-    assert f"on {description['device']}</dd>" in text  # float32 products go without saying
     assert "a &amp; b &lt;i&gt;" in text
-    assert re.fullmatch(r"[\w-]+", words.slug("<b>ner</b>"))
-    assert words.slug("<b>ner</b>") != words.slug("{b}ner{/b}")
+    assert re.fullmatch(r"[\w-]+", label)
+    assert label != words.slug("{b}ner{/b}")
 
 
 def test_combined_sites_have_places_of_their_own():
     rows = StudyRows.of(*combined())
     answer = figures.collect(rows)[0]
     assert [key.name for key in answer.key] == ["q", "v", "q+k", "baseline"]
-    assert rows.edited == ("q@1", "v@1-2", "q+k@1-2")
+    assert rows.edit_sites == ("q@1", "v@1-2", "q+k@1-2")
     assert rows.strength == 1.0
 
 
@@ -545,7 +515,8 @@ def test_a_card_shows_what_decides():
     assert dict(card_of(verdict="refuted", p_holm=1e-9).facts)["p (Holm)"] == "< 0.001"
 
 
-def test_verdicts_differ_in_shape():
+def test_every_claim_has_a_card_and_verdicts_differ_in_shape(study):
+    assert [c.id for c in cards.cards(study[0]["claims"])] == [f"A-{n}" for n in range(1, 16)]
     shapes = [re.sub(r'\d|class="\w+"', "", str(cards.badge(v))) for v in cards.VERDICTS]
     assert len(set(shapes)) == len(cards.VERDICTS)
     assert "<circle" in cards.badge("supported")
@@ -576,11 +547,6 @@ def test_the_forest_plot_draws_interval_margin_and_claimed_side():
     ).parts[0]
     assert marks(nothing.drawing, "dot") == []
     assert nothing.numbers == "no number"
-
-
-def test_every_claim_has_a_card(study):
-    tables, _ = study
-    assert [c.id for c in cards.cards(tables["claims"])] == [f"A-{n}" for n in range(1, 16)]
 
 
 def test_ids_are_renamed_in_order_and_numbers_shortened():
@@ -615,19 +581,7 @@ def test_the_budget_says_what_attacks_cost(study):
     assert "Attacks are shown with λ = 1, after 2 epochs." in captions["answer"]
     odd = StudyRows.of(*combined())
     assert "attacks with λ = 0.3 and 1," in study_words.budget(odd)
-    assert "λ = 1 (also run: 0.3), after 2 epochs." in study_words.attacked(odd)
-
-
-def test_a_precondition_is_worded_as_a_requirement():
-    tables, description = tables_of({"self_only": 0.0})
-    text = pages.html(tables, StudyRows.of(tables, description), [])
-    assert re.search(
-        r"Does not hold: attention is in use\.</strong> Required: in every seed, letting .* Not so in seeds 1, 2\.",
-        text,
-    )
-    assert re.search(
-        r"Holds: the baseline beats the unigram loss\.</strong> Required: .* Found so in every seed\.", text
-    )
+    assert "λ = 1 (also run: 0.3), after 2 epochs." in study_words.attack_words(odd)
 
 
 def text_marks(node):
@@ -731,43 +685,33 @@ def test_columns_of_the_table_have_one_number_of_decimals():
     assert words.decimals([1e-9]) == 5
 
 
-def test_the_page_says_what_made_the_runs_and_the_whole_experiment(study):
+def test_the_page_says_how_to_reproduce_and_what_made_the_runs(study):
     tables, description = study
     text = pages.html(tables, StudyRows.of(tables, description), [])
     said = text[text.index('id="reproduce"') :]
-    assert "trisect study experiment.json --out OUT" in said
-    assert "torch 9.9.9, trisect 0.1.0" in said
+    for part in (
+        description["command"],
+        "trisect study experiment.json --out OUT",
+        "torch 9.9.9, trisect 0.1.0",
+        "These numbers are made up.",
+        f"12 s on {description['device']}</dd>",  # float32 products go without saying
+        "epochs as in training, labels pos dep, sites q@1 k@1 v@1 q@2 k@2 v@2, strengths 1.0",
+        "epsilon 0.01, midstage yes, mode adaptive, points 101, ",
+        "<dt>Freeze</dt><dd>sites q@1 k@1",
+    ):
+        assert part in said
     assert said.count("0123456789abcdef") == 1
-    assert "epochs as in training, labels pos dep, sites q@1 k@1 v@1 q@2 k@2 v@2, strengths 1.0" in said
-    assert "epsilon 0.01, midstage yes, mode adaptive, points 101, " in said
-    assert "<dt>Freeze</dt><dd>sites q@1 k@1" in said
     assert "claims have changed" not in text
-    marked = (
-        tables["runs"]
-        .with_row_index()
-        .with_columns(
-            pl.when(pl.col("index") == 0).then(pl.lit("f" * 16)).otherwise(pl.col("claims_hash")).alias("claims_hash"),
-            pl.when(pl.col("index") == 0)
-            .then(pl.lit('{"torch": "8"}'))
-            .otherwise(pl.col("versions"))
-            .alias("versions"),
-            pl.when(pl.col("index") == 0).then(pl.lit("synthetic:00")).otherwise(pl.col("corpus")).alias("corpus"),
-        )
-    )
-    other = {**tables, "runs": marked.drop("index")}
-    text = pages.html(other, StudyRows.of(other, description), [])
+    other = {"claims_hash": "f" * 16, "versions": '{"torch": "8"}', "corpus": "synthetic:00"}
+    first = pl.int_range(pl.len()) == 0
+    changes = [pl.when(first).then(pl.lit(value)).otherwise(name).alias(name) for name, value in other.items()]
+    changed = {**tables, "runs": tables["runs"].with_columns(changes)}
+    text = pages.html(changed, StudyRows.of(changed, description), [])
     assert text.count("claims have changed since these runs were made") == 2
     assert "f" * 16 in text
     assert claims_hash() in text
     assert "torch 8; other runs: torch 9.9.9, trisect 0.1.0" in text
     assert "fingerprint <code>00, 0123456789abcdef</code>" in text
-
-
-def test_how_to_read_speaks_of_fractions_too(study):
-    tables, description = study
-    text = pages.html(tables, StudyRows.of(tables, description), [])
-    assert "the dashed line is zero: no difference, or, for a learned fraction, nothing learned" in text
-    assert "Each part is a difference paired by seed" not in text
 
 
 @pytest.mark.parametrize(

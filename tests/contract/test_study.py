@@ -42,24 +42,24 @@ def assert_same(one: trisect.Study, other: trisect.Study) -> None:
         assert_frame_equal(table, bare(dict(other.tables))[name], check_exact=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_page():
+    """The page has tests of its own; drawing it for each study here would take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
+        yield
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(_no_page, tmp_path_factory):
     """The tiny study, never stopped."""
     return run(tmp_path_factory.mktemp("whole") / "study")
 
 
 @pytest.fixture(scope="module")
-def one(whole, tmp_path_factory):
+def one(_no_page, tmp_path_factory):
     """That study with its first seed alone, for what is trained again and again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
-        return run(tmp_path_factory.mktemp("one") / "study", ONE)
-
-
-@pytest.fixture(autouse=True)
-def _no_page(whole, monkeypatch):
-    """The page has tests of its own; drawing it for each study here would take most of the time."""
-    monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
+    return run(tmp_path_factory.mktemp("one") / "study", ONE)
 
 
 def test_a_study_leaves_every_row_that_it_promises(whole):
@@ -112,7 +112,7 @@ def test_finished_runs_are_never_run_again(whole, monkeypatch):
     assert_same(run(whole.folder), whole)
 
 
-@pytest.mark.parametrize("stop", [1, 17, 40, 62])
+@pytest.mark.parametrize("stop", [1, 40, 62])
 def test_a_study_stopped_at_any_step_and_resumed_gives_the_same_tables(one, tmp_path, monkeypatch, stop):
     step, count = train.Trainer.step, [0]
 
@@ -238,15 +238,14 @@ def test_two_studies_in_one_folder_at_once(whole):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "harm"),
     [
-        "runs/*/run.json",
-        "runs/baseline*/final.safetensors",
-        "runs/baseline*/epochs/0000.safetensors",
-        "evaluations/*/rewind-*.json",
+        *(("runs/*/run.json", harm) for harm in ("byte", "cut", "empty")),
+        ("runs/baseline*/final.safetensors", "byte"),
+        ("runs/baseline*/epochs/0000.safetensors", "cut"),
+        ("evaluations/*/rewind-*.json", "empty"),
     ],
 )
-@pytest.mark.parametrize("harm", ["byte", "cut", "empty"])
 def test_a_damaged_file_is_named_and_deleting_what_the_message_says_repairs(whole, tmp_path, kind, harm):
     folder = tmp_path / "study"
     shutil.copytree(whole.folder, folder)
@@ -312,7 +311,7 @@ def test_a_damaged_copy_of_the_text_is_written_again(whole, tmp_path):
     assert_same(run(tmp_path / "study"), whole)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8, 13, 21, 34, 40])
+@pytest.mark.parametrize("nth", [1, 2, 5, 13, 34])
 def test_a_full_disk_is_said_and_nothing_half_written_is_read(one, tmp_path, monkeypatch, nth):
     """The nth write of the study finds the disk full; with space freed it ends with the same tables."""
     count = [0]
@@ -393,10 +392,10 @@ def test_losses_that_are_no_numbers_are_missing_rows(whole, tmp_path):
     shutil.copytree(whole.folder, tmp_path / "study")
     path = sorted((tmp_path / "study").glob("evaluations/*/rewind-q@1.json"))[0]
     body = read_json(path, "")
-    body["train"]["loss_nats"][0] = None
+    body["rows"][0]["value"] = None
     write_json(path, body)
     sites = trisect.render(tmp_path / "study").tables["sites"]
-    assert sites.height == whole.tables["sites"].height - 2  # that loss, and the area it enters
+    assert sites.height == whole.tables["sites"].height - 1
     assert sites["value"].is_finite().all()
 
 
@@ -494,14 +493,6 @@ def test_exact_rewinding_evaluates_every_point(tmp_path):
     assert max((both["exact"] - both["adaptive"]).abs()) < 1e-3
 
 
-def test_a_text_of_one_word_type_or_too_short_for_its_columns_is_refused_before_anything_is_made(tmp_path):
-    with pytest.raises(CorpusError, match="one word type"):
-        run(tmp_path / "study", replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, min_count=10**9)))
-    with pytest.raises(CorpusError, match="too short"):
-        run(tmp_path / "study", replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, valid_tokens=3)))
-    assert not (tmp_path / "study").exists()
-
-
 def test_fleets_are_a_function_of_the_plan_and_mix_no_seeds_labels_or_trainings():
     runs = [*tiny.runs(1), *tiny.runs(2)]
     grouped = fleets(runs)
@@ -534,30 +525,29 @@ def test_disk_of_the_plan_is_what_the_study_leaves(whole):
     assert planned == pytest.approx(left, rel=0.35)  # headers weigh at this size
 
 
-def test_texts_and_labels_that_cannot_be_used_are_refused_before_anything_is_made(tmp_path):
-    out = tmp_path / "study"
-    with pytest.raises(CorpusError, match="'mood'"):
-        run(out, replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",))))
-    with pytest.raises(CorpusError, match="names no corpus"):
-        trisect.study("paper", out=out)
-    with pytest.raises(CorpusError):
-        trisect.study("quick", corpus=tmp_path / "nowhere", out=out)
-    assert not out.exists()
-
-
-def test_cuda_where_there_is_none(tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    with pytest.raises(SpecError, match="'cuda' was asked for"):
-        trisect.study(tiny.EXPERIMENT, out=tmp_path / "study", device="cuda")
-
-
-def test_report_of_what_is_no_study(tmp_path):
+@pytest.mark.parametrize(
+    ("asked", "named", "error", "words"),
+    [
+        (
+            replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, min_count=10**9)),
+            {},
+            CorpusError,
+            "one word type",
+        ),
+        (replace(tiny.EXPERIMENT, attack=None, text=replace(tiny.TEXT, valid_tokens=3)), {}, CorpusError, "too short"),
+        (replace(tiny.EXPERIMENT, attack=Attack(tiny.SITES, ("mood",))), {}, CorpusError, "'mood'"),
+        ("paper", {}, CorpusError, "names no corpus"),
+        ("quick", {"corpus": "nowhere"}, CorpusError, "nowhere"),
+        (tiny.EXPERIMENT, {"device": "cuda"}, SpecError, "'cuda' was asked for"),
+        (tiny.EXPERIMENT, {"out": "file/study"}, StudyError, "cannot be made"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path, monkeypatch, asked, named, error, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(error, match=words):
+        trisect.study(asked, **{"out": tmp_path / "study", "quiet": True} | named)
     with pytest.raises(StudyError, match="holds no study"):
         trisect.render(tmp_path)
-
-
-def test_an_out_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match="cannot be made"):
-        run(tmp_path / "file" / "study")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -8,7 +8,7 @@ from tests.synthetic import about, study_tables
 from trisect.claims import preconditions
 from trisect.core.tables import frame
 from trisect.experiments.study import findings
-from trisect.experiments.study.findings import found
+from trisect.experiments.study.findings import collect
 from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.sheet import Bullets, TextBlock, undecided
@@ -88,7 +88,7 @@ def test_a_language_study_says_what_each_costs_in_all_layers_and_that_this_is_no
     answers = list(findings.answer_findings(rows))
     assert ": +0.900\u00a0nats (" in answers[2].words
     assert answers[2].words.endswith("with them replaced by their mean.")
-    (compared,) = [one for one in findings.compared(rows) if one.groups == ("mean ablation",)]
+    (compared,) = [one for one in findings.comparisons(rows) if one.groups == ("mean ablation",)]
     assert (compared.measure, compared.comparison) == ("all_layers", "v largest")
     page = page_html(with_rows(everywhere(0.1, 0.2, 0.9)), rows, [])
     assert "These numbers say how much each matters, not what it does." in page
@@ -105,7 +105,7 @@ def test_without_all_layers_single_layers_are_averaged_and_without_interventions
     first = next(iter(findings.answer_findings(rows_of(tables))))
     assert "in one layer (mean over layers)" in first.words
     assert first.values[0].mean == pytest.approx(0.15)
-    assert {one.measure for one in findings.compared(rows_of(tables))} == {"each_layer"}
+    assert {one.measure for one in findings.comparisons(rows_of(tables))} == {"each_layer"}
     bare = {**tables, "runs": tables["runs"].filter(pl.col("edit") == "none"), "sites": frame("sites", [])}
     assert list(findings.answer_findings(rows_of(bare))) == []
     sheet = make_sheet(bare, rows_of(bare), [])
@@ -141,7 +141,7 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
         for n, c in enumerate("qkv")
     }
     tables = with_rows(noisy)
-    section = undecided(found(rows_of(tables)))
+    section = undecided(collect(rows_of(tables)))
     listed = {block.title: block.items for block in section.blocks if isinstance(block, Bullets)}
     assert any("seeds needed, 5 run" in item for item in listed["Too uncertain"])
     assert all("alike within" in item for item in listed["Alike within the margin"])
@@ -152,7 +152,7 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
 def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():
     tables = with_rows({}, seeds=(1,))
     rows = rows_of(tables, (1,))
-    sections = findings.sections(rows, preconditions(tables), found(rows))
+    sections = findings.sections(rows, preconditions(tables), collect(rows))
     block = sections[1].blocks[0]
     assert isinstance(block, Bullets)
     said = block.items

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
 import polars as pl
 import pytest
 from tests import pages
@@ -16,31 +13,15 @@ from tests.synthetic import DECIDING, about, experiment, study_tables
 
 from trisect.claims.verdicts import SURVIVES
 from trisect.core import spec
-from trisect.core.finding import Estimate, Finding
 from trisect.core.methods import VARIANTS
 from trisect.core.tables import frame
-from trisect.experiments.dissect import parts
-from trisect.experiments.dissect.page import (
-    Line,
-    as_table,
-    figure,
-    from_table,
-    largest,
-    ordered,
-    section,
-    summary,
-    table,
-)
 from trisect.experiments.study import figures, findings, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
 from trisect.report.cards import spelt, survivals, tallied, tally_survival, whole
-from trisect.report.charts import Figure, FigureView, Measure, around, site_panel
-from trisect.report.format import Mean, Point, by_component, place
-from trisect.report.sheet import Sheet
-from trisect.report.sheet import html as sheet_html
-from trisect.stats.compare import compare
+from trisect.report.charts import FigureView, Measure, around, site_panel
+from trisect.report.format import Point, place
 
 NEW = [
     "controls-pos-valid",
@@ -83,9 +64,9 @@ def test_new_figures_stand_where_there_are_rows_and_nowhere_else(study, drawn):
     sites = tables["sites"].filter(pl.col("label").is_null())
     plain = {**tables, "runs": tables["runs"].filter(PAPER), "sites": sites, "controls": frame("controls", ())}
     bare = StudyRows.of(plain, described)
-    assert findings.found(bare) == (
+    assert findings.collect(bare) == (
         *findings.answer_findings(bare),
-        *findings.compared(bare),
+        *findings.comparisons(bare),
         *study_words.findings(bare),
     )
     assert {one.name for one in figures.collect(bare)} == set(drawn) - set(NEW)
@@ -95,7 +76,7 @@ def test_the_papers_figures_do_not_see_controls_ties_and_probes(study, rows, dra
     tables, described = study
     old = {**tables, "runs": tables["runs"].filter(PAPER)}
     bare = StudyRows.of({**old, "sites": tables["sites"].filter(pl.col("label").is_null())}, described)
-    assert bare.edited == rows.edited
+    assert bare.edit_sites == rows.edit_sites
     assert tuple(study_words.findings(bare)) == tuple(study_words.findings(rows))
     assert bare.effects("attack", "valid", "pos") == rows.effects("attack", "valid", "pos")
     assert rows.strengths == (1.0,)
@@ -120,10 +101,10 @@ def test_attacks_and_controls_are_compared_at_the_sites_that_both_have_in_a_seed
     attack = [Point("q@1", 1, 0.5), Point("k@1", 1, 9.0), Point("q@1", 2, 0.7), Point("v@1", 2, 0.1)]
     control = [Point("q@1", 1, 0.2), Point("q@1", 2, 0.4), Point("k@1", 2, 5.0)]
     none = StudyRows.of({}, {})
-    said = figures.said_less(none, {"plain": attack, "bounded": control})
-    assert said.startswith("bounded attack +0.3")
-    assert figures.said_less(none, {"bounded": control}) == ""
-    assert figures.said_less(none, {"plain": attack[1:2], "bounded": control[:1]}) == ""
+    less = figures.less_controls(none, {"plain": attack, "bounded": control})
+    assert [(p.site, p.seed, round(p.value, 9)) for p in less["bounded"]] == [("q@1", 1, 0.3), ("q@1", 2, 0.3)]
+    assert figures.less_controls(none, {"bounded": control}) == {}
+    assert figures.less_controls(none, {"plain": attack[1:2], "bounded": control[:1]}) == {}
 
 
 def test_captions_name_only_what_was_run(study, drawn):
@@ -147,22 +128,18 @@ def test_a_combined_control_has_a_panel_and_a_sentence_of_its_own(study):
 
 
 def test_what_the_attack_took_is_the_baselines_bits_less_the_attacked_runs(rows, drawn):
-    lost = removal.removed(rows, "pos", "probe_linear_bits")
+    lost = removal.information_loss(rows, "pos", "probe_linear_bits")
     assert len(lost) == len(SEEDS) * len(DECIDING)
     assert [p.value for p in lost] == pytest.approx([0.75] * len(lost), abs=0.02)
-    assert removal.removed(rows, "pos", "probe_linear_bits", "bounded")
-    assert removal.removed(rows, "dep", "probe_linear_bits") == []
+    assert removal.information_loss(rows, "pos", "probe_linear_bits", "bounded")
+    assert removal.information_loss(rows, "dep", "probe_linear_bits") == []
     panel = drawn["removed-pos-elsewhere"].panels[0]
-    assert "Lowest -0.75" in panel.alt
-    assert "highest 0.499 at q@5 after an attack at v@1" in panel.alt
-    assert "15 attacked by 6 probed sites" in panel.alt
-    labels = re.findall(r'"labelFontSize": (\d+)', json.dumps(panel.chart.to_dict()))
-    assert labels
-    assert min(map(int, labels)) >= 11  # drawn 1.1 times as large or more on a narrow screen, so 12 pixels
+    assert "lowest -0.75" in panel.alt
+    assert "Highest 0.499 for q@5 at attacked v@1" in panel.alt
 
 
 def test_panels_of_probes_fit_a_narrow_screen(rows):
-    points = removal.attacked_there(rows, "pos", "probe_linear_bits")
+    points = removal.after_attack(rows, "pos", "probe_linear_bits")
     axis = around([p.value for p in points], "bits")
     for title in removal.AFTER.values():
         panel = site_panel(title, points, axis, (removal.GUESSING,), Measure(title, "bits"))
@@ -292,88 +269,7 @@ def test_single_heads_are_a_map_and_enter_no_mean_over_layers(wide):
 def test_heads_alone_are_shown_as_sites():
     rows_ = StudyRows.of({"runs": frame("runs", [{"run": "a", "edit": "freeze", "site": "q@1.h1", "seed": 1}])}, {})
     assert rows_.heads is None
-    assert rows_.edited == ("q@1.h1",)
-
-
-def line(kind, q, k, v, **more):
-    q, k, v = (None if x is None else x if isinstance(x, Mean) else Mean(x, x - 0.01, x + 0.01, 5) for x in (q, k, v))
-    return Line(kind, "submodules", "POS, change", "nats", q, k, v, **more)
-
-
-def seeds(q, k, v, margin=0.02):
-    """Five seeds with these means, each component with a spread of its own."""
-    noise = np.array([-2, -1, 0, 1, 2]) / 1000
-    return compare({"q": q + noise, "k": k - noise, "v": v + noise[::-1] * 2}, margin)
-
-
-def test_a_line_says_what_paired_differences_say():
-    assert largest(line("attack", 0.1, 0.2, 0.9, compared=seeds(0.1, 0.2, 0.9))) == "v largest"
-    assert largest(line("attack", 0.1, 0.11, 0.09, compared=seeds(0.1, 0.11, 0.09, 0.05))) == "alike within 0.05"
-    assert largest(line("attack", 0.1, 0.2, 0.9)) == "–"
-    few = compare({"q": [0.1, 0.5], "v": [0.3, 0.1]}, 0.02)
-    assert largest(line("attack", 0.3, None, 0.2, compared=few, per="text")).startswith("too uncertain: about ")
-    assert largest(line("attack", 0.3, None, 0.2, compared=few, per="text")).endswith("texts needed, 2 run")
-
-
-def test_lines_are_counted_and_not_added_up():
-    one, last = seeds(0.9, 0.1, 0.2), seeds(0.1, 0.2, 0.9)
-    lines = [
-        line("tying", 0.1, 0.2, 0.9, compared=last),
-        line("freezing", 0.1, 0.2, 0.9, compared=last),
-        line("freezing", 0.9, 0.1, 0.2, compared=one),
-        line("norms", 0.1, 0.1, 0.1),
-        line("ablation", 0.1, 0.1, 0.1, compared=compare({"q": [0.1], "k": [0.2]}, 0.02)),
-    ]
-    assert [one.kind for one in ordered(lines)] == ["tying", "freezing", "freezing", "norms", "ablation"]
-    assert summary(lines) == (
-        "Of 4 lines of evidence that compare q, k and v by paired differences, 2: v largest (tying, freezing), 1: q largest (freezing) "
-        "and 1: too uncertain to say (ablation)."
-    )
-    assert summary([line("norms", None, None, 0.1)]) == ""
-    assert figure([line("norms", None, None, 0.1)]) is None
-    assert figure([line("norms", Mean(0.0, None, None, 1), 0, 0)]) is None
-
-
-def test_the_table_says_verdicts_links_and_how_many_and_escapes(tmp_path):
-    odd = line(
-        "attack",
-        0.1,
-        None,
-        0.9,
-        claims=("A-1", "A-2"),
-        words="<i>so</i>",
-        link="page.html#answer",
-        compared=seeds(0.1, 0.2, 0.9),
-    )
-    one, verdicts = Mean(0.5, None, None, 1), {"A-1": "refuted"}
-    made_ = section([odd, Line("recall", "recall", "x", "nats", one, one, one, "name")], verdicts, "Figure 1")
-    row, other = table([odd], verdicts).rows[0], made_.tables[0].rows[1]
-    assert row[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
-    assert row[-2:] == ("v largest", "A-1 refuted; <i>so</i>")
-    assert row[4] == "–"
-    assert other[2].endswith("1 name")
-    text = sheet_html(Sheet("T", "k", "lede", (made_,)))
-    assert '<a href="page.html#answer">Attack</a>' in text
-    assert "&lt;i&gt;so&lt;/i&gt;" in text
-    assert "<i>so</i>" not in text
-    assert isinstance(made_.figures[0], Figure)
-    assert "Attack: v" in made_.figures[0].panels[0].alt
-    several = figure([odd, odd._replace(what="relation, change"), odd._replace(kind="patch", name="Patching")])
-    assert several is not None
-    assert all(
-        name in several.panels[0].alt
-        for name in ("Attack, POS: v largest", "Attack, relation: v largest", "Patching: v largest")
-    )
-
-
-def test_lines_are_the_same_read_back_from_their_table():
-    lines = [
-        line("attack", 0.1, None, -0.9, claims=("A-1", "A-2"), words="so", link="page.html#answer", name="Attacks"),
-        line("recall", Mean(0.5, None, None, 1), 0, 0, per="name", signed=False, compared=seeds(0.1, 0.2, 0.9)),
-        line("attack", 0.2, 0.3, 0.4),
-    ]
-    assert from_table(as_table(lines)) == lines
-    assert from_table(as_table([])) == []
+    assert rows_.edit_sites == ("q@1.h1",)
 
 
 def test_the_plain_attack_less_its_control_is_paired_by_seed(rows):
@@ -412,18 +308,3 @@ def test_findings_of_probes_and_erasure_have_a_number_for_each_component(rows):
     # what a probe finds at whole width ranks nothing; what erasing it costs may
     assert [found[m].compared is None for m in ("probe", "information", "erasure")] == [True, True, False]
     assert all(study_words.WIDE in found[m].words for m in ("probe", "information"))
-
-
-def test_a_finding_is_a_line_of_evidence_with_the_claims_that_speak_of_it(rows):
-    lines = list(parts.training_evidence([findings.with_verdicts(rows)]))
-    kinds = [one.kind for one in lines]
-    assert "criticality" not in kinds  # shown on the study's page alone
-    attack = next(one for one in lines if one.kind == "attack" and one.what.startswith("POS"))
-    points = by_component(rows.effects("attack", "valid", "pos"))
-    assert (attack.q, attack.k, attack.v) == tuple(points[c] for c in "qkv")
-    assert attack.claims == ("A-1", "A-2", "A-3", "A-4", "A-5", "A-9")
-    assert (attack.name, attack.source, attack.unit) == ("Attack", "submodules", "nats")
-    tied = next(one for one in lines if one.kind == "tying")
-    assert tied.claims == ("D-2",)
-    assert [kinds.index(kind) for kind in parts.KINDS if kind in kinds] == sorted(map(kinds.index, set(kinds)))
-    assert Line.of(Finding("attack", "", values=(Estimate("all", 0.1, None, None, 3),))) is None

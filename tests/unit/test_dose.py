@@ -7,7 +7,7 @@ import pytest
 from tests.controlled import SEEDS, everywhere, made
 
 from trisect.experiments.study import figures, findings, removal, words
-from trisect.experiments.study.figures import attack_figures, cost_at
+from trisect.experiments.study.figures import cost_at
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import render
 
@@ -78,9 +78,9 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     losses = pl.col("run").is_in(lost) & (pl.col("name") == "loss_nats")
     stuck = pl.when(losses).then(pl.max_horizontal("value", pl.lit(unigram))).otherwise("value")
     rows = StudyRows.of({**tables, "metrics": tables["metrics"].with_columns(stuck.alias("value"))}, described)
-    assert rows.collapsed == frozenset(lost)
+    assert rows.collapses == frozenset(lost)
     assert not figures.against_control(rows, "pos")[0]
-    drawn = {figure.name: figure for figure in attack_figures(rows)}["fig04-attack-pos-valid"]
+    drawn = {figure.name: figure for figure in figures.collect(rows)}["fig04-attack-pos-valid"]
     assert f"{len(lost)} runs collapsed" in drawn.caption
     assert "k@1" not in drawn.caption
     assert "nothing is read from sites where one did" in drawn.caption
@@ -88,7 +88,7 @@ def test_collapsed_runs_are_counted_drawn_grey_and_not_compared(study):
     without = StudyRows.of({**tables, "runs": tables["runs"].filter(~first.fill_null(False))}, described)
     asked = ("attack", "control", "information")
     before, after = (
-        {(f.measure, *f.groups): f for f in findings.found(some) if f.measure in asked} for some in (without, rows)
+        {(f.measure, *f.groups): f for f in findings.collect(some) if f.measure in asked} for some in (without, rows)
     )
     assert before.keys() == after.keys()
     for key, one in after.items():
@@ -118,8 +118,8 @@ def test_a_control_without_a_site_that_can_be_read_is_named(study):
     losses = pl.col("run").is_in(runs) & (pl.col("name") == "loss_nats")
     raised = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
     rows = StudyRows.of({**tables, "metrics": raised}, described)
-    assert rows.collapsed == frozenset(runs)
-    said = {f.groups[1]: f for f in findings.found(rows) if f.measure == "control"}
+    assert rows.collapses == frozenset(runs)
+    said = {f.groups[1]: f for f in findings.collect(rows) if f.measure == "control"}
     assert said["control"].values == ()
     assert f"minus that by control labels: not read. {len(runs)} runs collapsed" in said["control"].words
     drawn = {figure.name: figure for figure in figures.control_figures(rows)}["controls-pos-valid"]
@@ -139,5 +139,5 @@ def test_where_the_baseline_learns_nothing_no_attack_stopped_it(study):
     losses = pl.col("run").is_in([*first, *attacked]) & (pl.col("name") == "loss_nats")
     raised = tables["metrics"].with_columns(pl.when(losses).then(99.0).otherwise("value").alias("value"))
     rows = StudyRows.of({**tables, "metrics": raised}, described)
-    assert rows.collapsed == frozenset(attacked) - frozenset(first)
-    assert rows.collapsed
+    assert rows.collapses == frozenset(attacked) - frozenset(first)
+    assert rows.collapses

@@ -15,7 +15,7 @@ from trisect.core.methods import Attack, Control, Probe, spell_variant
 from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Run, plain, read_experiment
-from trisect.experiments.study.ledger import asked_of, fleets, join_ledger
+from trisect.experiments.study.ledger import fleets, join_ledger, tasks_of
 from trisect.experiments.study.plan import designs, make_plan, token_seconds
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
@@ -132,7 +132,7 @@ def test_one_label_a_fleet_and_probes_of_what_is_attacked_alone():
     found = [{r.edit.column if r.edit else None for r in fleet} for fleet in fleets(runs)]
     assert sorted(found, key=str) == [{"dep"}, {"pos"}, {None}]
     study = replace(tiny.EXPERIMENT, probe=Probe(None, ("pos", "dep")))
-    asked = {r.edit: {a.label for a in asked_of(study, r)} for r in runs if r.edit}
+    asked = {r.edit: {a.label for a in tasks_of(study, r)} for r in runs if r.edit}
     assert {e.column: labels for e, labels in asked.items() if labels} == {"pos": {"pos"}, "dep": {"dep"}}
 
 

@@ -1,16 +1,29 @@
-"""Lines of evidence from the findings of a dissection's parts: what they count, turn, and leave out."""
+"""Lines of evidence from the findings of a dissection's parts: what they count, turn, and leave out, and how a page shows them."""
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 import pytest
 from tests import aligned
+from tests.controlled import everywhere, made
 
 from trisect.core.finding import Estimate, Finding
 from trisect.experiments.align import page as alignment_page
 from trisect.experiments.dissect import parts
-from trisect.report.format import interval
+from trisect.experiments.dissect.page import Line, as_table, figure, from_table, section, summary
+from trisect.experiments.study import findings
+from trisect.experiments.study.rows import StudyRows
+from trisect.report.format import Mean, by_component, interval
+from trisect.report.sheet import Sheet, present
+from trisect.report.sheet import html as sheet_html
 from trisect.stats.compare import compare
+
+PARTS = {part.name: part for part in parts.PARTS}
+
+
+def lines_of(part, models) -> list[Line]:
+    return list(present(*PARTS[part].evidence(models)))
 
 
 def aligned_findings(models=1, measures=None):
@@ -23,20 +36,20 @@ def aligned_findings(models=1, measures=None):
 @pytest.mark.parametrize("models", [1, 3])
 def test_an_alignments_line_is_1_less_the_error_rate_with_its_interval_turned(models):
     findings, measures, scored = aligned_findings(models)
-    (found,) = parts.alignment_evidence([findings])
-    for mean, kind in ((found.q, "weight"), (found.k, "weight"), (found.v, "norm")):
+    (line,) = parts.alignment_lines([findings])
+    assert line is not None
+    for component, kind in (("q", "weight"), ("k", "weight"), ("v", "norm")):
         whole = measures.filter(pl.col("layer").is_null(), subject=scored.name, measure="aer", group=f"awi {kind}")
         (row,) = whole.to_dicts()
-        assert mean is not None
-        assert mean == (1 - row["value"], 1 - row["high"], 1 - row["low"], 40)
-    assert found.compared is None  # q and k share a number, so that the line is shown and not counted
-    assert (found.claims, found.source) == (("C-5",), "alignment")
-    assert found.words.startswith("norms less weights +0.3") or found.words.startswith("norms less weights +0.4")
+        assert line.means[component] == (1 - row["value"], 1 - row["high"], 1 - row["low"], 40)
+    assert line.compared is None  # q and k share a number, so that the line is shown and not counted
+    assert (line.claims, line.source) == (("C-5",), "alignment")
+    assert line.words.startswith("norms less weights +0.3") or line.words.startswith("norms less weights +0.4")
 
 
 def test_without_gold_links_there_is_no_line():
     findings, _, _ = aligned_findings(measures=lambda rows: rows.filter(~pl.col("measure").str.starts_with("aer")))
-    assert list(parts.alignment_evidence([findings])) == []
+    assert list(parts.alignment_lines([findings])) == []
 
 
 def of_model(measure, **values):
@@ -45,20 +58,19 @@ def of_model(measure, **values):
 
 def test_a_line_over_models_is_the_mean_of_each_with_its_interval():
     models = [of_model("mean_change", q=0.1, k=0.2, v=0.3), of_model("mean_change", q=0.3, k=0.2, v=0.7)]
-    (found,) = parts.evidence(models)
-    assert (found.q, found.v) == (interval([0.1, 0.3]), interval([0.3, 0.7]))
-    assert (found.kind, found.per, found.signed) == ("ablation", "seed", True)
-    assert found.compared == compare({"q": [0.1, 0.3], "k": [0.2, 0.2], "v": [0.3, 0.7]}, 0.02)
-    (alone,) = parts.evidence([of_model("mean_change", q=0.1, v=0.3), of_model("other", q=9.0)])
-    assert (alone.q, alone.k) == (interval([0.1]), None)
-    assert list(parts.evidence([of_model("other", q=9.0)])) == []
+    (line,) = lines_of("ablation", models)
+    assert (line.means["q"], line.means["v"]) == (interval([0.1, 0.3]), interval([0.3, 0.7]))
+    assert (line.kind, line.per, line.signed) == ("ablation", "seed", True)
+    assert line.compared == compare({"q": [0.1, 0.3], "k": [0.2, 0.2], "v": [0.3, 0.7]}, 0.02)
+    (alone,) = lines_of("ablation", [of_model("mean_change", q=0.1, v=0.3), of_model("other", q=9.0)])
+    assert (alone.means["q"], alone.means.get("k")) == (interval([0.1]), None)
+    assert lines_of("ablation", [of_model("other", q=9.0)]) == []
 
 
 def test_weights_are_of_q_and_k_together_so_that_norms_rank_nothing():
-    (found,) = parts.norms_evidence([of_model("dispersion", q_k=1.2, v=0.3), of_model("dispersion", q_k=1.4, v=0.1)])
-    assert found.q == found.k == interval([1.2, 1.4])
-    assert found.v == interval([0.3, 0.1])
-    assert found.compared is None
+    (line,) = lines_of("norms", [of_model("dispersion", q_k=1.2, v=0.3), of_model("dispersion", q_k=1.4, v=0.1)])
+    assert line.means == {"q": interval([1.2, 1.4]), "k": interval([1.2, 1.4]), "v": interval([0.3, 0.1])}
+    assert line.compared is None
 
 
 def test_a_components_similarity_is_its_mean_overlap_with_the_other_two():
@@ -70,19 +82,105 @@ def test_a_components_similarity_is_its_mean_overlap_with_the_other_two():
             for pair, v in pairs.items()
         )
 
-    (found,) = parts.similarity_evidence([overlaps(q_k=0.4, q_v=0.2, k_v=0.1), overlaps(q_k=0.2, q_v=0.2, k_v=0.1)])
-    assert [m.mean for m in (found.q, found.k, found.v) if m] == pytest.approx([0.25, 0.2, 0.15])
-    (odd,) = parts.similarity_evidence([overlaps(q_k=0.4)])
-    assert (odd.q, odd.k, odd.v) == (interval([0.4]), interval([0.4]), None)
+    models = [overlaps(q_k=0.4, q_v=0.2, k_v=0.1), overlaps(q_k=0.2, q_v=0.2, k_v=0.1)]
+    (line,) = lines_of("similarity", models)
+    assert [mean.mean for mean in line.means.values()] == pytest.approx([0.25, 0.2, 0.15])
+    (odd,) = lines_of("similarity", [overlaps(q_k=0.4)])
+    assert odd.means == {"q": interval([0.4]), "k": interval([0.4])}
 
 
 def test_recalls_line_is_what_is_lost_and_is_not_ranked():
-    stay = Finding(
-        "survival", "", "of the answers", (Estimate("q", 0.9, n=40), Estimate("v", 0.2, n=40)), what="x that stay y"
-    )
-    (found,) = parts.recall_evidence([(stay,)])
-    assert found.q is not None
-    assert found.v is not None
-    assert (found.q.mean, found.v.mean, found.k) == (pytest.approx(0.1), 0.8, None)
-    assert (found.kind, found.what, found.compared, found.claims[0]) == ("recall", "x lost y", None, "B-1")
-    assert list(parts.recall_evidence([()])) == []
+    values = (Estimate("q", 0.9, n=40), Estimate("v", 0.2, n=40))
+    (line,) = lines_of("recall", [(Finding("survival", "", "of the answers", values, what="x that stay y"),)])
+    assert {name: mean.mean for name, mean in line.means.items()} == {"q": pytest.approx(0.1), "v": 0.8}
+    assert (line.kind, line.what, line.compared, line.claims[0]) == ("recall", "x lost y", None, "B-1")
+    assert lines_of("recall", [()]) == []
+
+
+def test_a_finding_of_the_training_study_is_a_line_with_the_claims_that_speak_of_it():
+    rows = StudyRows.of(*made(everywhere("attack-pos-k@1", -0.3, 0.3) | everywhere("tie-q+k+v@1-5", 0.4, 0.4)))
+    lines = [line for line in parts.training_lines([findings.with_verdicts(rows)]) if line is not None]
+    kinds = [one.kind for one in lines]
+    # criticality is shown on the study's page alone
+    assert set(kinds) == set(parts.KINDS) - {"all_layers", "ablation"}
+    attack = next(one for one in lines if one.kind == "attack" and one.what.startswith("POS"))
+    points = by_component(rows.effects("attack", "valid", "pos"))
+    assert attack.means == {c: points[c] for c in "qkv"}
+    assert attack.claims == ("A-1", "A-2", "A-3", "A-4", "A-5", "A-9")
+    assert (attack.name, attack.source, attack.unit) == ("Attack", "submodules", "nats")
+    assert next(one for one in lines if one.kind == "tying").claims == ("D-2",)
+    assert [kinds.index(kind) for kind in parts.KINDS if kind in kinds] == sorted(map(kinds.index, set(kinds)))
+    assert Line.of(Finding("attack", "", values=(Estimate("all", 0.1, None, None, 3),))) is None
+
+
+def line(kind, q, k, v, **more):
+    numbers = {c: x for c, x in zip("qkv", (q, k, v), strict=True) if x is not None}
+    means = {c: x if isinstance(x, Mean) else Mean(x, x - 0.01, x + 0.01, 5) for c, x in numbers.items()}
+    return Line(kind, "submodules", "POS, change", "nats", means, **more)
+
+
+def seeds(q, k, v, margin=0.02):
+    """Five seeds with these means, each component with a spread of its own."""
+    noise = np.array([-2, -1, 0, 1, 2]) / 1000
+    return compare({"q": q + noise, "k": k - noise, "v": v + noise[::-1] * 2}, margin)
+
+
+def test_a_line_says_what_paired_differences_say():
+    assert line("attack", 0.1, 0.2, 0.9, compared=seeds(0.1, 0.2, 0.9)).largest == "v largest"
+    assert line("attack", 0.1, 0.11, 0.09, compared=seeds(0.1, 0.11, 0.09, 0.05)).largest == "alike within 0.05"
+    assert line("attack", 0.1, 0.2, 0.9).largest == "–"
+    few = compare({"q": [0.1, 0.5], "v": [0.3, 0.1]}, 0.02)
+    uncertain = line("attack", 0.3, None, 0.2, compared=few, per="text").largest
+    assert uncertain.startswith("too uncertain: about ")
+    assert uncertain.endswith("texts needed, 2 run")
+
+
+def test_lines_are_counted_and_not_added_up():
+    one, last = seeds(0.9, 0.1, 0.2), seeds(0.1, 0.2, 0.9)
+    lines = [
+        line("tying", 0.1, 0.2, 0.9, compared=last),
+        line("freezing", 0.1, 0.2, 0.9, compared=last),
+        line("freezing", 0.9, 0.1, 0.2, compared=one),
+        line("norms", 0.1, 0.1, 0.1),
+        line("ablation", 0.1, 0.1, 0.1, compared=compare({"q": [0.1], "k": [0.2]}, 0.02)),
+    ]
+    said = summary(lines)
+    assert said.startswith("Of 4 lines of evidence ")
+    for part in ("2: v largest (tying, freezing)", "1: q largest (freezing)", "1: too uncertain to say (ablation)"):
+        assert part in said
+    assert summary([line("norms", None, None, 0.1)]) == ""
+    assert figure([line("norms", None, None, 0.1)]) is None
+    zero = Mean(0.0, None, None, 1)
+    assert figure([line("norms", zero, zero, zero, compared=compare({"q": [0.0], "k": [0.0]}, 0.02))]) is None
+
+
+def test_the_table_says_verdicts_links_and_how_many_and_escapes():
+    change = {"claims": ("A-1", "A-2"), "words": "<i>so</i>", "link": "page.html#answer"}
+    odd = line("attack", 0.1, None, 0.9, compared=seeds(0.1, 0.2, 0.9), **change)
+    one = Mean(0.5, None, None, 1)
+    other = Line("recall", "recall", "x", "nats", dict.fromkeys("qkv", one), "name")
+    shown = section([odd, other], {"A-1": "refuted"}, "Figure 1")
+    first, second = shown.tables[0].rows
+    assert first[1:3] == ("Xie and Jiang", "POS, change, nats; n\u00a0=\u00a05 seeds")
+    assert first[-2:] == ("v largest", "A-1 refuted; <i>so</i>")
+    assert first[4] == "–"
+    assert second[2].endswith("1 name")
+    text = sheet_html(Sheet("T", "k", "lede", (shown,)))
+    assert '<a href="page.html#answer">Attack</a>' in text
+    assert "&lt;i&gt;so&lt;/i&gt;" in text
+    assert "<i>so</i>" not in text
+    assert "Attack: v" in shown.figures[0].panels[0].alt
+    several = figure([odd, odd._replace(what="relation, change"), odd._replace(kind="patch", name="Patching")])
+    assert several is not None
+    for name in ("Attack, POS: v largest", "Attack, relation: v largest", "Patching: v largest"):
+        assert name in several.panels[0].alt
+
+
+def test_lines_are_the_same_read_back_from_their_table_with_those_of_a_kind_together():
+    lines = [
+        line("attack", 0.1, None, -0.9, claims=("A-1", "A-2"), words="so", link="page.html#answer", name="Attacks"),
+        line("recall", Mean(0.5, None, None, 1), 0, 0, per="name", signed=False, compared=seeds(0.1, 0.2, 0.9)),
+        line("attack", 0.2, 0.3, 0.4),
+    ]
+    assert from_table(as_table(lines)) == [lines[0], lines[2], lines[1]]
+    assert from_table(as_table([])) == []

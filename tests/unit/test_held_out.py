@@ -225,8 +225,8 @@ def test_what_was_dealt_reaches_the_captions(lengths, said):
     measured = [row._asdict() | {"label": "y", "subject": "run"} for row in found]
     rows = replace(StudyRows.of({}, about), sites=read_rows(measured))
     for kind in ("probe", "erase"):
-        assert said in words.fitted(rows, kind, "y")
-    assert ("which are the units of intervals too" in words.fitted(rows, "erase", "y")) == ("rows" in said)
+        assert said in words.fit_words(rows, kind, "y")
+    assert ("which are the units of intervals too" in words.fit_words(rows, "erase", "y")) == ("rows" in said)
 
 
 def read_rows(measured):
@@ -263,4 +263,4 @@ def test_random_maps_are_one_number_in_all_of_a_study(tmp_path):
 
 def test_rows_that_say_nothing_of_folds_are_of_probes_that_were_fitted_on_train():
     for kind in ("probe", "erase"):
-        assert words.fitted(StudyRows.of({}, {}), kind, "pos") == "fitted on the text that the model was trained on"
+        assert words.fit_words(StudyRows.of({}, {}), kind, "pos") == "fitted on the text that the model was trained on"

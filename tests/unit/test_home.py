@@ -6,16 +6,16 @@ from tests import tinyhf
 import trisect
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
-from trisect.experiments.dissect.run import PlannedPage, links_from
+from trisect.experiments.dissect.run import links_from
 from trisect.hf.load import load
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.report.sheet import MARK, Document, StudyLink, with_links
 
 PAGES = (
-    PlannedPage("The answer", {"": "report.html"}),
-    PlannedPage("By hand", {"": "theory/theory.html"}),
-    PlannedPage("Ablation", {"seed 1": "ablate/seed-1/report.html", "seed 2": "ablate/seed-2/report.html"}),
+    ("The answer", {"": "report.html"}),
+    ("By hand", {"": "theory/theory.html"}),
+    ("Ablation", {"seed 1": "ablate/seed-1/report.html", "seed 2": "ablate/seed-2/report.html"}),
 )
 
 

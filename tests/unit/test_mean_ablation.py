@@ -7,7 +7,7 @@ from tests import tiny
 from trisect.core.errors import SpecError
 from trisect.core.methods import ALL_LAYERS, Ablate
 from trisect.core.site import Site
-from trisect.experiments.study.tasks import ablate, mean_ablated
+from trisect.experiments.study.tasks import ablate, ablate_mean
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import forward, initial, layout, views
 
@@ -34,7 +34,7 @@ def kept(weights, piece, n):
 def test_the_ablated_component_is_its_mean_at_every_token_and_the_others_are_untouched(model):
     weights, pieces = model
     piece = pieces["train"][0]
-    changed = mean_ablated(weights, tiny.MODEL, Site.parse("k@2").resolve(2, 2), [piece])
+    changed = ablate_mean(weights, tiny.MODEL, Site.parse("k@2").resolve(2, 2), [piece])
     before, after = kept(weights, piece, 2), kept(changed, piece, 2)
     width = tiny.MODEL.width
     own = slice(width, 2 * width)
@@ -47,7 +47,7 @@ def test_the_ablated_component_is_its_mean_at_every_token_and_the_others_are_unt
 def test_a_head_is_ablated_alone(model):
     weights, pieces = model
     piece, each = pieces["train"][0], tiny.MODEL.width // tiny.MODEL.heads
-    changed = mean_ablated(weights, tiny.MODEL, Site.parse("v@1.h2").resolve(2, 2), [piece])
+    changed = ablate_mean(weights, tiny.MODEL, Site.parse("v@1.h2").resolve(2, 2), [piece])
     before, after = kept(weights, piece, 1), kept(changed, piece, 1)
     start = 2 * tiny.MODEL.width
     torch.testing.assert_close(after[..., : start + each], before[..., : start + each], rtol=0, atol=0)
@@ -56,7 +56,7 @@ def test_a_head_is_ablated_alone(model):
 
 def test_mean_keys_make_attention_uniform_as_queries_of_zero_do(model):
     weights, pieces = model
-    by_mean = mean_ablated(weights, tiny.MODEL, Site.parse("k@1").resolve(2, 2), pieces["train"])
+    by_mean = ablate_mean(weights, tiny.MODEL, Site.parse("k@1").resolve(2, 2), pieces["train"])
     by_zero = dict(weights)
     for kind in ("weight", "bias"):
         by_zero[f"layers.1.in.{kind}"] = weights[f"layers.1.in.{kind}"].clone()
@@ -81,7 +81,7 @@ def test_rows_hold_the_rise_on_both_splits_with_its_interval(model):
         assert rise is not None
         assert high is not None
         assert low < rise < high
-    nothing = ablate(mean_ablated(weights, tiny.MODEL, site, pieces["train"]), tiny.MODEL, site, pieces)
+    nothing = ablate(ablate_mean(weights, tiny.MODEL, site, pieces["train"]), tiny.MODEL, site, pieces)
     assert all(abs(row.value or 0.0) < 1e-9 for row in nothing if row.measure == "ablate_rise_nats")
 
 

@@ -19,7 +19,7 @@ from trisect.core.study_data import StudyAbout
 from trisect.core.tables import frame
 from trisect.experiments.study import planted
 from trisect.experiments.study.page import make_sheet
-from trisect.experiments.study.planted import MethodScore, planted_rows, scores
+from trisect.experiments.study.planted import MethodScore, score_rows, scores
 from trisect.experiments.study.presets import find_experiments
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.sheet import Table, TextBlock
@@ -149,14 +149,14 @@ def test_one_seed_has_a_score_and_no_alarms():
 def test_nothing_is_scored_where_nothing_is_planted():
     made = tables(perfect)
     assert scores(asked(made, "embedded")) == ()
-    assert planted_rows(asked(made, "embedded")) == []
+    assert score_rows(asked(made, "embedded")) == []
     assert list(planted.section(asked(made, "embedded"))) == []
 
 
 def test_claims_read_each_seeds_score_and_the_shares_of_pairs():
     five = (1, 2, 3, 4, 5)
     made = tables(perfect, five)
-    rows = planted_rows(asked(made))
+    rows = score_rows(asked(made))
     assert {(row["measure"], row["subject"]) for row in rows} >= {("auroc_leace", f"baseline-s{s}") for s in five}
     made["sites"] = pl.concat([made["sites"], frame("sites", rows)])
     about = StudyAbout(corpus={"name": "roles"}, experiment=plain(QUICK[0]))

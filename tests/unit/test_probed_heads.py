@@ -64,7 +64,7 @@ def test_heads_and_maps_are_means_of_a_layer(rows):
 
 
 def test_what_an_attack_takes_is_paired_by_seed_and_kept_apart_by_whose_heads(rows):
-    found = removal.lost(rows, "pos")
+    found = removal.information_loss_in_heads(rows, "pos")
     single = {"q@1", "k@1", "v@1"}
     assert single <= {p.site for p in found[OWN]}
     for points, whose in zip(found.values(), ("own", "others", "maps"), strict=True):
@@ -103,12 +103,12 @@ def test_no_heads_no_figures(study):
 def test_one_head_that_is_attacked_is_compared_with_every_other(study):
     rows = with_heads(study)
     site = pl.when(pl.col("site") == "q@1").then(pl.lit("q@1.h2")).otherwise("site").alias("site")
-    headed = replace(rows, runs=rows.runs.with_columns(site))._split()
+    headed = replace(rows, runs=rows.runs.with_columns(site))._separate_heads()
     assert headed.heads is not None
     for kept in (headed, headed.heads):  # heads are probed, and so are random maps, wherever was edited
         assert means(removal.in_heads(kept, "pos", subjects=kept.baselines)).keys() == {"q@1", "k@1", "v@1"}
         assert removal.in_maps(kept, "pos", subjects=kept.baselines)
-    found = removal.lost(headed.heads, "pos")
+    found = removal.information_loss_in_heads(headed.heads, "pos")
     assert means(found[OWN]) == pytest.approx({"q@1.h2": TAKEN["own"]})
     # four heads of k and v, and one of q that its attack, made at all of q in these rows, took as much from
     assert means(found[OTHERS]) == pytest.approx({"q@1.h2": (4 * TAKEN["others"] + TAKEN["own"]) / 5})
@@ -118,7 +118,7 @@ def test_one_head_that_is_attacked_is_compared_with_every_other(study):
 def test_what_reads_no_layer_has_no_heads_to_lose(study):
     rows = with_heads(study)
     site = pl.when(pl.col("site") == "q@1").then(pl.lit("o@1")).otherwise("site").alias("site")
-    found = removal.lost(replace(rows, runs=rows.runs.with_columns(site)), "pos")
+    found = removal.information_loss_in_heads(replace(rows, runs=rows.runs.with_columns(site)), "pos")
     assert "o@1" not in {p.site for points in found.values() for p in points}
 
 
@@ -128,9 +128,9 @@ def test_heads_of_attacks_that_collapsed_are_not_compared(study):
     raised = pl.when(pl.col("run").is_in(lost) & (pl.col("name") == "loss_nats")).then(99.0).otherwise("value")
     moved = {**tables, "metrics": tables["metrics"].with_columns(raised.alias("value"))}
     rows = with_heads((moved, described))
-    assert set(lost) <= rows.collapsed
+    assert set(lost) <= rows.collapses
     one = {f.name: f for f in figures.collect(rows)}[NAMES[1]]
     assert "runs collapsed" in one.caption
-    kept = [p for p in removal.lost(rows, "pos")[OWN] if p.site == "q@1"]
+    kept = [p for p in removal.information_loss_in_heads(rows, "pos")[OWN] if p.site == "q@1"]
     assert kept  # drawn all the same
     assert not rows.readable(kept)

@@ -10,7 +10,7 @@ from trisect.core.methods import Probe
 from trisect.core.site import Site
 from trisect.core.tables import frame
 from trisect.experiments.study import probing
-from trisect.experiments.study.probing import SiteRow, _joined, probe, random_maps, read_folds, read_places
+from trisect.experiments.study.probing import SiteRow, _mean_over_folds, probe, random_maps, read_folds, read_places
 from trisect.lm.fleet import initial, layout, views
 from trisect.text.corpus import Corpus, Split
 
@@ -108,9 +108,9 @@ def test_a_column_with_too_few_labels_is_refused():
 
 def test_a_fold_without_a_number_is_not_counted_as_zero():
     rows = [SiteRow("q@1", "probe_linear_bits", None, "valid", value, n) for value, n in ((0.5, 10), (1.0, 30))]
-    assert _joined(rows) == [rows[0]._replace(value=0.875, n=40)]
+    assert _mean_over_folds(rows) == [rows[0]._replace(value=0.875, n=40)]
     with pytest.raises(CorpusError) as error:
-        _joined([*rows, rows[0]._replace(value=None)])
+        _mean_over_folds([*rows, rows[0]._replace(value=None)])
     assert error.value.given == "probe_linear_bits at q@1 has no mean over folds."
     assert error.value.known == "1 of 3 folds gave no number."
     assert error.value.todo == "Use a longer text, or another label."

@@ -123,55 +123,50 @@ def with_check(checks, **measures):
     return {**tables, "sites": frame("sites", [*tables["sites"].to_dicts(), *rows])}
 
 
+def exact(tables, description=None):
+    found = exactness(StudyRows.of(tables, description or about(**SMALL)))
+    assert found is not None
+    return found
+
+
 def test_the_adaptive_check_is_told_with_where_it_is_worst():
     tables = with_check(2e-4, rewind_evaluations=(21.0, None), rewind_nodes=(17.0, None))
-    found = exactness(StudyRows.of(tables, about(**SMALL)))
-    assert found is not None
-    assert "The losses at 101 values of α come from 21 evaluations per site and seed" in found[0]
-    assert f"agree within {TOLERANCE:g} nats everywhere" in found[0]
-    assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in found[0]
-    assert found[2] == [("q@1", ["21", "0.000400", "17"])]
-    text = pages.html(
-        tables,
-        StudyRows.of(tables, about(**SMALL)),
-        [f for f in figures.collect(StudyRows.of(tables, about(**SMALL))) if f.ramp],
-    )
-    assert found[0] in text
-    assert text.index('id="fig08-rewind-heat"') < text.index('id="exactness"')
+    text, _, cells = exact(tables)
+    assert "The losses at 101 values of α come from 21 evaluations per site and seed" in text
+    assert f"agree within {TOLERANCE:g} nats everywhere" in text
+    assert "The largest disagreement of the last two was 0.000400 nats (q@1, seed 2)." in text
+    assert cells == [("q@1", ["21", "0.000400", "17"])]
+    rows = StudyRows.of(tables, about(**SMALL))
+    page = pages.html(tables, rows, [f for f in figures.collect(rows) if f.ramp])
+    assert text in page
+    assert page.index('id="fig08-rewind-heat"') < page.index('id="exactness"')
 
 
 @pytest.mark.parametrize(("nodes", "spent", "full"), [(17, 17, False), (33, 140, False), (0, 42, True), (0, 134, True)])
 def test_nodes_and_not_evaluations_say_whether_every_value_was_evaluated(nodes, spent, full):
-    measures = {"rewind_evaluations": (float(spent), None), "rewind_nodes": (float(nodes), None)}
-    rows = StudyRows.of(with_check(0.0, **measures), about(**SMALL))
-    found = exactness(rows)
-    assert found is not None
-    assert ("every α was evaluated there" in found[0]) is full
-    assert f"come from {spent} evaluations per site and seed" in found[0]
+    text, *_ = exact(with_check(0.0, rewind_evaluations=(float(spent), None), rewind_nodes=(float(nodes), None)))
+    assert ("every α was evaluated there" in text) is full
+    assert f"come from {spent} evaluations per site and seed" in text
 
 
 def test_with_fewer_values_than_nodes_the_sentence_is_still_true():
     tables = with_check(2e-4, rewind_evaluations=(17.0, None), rewind_nodes=(17.0, None))
     few = tables["sites"].filter(~((pl.col("measure") == "rewind_loss_nats") & ((pl.col("at") * 10) % 1 > 1e-9)))
-    rows = StudyRows.of({**tables, "sites": few}, about(**SMALL))
-    points = len({p.at for p in rows.measure("rewind_loss_nats", "train")})
-    found = exactness(rows)
-    assert found is not None
+    points = few.filter(measure="rewind_loss_nats", split="train")["at"].n_unique()
+    text, columns, _ = exact({**tables, "sites": few})
     assert points < 17
-    assert found[0].startswith(f"The losses at {points} values of α come from 17 evaluations per site and seed;")
-    assert "every α was evaluated" not in found[0]
-    assert found[1][0] == ("Evaluations", f"for {points} values of α, by seed")
+    assert text.startswith(f"The losses at {points} values of α come from 17 evaluations per site and seed;")
+    assert "every α was evaluated" not in text
+    assert columns[0] == ("Evaluations", f"for {points} values of α, by seed")
 
 
 def test_where_no_two_grids_agree_it_is_said_and_exact_mode_has_no_check():
-    found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(134.0, None)), about(**SMALL)))
-    assert found is not None
-    assert "At q@1 no two agreed in some seed, and every α was evaluated there." in found[0]
-    exact = about(**SMALL)
-    exact["experiment"]["rewind"]["mode"] = "exact"
-    found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(101.0, None)), exact))
-    assert found is not None
-    assert found[0] == "Every one of the 101 values of α was evaluated; nothing is interpolated."
+    text, *_ = exact(with_check(0.0, rewind_evaluations=(134.0, None)))
+    assert "At q@1 no two agreed in some seed, and every α was evaluated there." in text
+    description = about(**SMALL)
+    description["experiment"]["rewind"]["mode"] = "exact"
+    text, *_ = exact(with_check(0.0, rewind_evaluations=(101.0, None)), description)
+    assert text == "Every one of the 101 values of α was evaluated; nothing is interpolated."
     assert exactness(StudyRows.of(study_tables(**SMALL), about(**SMALL))) is None
 
 
@@ -182,13 +177,12 @@ def test_intervals_over_sampled_rows_have_their_columns():
         "rewind_area_low": (0.01, None),
         "rewind_area_high": (0.05, None),
     }
-    described = about(**SMALL)
-    described["experiment"]["rewind"]["sample_tokens"] = 2000
-    found = exactness(StudyRows.of(with_check(0.0, rewind_evaluations=(17.0, None), **ends), described))
-    assert found is not None
-    assert [title for title, _ in found[1][2:]] == ["Rise at α = 0", "Area"]
-    assert found[2][0][1][2:] == ["+0.100 to +0.300; +0.100 to +0.300", "+0.0100 to +0.0500; +0.0100 to +0.0500"]
-    assert "a sample of whole rows (2\u202f000 tokens of each split)" in found[0]
+    description = about(**SMALL)
+    description["experiment"]["rewind"]["sample_tokens"] = 2000
+    text, columns, cells = exact(with_check(0.0, rewind_evaluations=(17.0, None), **ends), description)
+    assert [title for title, _ in columns[2:]] == ["Rise at α = 0", "Area"]
+    assert cells[0][1][2:] == ["+0.100 to +0.300; +0.100 to +0.300", "+0.0100 to +0.0500; +0.0100 to +0.0500"]
+    assert "a sample of whole rows (2\u202f000 tokens of each split)" in text
 
 
 def test_the_adversary_is_compared_with_the_commonest_label_where_the_tables_know_it(drawn):

@@ -240,14 +240,14 @@ def check(
 
 def _say_folder(out: str, found: Sequence[StudyError]) -> None:
     from trisect import calls
-    from trisect.experiments.study.run import unfinished
+    from trisect.experiments.study.run import count_left
     from trisect.lab.run_folder import is_study
 
     for error in found:
         say(f"trisect: {error}", err=True)
     if found:
         click.get_current_context().exit(2)
-    left, runs = unfinished(Path(out)) if is_study(Path(out)) else (0, 0)
+    left, runs = count_left(Path(out)) if is_study(Path(out)) else (0, 0)
     if left:
         say(f"{left} of {runs} runs are not finished: call 'trisect study' again.")
     if begun := calls.unfinished(out):

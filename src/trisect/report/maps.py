@@ -73,17 +73,21 @@ def label_maps(
     rows: Iterable[tuple[str, str, str, float, bool]],
     unit: str,
     down: str = "layer",
+    across: str | None = None,
+    signed: bool = True,
 ) -> Figure:
-    """Maps of labels, all in one scale centred on 0: a panel for each component, a column a label.
+    """Maps of labels, all in one scale, centred on 0 where numbers are `signed`: a panel for each component or other title.
 
-    `rows` are (component, layer or what `down` names, label, number, whether it has a dot). A number that is not finite is a gap.
+    `rows` are (component, layer or what `down` names, label or what `across` names, number, whether it has a dot). Each label is a
+    column. A number that is not finite is a gap.
     """
     panels: dict[str, list[tuple[str, str, float, bool]]] = {}
     for component, layer, label, value, marked in rows:
-        panels.setdefault(GROUP[component], []).append((layer, label, value, marked))
-    ends = _ends([value for cells in panels.values() for _, _, value, _ in cells], True)
-    drawn = tuple(_labels(title, cells, ends, unit, down) for title, cells in panels.items())
-    return Figure(*names, caption, drawn, (), (*ends, unit), stops=render.DIVERGING)
+        panels.setdefault(GROUP.get(component, component), []).append((layer, label, value, marked))
+    ends = _ends([value for cells in panels.values() for _, _, value, _ in cells], signed)
+    stops = render.DIVERGING if signed else render.VIRIDIS
+    drawn = tuple(_labels(title, cells, ends, unit, down, across, stops) for title, cells in panels.items())
+    return Figure(*names, caption, drawn, (), (*ends, unit), stops=stops)
 
 
 def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
@@ -121,21 +125,30 @@ def _heads(
 
 
 def _labels(
-    title: str, cells: Sequence[tuple[str, str, float, bool]], ends: tuple[float, float], unit: str, down: str
+    title: str,
+    cells: Sequence[tuple[str, str, float, bool]],
+    ends: tuple[float, float],
+    unit: str,
+    down: str,
+    across: str | None,
+    stops: Sequence[str],
 ) -> Panel:
     layers, labels = list(dict.fromkeys(cell[0] for cell in cells)), list(dict.fromkeys(cell[1] for cell in cells))
     wide, high = min(LABEL, LABELS / max(1, len(labels))), min(LARGEST, TALLEST / max(1, len(layers)))
-    across = alt.Axis(labelAngle=-90, labelLimit=110, **TICKS)
-    x = alt.X("label:N", scale=_scale(labels), sort=labels, title=None, axis=across)
+    angle = 0 if all(label.isdigit() for label in labels) else -90
+    axis = alt.Axis(labelAngle=angle, labelLimit=110, **TICKS)
+    x = alt.X("label:N", scale=_scale(labels), sort=labels, title=across, axis=axis)
     y = alt.Y("layer:N", scale=_scale(layers), sort=layers, title=down, axis=_axis(layers, high, LINE, -3))
     finite = [cell for cell in cells if math.isfinite(cell[2])]
     rows = [{"layer": layer, "label": label, "value": value} for layer, label, value, _ in finite]
     dots = [row for row, cell in zip(rows, finite, strict=True) if cell[3]]
-    text = f"{title}: heat map of labels by {down}, in {unit}."
-    text += _extremes(rows, lambda row: f"for {row['label']} at {down} {row['layer']}")
+    text = f"{title}: heat map of {across or 'label'}s by {down}, in {unit}."
+    text += _extremes(
+        rows, lambda row: f"for {across or ''} {row['label']} at {down} {row['layer']}".replace("  ", " ")
+    )
     text += f" {len(dots)} marked." if dots else ""
     size, dot = (wide * len(labels), high * len(layers)), (0.3 * min(wide, high)) ** 2 + 8
-    return Panel(title, heat(title, rows, x, (y,), ends, unit, size, render.DIVERGING, dots, dot), text, (), {})
+    return Panel(title, heat(title, rows, x, (y,), ends, unit, size, stops, dots, dot), text, (), {})
 
 
 def _scale(names: Sequence[Any]) -> alt.Scale:

@@ -328,12 +328,32 @@ class SitePanel(NamedTuple):
     levels: Sequence[Level] = (ZERO,)
 
 
-def change_panel(
-    title: str, points: Sequence[Point], split: str, noun: str, axis: SharedAxis | None = None
-) -> SitePanel:
-    """A panel of changes of a split's loss in nats, on an axis of its own where none is shared."""
-    own = axis or axis_of(points, f"nats, {split}", bend=True)
-    return SitePanel(title, points, Measure(f"{title}: {noun}", "nats", True), own)
+def site_panels(
+    shown: Mapping[str, Sequence[Point]],
+    noun: str,
+    unit: str = "nats, valid",
+    shared: bool = True,
+    signed: bool = True,
+    levels: Sequence[Level] = (ZERO,),
+    axis: SharedAxis | None = None,
+) -> list[SitePanel]:
+    """A panel for each title that has points, on one axis or, not `shared`, each on its own; `noun` is what the numbers are.
+
+    `unit` is the axis's, up to a comma that of the numbers; those that are `signed` are changes.
+    """
+    every = [p for points in shown.values() for p in points]
+    common = axis or (axis_of(every, unit, signed, signed) if shared and every else None)
+    return [
+        SitePanel(
+            title,
+            points,
+            Measure(f"{title}: {noun}", unit.partition(",")[0], signed),
+            common or axis_of(points, unit, signed, signed),
+            levels,
+        )
+        for title, points in shown.items()
+        if points
+    ]
 
 
 def site_figure(names: tuple[str, str, str], caption: str, panels: Sequence[SitePanel]) -> Figure:

@@ -5,32 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.site import Site
 from trisect.report import format as words
-from trisect.report.charts import Figure, Panel, SharedAxis, heat
-from trisect.report.format import (
-    order,
-    place,
-    read_facts,
-    resampled_words,
-    spoken_subject,
-    stack_order,
-    stack_words,
-    too_few,
-    unit,
-)
-from trisect.report.measures import Bar, layer_figure, sort_components
+from trisect.report.charts import Figure, SharedAxis
+from trisect.report.maps import label_maps
+from trisect.report.measures import Bar, component_order, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
 if TYPE_CHECKING:
     from trisect.experiments.checkpoints.settings import RewindFacts
 
-TALL, WIDE = 202, 246  # pixels of a heat map
-STEP = 12.0  # pixels that a label needs
 REFERENCES = (
     "Niladri Chatterji, Behnam Neyshabur, Hanie Sedghi. The Intriguing Role of Module Criticality in the Generalization of Deep "
     "Networks. ICLR 2020.",
@@ -82,11 +69,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     )
     curves = f"{facts.points} α, ε {100 * facts.epsilon:g} %, {facts.passes} passes over the texts"
     how = (("Revisions", ", ".join([facts.initial, *facts.stages, facts.final])), ("Curves", curves))
-    own = provenance(about, *read_facts(facts, "final weights"), *how, timed=False)
+    own = provenance(about, *words.read_facts(facts, "final weights"), *how, timed=False)
     return Sheet(f"How far back {name} can go", "Rewinding over checkpoints", lede, sections, own, REFERENCES)
 
 
-def _ranged(sites: pl.DataFrame, measure: str, facts: RewindFacts) -> list[Estimate]:
+def _estimates(sites: pl.DataFrame, measure: str, facts: RewindFacts) -> list[Estimate]:
     """A measure at every site, in the order of layers and components."""
     ends = [
         dict(sites.filter(measure=f"{measure}{end}").select("site", "value").iter_rows())
@@ -102,29 +89,29 @@ def _cells(sites: pl.DataFrame, measure: str) -> Cells:
 
 
 def _order(site: str) -> tuple[object, object]:
-    return stack_order(Site.parse(site).stack or "plain"), order(site)
+    return words.stack_order(Site.parse(site).stack or "plain"), words.order(site)
 
 
-def _titled(title: str, site: str) -> str:
+def _title(title: str, site: str) -> str:
     """A panel's title, with the stack that a site is of."""
     stack = Site.parse(site).stack
-    return f"{title}{', ' + stack_words(stack) if stack else ''}"
+    return f"{title}{', ' + words.stack_words(stack) if stack else ''}"
 
 
 def _bars(found: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
     """A panel for each stack."""
     panels: dict[str, list[Bar]] = {}
     for one in found:
-        here = place(one.name)
+        here = words.place(one.name)
         bar = Bar(here.group, here.layers, one.mean or 0.0, one.low, one.high)
-        panels.setdefault(_titled(title, one.name), []).append(bar)
+        panels.setdefault(_title(title, one.name), []).append(bar)
     return panels
 
 
 def _extreme(area: Sequence[Estimate], facts: RewindFacts, least: bool = False) -> tuple[str, str]:
     """The site where an area is largest, or smallest, and it in words."""
     one = (min if least else max)(area, key=lambda e: e.mean or 0.0)
-    return one.name, f"{spoken_subject(one)}{_say('tail', facts)}"
+    return one.name, f"{words.spoken_subject(one)}{_say('tail', facts)}"
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
@@ -135,29 +122,29 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> t
         final = next(value for _, at, value in _cells(sites, "rewind_loss_nats") if at == 1)
         said = f"With its final weights the model's loss is {words.number(final)} {_say('unit', facts)}."
         found.append(Finding("final_loss", said, _say("unit", facts), (Estimate("final", final, n=facts.units),)))
-    area = _ranged(sites, "rewind_area", facts)
+    area = _estimates(sites, "rewind_area", facts)
     (most, size), (least, small) = _extreme(area, facts), _extreme(area, facts, True)
     said = (
         f"On the straight line from α = 0 (weights of {facts.initial}) to α = 1 (weights of {facts.final}) the mean "
         f"{_say('rise', facts)}, the area, is largest at {most}, {size}, and smallest at {least}, {small}."
     )
     ends = f"most {most}, least {least}"
-    found.append(Finding("rewind_area", said, unit(facts), tuple(area), ends, per=facts.unit))
+    found.append(Finding("rewind_area", said, words.unit(facts), tuple(area), ends, per=facts.unit))
     if facts.stages:
-        area = _ranged(sites, "midstage_area", facts)
+        area = _estimates(sites, "midstage_area", facts)
         most, size = _extreme(area, facts)
         said = (
             "With a site's weights as they were at an earlier revision, the mean "
             f"{_say('mean rise', facts)} over all {len(facts.stages) + 2} revisions is largest at "
             f"{most}, {size}."
         )
-        found.append(Finding("midstage_area", said, unit(facts), tuple(area), f"most {most}", per=facts.unit))
+        found.append(Finding("midstage_area", said, words.unit(facts), tuple(area), f"most {most}", per=facts.unit))
     return tuple(found)
 
 
 def _kinds(facts: RewindFacts) -> tuple[tuple[str, str, str], ...]:
     """What a site has one number of: its title, its measure and its unit."""
-    short = unit(facts)
+    short = words.unit(facts)
     return (
         ("Area", "rewind_area", short),
         ("Criticality", "criticality", "α"),
@@ -167,7 +154,7 @@ def _kinds(facts: RewindFacts) -> tuple[tuple[str, str, str], ...]:
 
 def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -> Section:
     """The lead, the figures of the way back, all findings in words, and what criticality can say."""
-    area, score, first = (_ranged(sites, m, facts) for m in ("rewind_area", "criticality", "criticality_first"))
+    area, score, first = (_estimates(sites, m, facts) for m in ("rewind_area", "criticality", "criticality_first"))
     most, size = _extreme(area, facts)
     said = [
         f"Criticality is the smallest α from which on the {_say('name', facts)} stays within {_within(facts)}; "
@@ -188,8 +175,8 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
     short = []
     for title, measure, scale in _kinds(facts):
         of: dict[str, list[float]] = {}
-        for one in _ranged(sites, measure, facts):
-            of.setdefault(place(one.name).group, []).append(one.mean or 0.0)
+        for one in _estimates(sites, measure, facts):
+            of.setdefault(words.place(one.name).group, []).append(one.mean or 0.0)
         values = tuple(Estimate(name, sum(each) / len(each), n=len(each)) for name, each in of.items())
         short.append(Finding(measure, "", scale, values, title=title))
     caption = "Means over sites by component; each panel has an axis of its own."
@@ -216,7 +203,7 @@ def _within(facts: RewindFacts) -> str:
 
 
 def _n(facts: RewindFacts) -> str:
-    return f"n\u00a0=\u00a0{resampled_words(facts)}, {words.count(facts.tokens)} {_say('tokens', facts)}."
+    return f"n\u00a0=\u00a0{words.resampled_words(facts)}, {words.count(facts.tokens)} {_say('tokens', facts)}."
 
 
 def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFacts) -> Figure:
@@ -232,7 +219,7 @@ def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFa
     )
     names = ("checkpoints-criticality", "Figure 2", "Area and criticality")
     axes = dict.fromkeys(scores, SharedAxis("α", -0.04, 1.04))
-    return layer_figure(names, caption, panels, unit(facts), axes=axes)
+    return layer_figure(names, caption, panels, words.unit(facts), axes=axes)
 
 
 def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
@@ -248,8 +235,8 @@ def _midstage(sites: pl.DataFrame, said: str, facts: RewindFacts) -> Section:
         titled, caption, _cells(sites, f"midstage_{_say('curve', facts)}"), heights, "revision", _say("unit", facts)
     )
     caption = f"The mean {_say('falls', facts)} over all revisions. Bars are 95 % intervals. {_n(facts)}"
-    panels = _bars(_ranged(sites, "midstage_area", facts), "Mid-stage area")
-    area = layer_figure(("checkpoints-stages-area", "Figure 4", "Mid-stage area"), caption, panels, unit(facts))
+    panels = _bars(_estimates(sites, "midstage_area", facts), "Mid-stage area")
+    area = layer_figure(("checkpoints-stages-area", "Figure 4", "Mid-stage area"), caption, panels, words.unit(facts))
     return Section("Mid-stage rewinding", (said,), (heats, area))
 
 
@@ -257,52 +244,48 @@ def _map(
     names: tuple[str, str, str], caption: str, cells: Cells, heights: Mapping[float, str], down: str, unit: str
 ) -> Figure:
     """Heat maps with a panel per component and stack: layers to the right, the named `heights` downwards."""
-    values = [value for *_, value in cells]
-    low, high = min(values), max(values)
-    high = high if high > low else low + (abs(low) or 1.0)
-    step = next((s for s in (1, 2, 5, 10, 20, 50) if s * TALL >= STEP * len(heights)), 100)
-    levels, panels = list(heights.values()), list[Panel]()
-    side = alt.Axis(values=levels[::step], tickCount=len(levels), ticks=False, labelOverlap=False)
-    y = alt.Y("at:O", scale=alt.Scale(domain=levels), title=down, axis=side)
-    for stack in dict.fromkeys(Site.parse(site).stack for site, *_ in cells):
-        mine = [cell for cell in cells if Site.parse(cell[0]).stack == stack]
-        for group in sort_components(place(site).group for site, *_ in mine):
-            here = [cell for cell in mine if place(cell[0]).group == group]
-            title, layers = (
-                _titled(words.GROUP.get(group, group), here[0][0]),
-                [place(site).layers for site, *_ in here],
-            )
-            rows = [
-                {"layer": layer, "at": heights[at], "value": value}
-                for layer, (_, at, value) in zip(layers, here, strict=True)
-            ]
-            domain = list(dict.fromkeys(layers))
-            x = alt.X("layer:O", scale=alt.Scale(domain=domain, paddingInner=0.04), title="layer")
-            chart = heat(title, rows, x, (y,), (low, high), unit, (max(WIDE, STEP * len(domain)), TALL))
-            site, at, most = max(here, key=lambda cell: cell[2])
-            said = f"{title}: heat map over {down} and layer, in {unit}. Highest {most:.3g} at {site}, {down} {heights[at]}."
-            panels.append(Panel(title, chart, said, (), {}))
-    return Figure(*names, caption, tuple(panels), (), (low, high, unit))
+    downwards = list(heights)
+
+    def rank(cell: tuple[str, float, float]) -> tuple[object, ...]:
+        site, at, _ = cell
+        stack, group = Site.parse(site).stack or "plain", words.place(site).group
+        return words.stack_order(stack), component_order(group), group, downwards.index(at), words.order(site)
+
+    rows = (
+        (
+            _title(words.GROUP.get(words.place(site).group, words.place(site).group), site),
+            heights[at],
+            words.place(site).layers,
+            value,
+            False,
+        )
+        for site, at, value in sorted(cells, key=rank)
+    )
+    return label_maps(names, caption, rows, unit, down, "layer", signed=False)
 
 
 def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
     """Every site as a row, and how exact its numbers are."""
     facts = about.facts
     every = {
-        f"{title.lower()}, {scale}": {one.name: one for one in _ranged(sites, name, facts)}
+        f"{title.lower()}, {scale}": {one.name: one for one in _estimates(sites, name, facts)}
         for title, name, scale in _kinds(facts)
     }
     found = {title: of for title, of in every.items() if of}
     starts = {site: value for site, at, value in _cells(sites, f"rewind_{_say('curve', facts)}") if at == 0}
     names = sorted({site for of in found.values() for site in of}, key=_order)
     rows = tuple(
-        (s, words.number(starts.get(s)), *(spoken_subject(of[s], False) if s in of else "–" for of in found.values()))
+        (
+            s,
+            words.number(starts.get(s)),
+            *(words.spoken_subject(of[s], False) if s in of else "–" for of in found.values()),
+        )
         for s in names
     )
     said = [
-        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}; every set of weights is tried on the "
+        f"Intervals are 95 % of a bootstrap over {words.resampled_words(facts)}; every set of weights is tried on the "
         "same texts. They are not corrected for how many there are.",
-        *too_few(facts),
+        *words.too_few(facts),
     ]
     checks = sites.filter(measure=_say("check", facts))["value"].to_list()
     if not facts.exact and checks:
@@ -310,5 +293,5 @@ def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
             f"Of the {facts.points} α of a curve some are tried and the others interpolated; the last two interpolants "
             f"differ by at most {words.number(max(checks))}{_say('differ', facts)}."
         )
-    columns = ("site", f"{_say('name', facts)} at α = 0, {unit(facts)}", *found)
+    columns = ("site", f"{_say('name', facts)} at α = 0, {words.unit(facts)}", *found)
     return Section("Numbers", (*said, *about.notes), (), (Table(columns, rows, "Every site"),))

@@ -27,9 +27,9 @@ class Dissect(TrainingExperiment[DissectSettings, DissectFacts]):
 
     def prepare(self, settings: DissectSettings, machine: Machine) -> DissectWork:
         """The work that the settings ask for."""
-        from trisect.experiments.dissect.run import prepare
+        from trisect.experiments.dissect.run import DissectWork
 
-        return prepare(settings, machine)
+        return DissectWork.prepare(settings, machine)
 
     def page_module(self) -> PageModule[DissectFacts]:
         """Findings and page."""

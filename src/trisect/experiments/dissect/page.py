@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,25 +13,10 @@ from markupsafe import Markup
 
 from trisect.core.finding import About, Comparison, Finding
 from trisect.papers import SOURCES
-from trisect.report import cards, render
+from trisect.report import cards, render, sheet
 from trisect.report import format as words
 from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay, look_of
 from trisect.report.format import Mean
-from trisect.report.sheet import (
-    BLIND,
-    Section,
-    Sheet,
-    Table,
-    answered,
-    notes_section,
-    opening,
-    picture_of,
-    present,
-    provenance,
-    sure,
-    undecided,
-    verdict_findings,
-)
 
 if TYPE_CHECKING:
     from trisect.experiments.dissect.settings import DissectFacts, PartFacts
@@ -48,8 +33,6 @@ SOURCE = {
 }
 COMPONENTS = ("q", "k", "v")
 ROW, NAMES, PLOT = 34, 150, 172  # pixels: of a line of the picture, of its names, of its marks
-
-
 EVIDENCE = {
     "line": pl.Int64,
     **dict.fromkeys(("kind", "name", "source", "what", "unit", "component"), pl.String),
@@ -60,11 +43,10 @@ EVIDENCE = {
     "compared": pl.String,  # what the numbers say of each other as JSON, None where they are not to be ranked
     **dict.fromkeys(("claims", "words", "link"), pl.String),
 }
-VerdictsById = Mapping[str, str]  # claim -> verdict
 
 
 class Line(NamedTuple):
-    """One kind of evidence about one thing: a number for q, for k and for v, None where there is none.
+    """One kind of evidence about one thing: `means` are a number for q, for k and for v, as far as there is one.
 
     `kind` says what was measured in a word, `source` is the key of the source that asks (empty for what no source asks), `what`
     the number in words, as in `POS, change of the validation loss, mean over layers`. `per` is what varies behind the intervals
@@ -78,9 +60,7 @@ class Line(NamedTuple):
     source: str
     what: str
     unit: str
-    q: Mean | None
-    k: Mean | None
-    v: Mean | None
+    means: Mapping[str, Mean]
     per: str = "seed"
     signed: bool = True
     claims: tuple[str, ...] = ()
@@ -97,22 +77,20 @@ class Line(NamedTuple):
         """
         known = [e for e in finding.values if e.mean is not None]
         parts = {c: Mean(e.mean or 0.0, e.low, e.high, e.n or 0) for e in known for c in e.name.split("+")}
-        q, k, v = (parts.get(c) for c in COMPONENTS)
-        if not any((q, k, v)):
-            return None
+        means = {c: parts[c] for c in COMPONENTS if c in parts}
         compared = None if any("+" in e.name for e in known) else finding.compared
-        own = (finding.measure, finding.source, finding.what, finding.unit, q, k, v, finding.per, finding.signed)
-        return cls(*own, claims, words, "", compared, name)
-
-    @property
-    def means(self) -> dict[str, Mean]:
-        """The numbers by component, without those that there are not."""
-        return {name: mean for name, mean in zip(COMPONENTS, (self.q, self.k, self.v), strict=True) if mean is not None}
+        about = (finding.measure, finding.source, finding.what, finding.unit)
+        return cls(*about, means, finding.per, finding.signed, claims, words, "", compared, name) if means else None
 
     @property
     def title(self) -> str:
         """What readers know the kind by."""
         return self.name or self.kind.capitalize()
+
+    @property
+    def largest(self) -> str:
+        """What paired differences say: `v largest`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
+        return "–" if self.compared is None else self.compared.words(self.per)
 
 
 def as_table(lines: Sequence[Line]) -> pl.DataFrame:
@@ -130,56 +108,38 @@ def as_table(lines: Sequence[Line]) -> pl.DataFrame:
 
 
 def from_table(evidence: pl.DataFrame) -> list[Line]:
-    """The lines of such a table."""
-    found = []
+    """The lines of such a table, those of one kind together, kinds and lines as they come."""
+    lines = []
     for _, rows in evidence.group_by("line", maintain_order=True):
         one = rows.row(0, named=True)
-        means = {c: Mean(*rest) for c, *rest in rows.select("component", "value", "low", "high", "n").iter_rows()}
-        q, k, v = (means.get(c) for c in COMPONENTS)
-        asked = (one["kind"], one["source"], one["what"], one["unit"])
+        means = {c: Mean(*mean) for c, *mean in rows.select("component", "value", "low", "high", "n").iter_rows()}
+        named = {
+            name: one[name] for name in ("kind", "source", "what", "unit", "per", "signed", "words", "link", "name")
+        }
         compared = None if one["compared"] is None else Comparison.of(json.loads(one["compared"]))
-        rest = (one["words"], one["link"], compared, one["name"])
-        found.append(Line(*asked, q, k, v, one["per"], one["signed"], tuple(one["claims"].split()), *rest))
-    return found
-
-
-def ordered(lines: Iterable[Line]) -> list[Line]:
-    """Lines of one kind together, kinds and lines as they came."""
-    lines = list(lines)
-    rank = list(dict.fromkeys(line.kind for line in lines))
-    return sorted(lines, key=lambda line: rank.index(line.kind))
-
-
-def largest(line: Line) -> str:
-    """What paired differences say: `v largest`, `v and k above q`, `alike within 0.02`, `too uncertain: …`, or a dash."""
-    return "–" if line.compared is None else line.compared.words(line.per)
+        lines.append(Line(**named, means=means, claims=tuple(one["claims"].split()), compared=compared))
+    kinds = list(dict.fromkeys(line.kind for line in lines))
+    return sorted(lines, key=lambda line: kinds.index(line.kind))
 
 
 def summary(lines: Sequence[Line]) -> str:
     """How many lines say what of q, k and v; empty where none compares them."""
-    sorts: dict[str, list[str]] = {}
-    for line in ordered(lines):
+    titles: dict[str, list[str]] = {}  # by what the lines of these titles say
+    for line in lines:
         if line.compared is not None:
-            said = "too uncertain to say" if line.compared.kind == "uncertain" else largest(line)
-            sorts.setdefault(said, []).append(line.title.lower())
-    if not sorts:
+            said = "too uncertain to say" if line.compared.kind == "uncertain" else line.largest
+            titles.setdefault(said, []).append(line.title.lower())
+    if not titles:
         return ""
-    many, parts = sum(map(len, sorts.values())), []
-    for said, titles in sorts.items():
-        counts = {title: titles.count(title) for title in titles}
-        listed = ", ".join(title if n == 1 else f"{title} × {n}" for title, n in counts.items())
-        parts.append(f"{len(titles)}: {said} ({listed})")
-    return f"Of {words.several(many, 'line')} of evidence that compare q, k and v by paired differences, {words.listed(parts)}."
+    counts = {said: {title: same.count(title) for title in same} for said, same in titles.items()}
+    names = {said: ", ".join(t if n == 1 else f"{t} × {n}" for t, n in of.items()) for said, of in counts.items()}
+    parts = words.listed([f"{len(same)}: {said} ({names[said]})" for said, same in titles.items()])
+    many = words.several(sum(map(len, titles.values())), "line")
+    return f"Of {many} of evidence that compare q, k and v by paired differences, {parts}."
 
 
-def table(lines: Sequence[Line], verdicts: VerdictsById) -> Table:
-    """The one table: a row per line, its three numbers with intervals, who is first, and the verdicts that speak of it."""
-    columns = ("evidence", "asked by", "what the number is", "q", "k", "v", "largest", "verdicts")
-    caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
-    return Table(columns, tuple(_row(line, verdicts) for line in ordered(lines)), caption, prose=True, folded=False)
-
-
-def _row(line: Line, verdicts: VerdictsById) -> tuple[str, ...]:
+def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
+    """A line as a row of the table: its three numbers with intervals, which is first, and the verdicts that speak of it."""
     name: str = _link(line.link, line.title) if line.link else line.title
     many = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
@@ -192,7 +152,7 @@ def _row(line: Line, verdicts: VerdictsById) -> tuple[str, ...]:
         cells[component] = value if mean.low is None else Markup("{}<small>{}</small>").format(value, ends)
     judged = ", ".join(f"{claim} {verdicts[claim]}" for claim in line.claims if claim in verdicts)
     said = "; ".join(filter(None, (judged, line.words))) or "–"
-    return name, SOURCE.get(line.source, line.source), what, *cells.values(), largest(line), said
+    return name, SOURCE.get(line.source, line.source), what, *cells.values(), line.largest, said
 
 
 def _link(way: str, name: str) -> Markup:
@@ -204,21 +164,20 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
 
     Intervals are drawn as far as the picture goes: twice the largest number.
     """
-    ranked = [line for line in ordered(lines) if line.compared is not None]
-    most = {line: max(abs(mean.mean) for mean in line.means.values()) for line in ranked}
-    kept = [line for line in ranked if most[line] > 0]
-    if not kept:
+    ranked = [(line, max(abs(mean.mean) for mean in line.means.values())) for line in lines if line.compared]
+    ranked = [(line, most) for line, most in ranked if most > 0]
+    if not ranked:
         return None
-    titles = line_titles(kept)
+    titles = line_titles([line for line, _ in ranked])
     rows = [
         {
             "line": title,
             "group": c,
-            "value": m.mean / most[line],
-            "low": None if m.low is None else max(-2.0, m.low / most[line]),
-            "high": None if m.high is None else min(2.0, m.high / most[line]),
+            "value": m.mean / most,
+            "low": None if m.low is None else max(-2.0, m.low / most),
+            "high": None if m.high is None else min(2.0, m.high / most),
         }
-        for title, line in zip(titles, kept, strict=True)
+        for title, (line, most) in zip(titles, ranked, strict=True)
         for c, m in line.means.items()
     ]
     looks = {c: render.mark(c) for c in COMPONENTS}
@@ -236,7 +195,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
     main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
     chart = lay("", *layers, main, width=PLOT, height=ROW * len(titles))
-    said = "; ".join(f"{title}: {largest(line)}" for title, line in zip(titles, kept, strict=True))
+    said = "; ".join(f"{title}: {line.largest}" for title, (line, _) in zip(titles, ranked, strict=True))
     panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
     caption = (
         "Each number as a share of the largest of its own line, so that lines of different units stand side by side; bars are 95 % "
@@ -254,16 +213,18 @@ def line_titles(lines: Sequence[Line]) -> list[str]:
     return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
-def section(lines: Sequence[Line], verdicts: VerdictsById, number: str = "") -> Section:
-    """The picture, the sentence and the table as a section of a page."""
-    drawn = figure(lines, number)
+def section(lines: Sequence[Line], verdicts: Mapping[str, str], number: str = "") -> sheet.Section:
+    """The picture, the sentence and the table, a row for each line, as a section of a page."""
     rule = (
         "Which of q, k and v is largest is asked by paired differences over the same seeds, corrected over the three pairs (Holm); alike "
         "means that two one-sided tests put every difference within the margin. How much of a label is there at whole width, and attacks "
         "that reach the layers below, rank nothing. Lines are of different units and models, so they are counted and not added up."
     )
+    columns = ("evidence", "asked by", "what the number is", "q", "k", "v", "largest", "verdicts")
+    caption = "q, k and v by every kind of evidence: means with 95 % intervals, and over how many seeds, texts or heads"
+    table = sheet.Table(columns, tuple(_row(line, verdicts) for line in lines), caption, prose=True, folded=False)
     said = tuple(text for text in (summary(lines), rule) if text)
-    return Section("Query, key and value together", said, (drawn,) if drawn else (), (table(lines, verdicts),))
+    return sheet.Section("Query, key and value together", said, sheet.present(figure(lines, number)), (table,))
 
 
 OPEN = ("inconclusive", "not tested")  # verdicts
@@ -285,10 +246,10 @@ DECIDES = {
 }
 
 
-def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Sheet:
+def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> sheet.Sheet:
     """The page from the tables claims and evidence, and what every part found."""
     claims, lines = tables["claims"], from_table(tables["evidence"])
-    return Sheet(
+    return sheet.Sheet(
         TITLE,
         "trisect · the answer, and four sources",
         LEDE,
@@ -296,9 +257,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Shee
             *_first_screen(about, claims, lines),
             *(_section(one, claims) for one in about.facts.parts),
             section(lines, _by_claim(claims), "Figure 1"),
-            *present(notes_section(about)),
+            *sheet.present(sheet.notes_section(about)),
         ),
-        provenance(about, ("Models", about.facts.models)),
+        sheet.provenance(about, ("Models", about.facts.models)),
         tuple(dict.fromkeys(source.citation for source in SOURCES)),
     )
 
@@ -306,19 +267,19 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> Shee
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
     """Every claim's verdict, then what the evidence says together."""
     together = summary(from_table(tables["evidence"]))
-    answers = answered(one for part in about.facts.parts if part.name == "roles" for one in part.findings)
+    answers = sheet.answered(one for part in about.facts.parts if part.name == "roles" for one in part.findings)
     return (
         *answers,
-        *verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
+        *sheet.verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
         *([Finding("evidence", together)] if together else []),
     )
 
 
-def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Sequence[Line]) -> tuple[Section, ...]:
+def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Sequence[Line]) -> tuple[sheet.Section, ...]:
     """The answer in three sentences and one picture; how sure it is; what could not be distinguished, and what would decide it."""
     every = [one for part in about.facts.parts for one in part.findings]
     planted = next((part for part in about.facts.parts if part.name == "roles"), None)
-    answers = answered(planted.findings) if planted else ()
+    answers = sheet.answered(planted.findings) if planted else ()
     caption = (
         "Which answer comes when one of q, k and v is another text's, in the world with planted roles: its own prediction, another "
         "component's, or the answer as it was. The three predict different answers, so that it shows which of them does what. Means "
@@ -336,12 +297,11 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
         f"{one.title}: AUROC {one.values[0].mean:.2f}, where 0.5 is guessing."
         for one in every
         if one.measure == "planted" and one.groups != ("control",)
-        if one.values[0].mean is not None and one.values[0].mean < BLIND
+        if one.values[0].mean is not None and one.values[0].mean < sheet.BLIND
     ]
-    named = zip(line_titles(ordered(lines)), ordered(lines), strict=True)
-    unlike = undecided(
-        (Finding(line.kind, "", title=title, per=line.per, compared=line.compared) for title, line in named), blind
-    )
+    named = zip(line_titles(lines), lines, strict=True)
+    compared = (Finding(x.kind, "", title=title, per=x.per, compared=x.compared) for title, x in named)
+    unlike = sheet.undecided(compared, blind)
     # what the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v
     by = _by_claim(claims)
     fixed = (
@@ -351,8 +311,8 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
     rests = [f"{fixed}: {by['F-1']}."] if "F-1" in by else []
     rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
     return (
-        opening(answers, picture_of(answers, caption, caption), (*more, _look_on(about.facts))),
-        sure([*rests, *filter(None, (summary(lines),))]),
+        sheet.opening(answers, sheet.picture_of(answers, caption, caption), (*more, _look_on(about.facts))),
+        sheet.sure([*rests, *filter(None, (summary(lines),))]),
         replace(unlike, blocks=(*unlike.blocks, *_deciding(claims))),
     )
 
@@ -372,7 +332,7 @@ def _look_on(facts: DissectFacts) -> Markup:
     return Markup("See it at work: {}.").format(Markup("; ").join(parts))
 
 
-def _deciding(claims: pl.DataFrame) -> tuple[Table, ...]:
+def _deciding(claims: pl.DataFrame) -> tuple[sheet.Table, ...]:
     """The commands that decide what is open at this size."""
     wholes = claims.filter(pl.col("part").is_null() & pl.col("verdict").is_in(OPEN))
     rows = tuple(
@@ -382,7 +342,7 @@ def _deciding(claims: pl.DataFrame) -> tuple[Table, ...]:
     )
     if not rows:
         return ()
-    return (Table(("Command", "Claims that are open here"), rows, "What decides it", prose=True, folded=False),)
+    return (sheet.Table(("Command", "Claims that are open here"), rows, "What decides it", prose=True, folded=False),)
 
 
 def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
@@ -390,7 +350,7 @@ def _by_claim(claims: pl.DataFrame) -> dict[str, str]:
     return dict(claims.filter(pl.col("part").is_null()).select("claim", "verdict").iter_rows())
 
 
-def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
+def _section(one: PartFacts, claims: pl.DataFrame) -> sheet.Section:
     """A part: its question, what it found, its pages, and the verdicts on its claims."""
     links = Markup(", ").join(_link(place, name) for name, place in one.pages.items())
     places = (Markup("Read on: {}.").format(links),) * bool(one.pages)
@@ -402,5 +362,5 @@ def _section(one: PartFacts, claims: pl.DataFrame) -> Section:
     is_open = any(row[2] in OPEN for row in rows)
     columns = ("claim", "what the source says", "verdict", "its weakest part", *(("why it is open",) * is_open))
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"
-    shown = Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
-    return Section(one.title, (one.question, *said, *places), (), (shown,) if len(judged) else ())
+    shown = sheet.Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
+    return sheet.Section(one.title, (one.question, *said, *places), (), (shown,) if len(judged) else ())

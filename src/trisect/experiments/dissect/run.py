@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 from typing_extensions import TypedDict
@@ -22,7 +22,7 @@ from trisect.core.machine import Machine, versions
 from trisect.core.tables import frame
 from trisect.engine.processes import kept_workers
 from trisect.experiments.dissect.page import Line, as_table
-from trisect.experiments.dissect.parts import PARTS, DissectPart, DissectStep, Results, first_of_each, trained_models
+from trisect.experiments.dissect.parts import PARTS, DissectPart, DissectStep, Results, baseline_models, first_of_each
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
 from trisect.experiments.explore import EXPLORE
 from trisect.experiments.explore.settings import ExploreSettings
@@ -33,37 +33,34 @@ from trisect.lab.command import command_of
 from trisect.lab.experiment import Measured, Result, RunContext, Work
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.run_folder import RunFolder
-from trisect.report.sheet import StudyLink
+from trisect.report.sheet import StudyLink, present
 
 PAGE = "explore.html"
 TUTORIAL = Path("docs", "one-head.md")  # of a clone of the project; a package that was installed has none
-SHORTEST, LONGEST = 6, 14  # words of a sentence that is easily looked at
+NOTES = "parts.json"  # beside the front page: the steps that have begun, by their folders
 _WEIGHTS = re.compile(rb"<!-- weights [0-9a-f]+ -->\n$")
-_LOOKED = 50  # sentences
+PageLinks = Sequence[
+    tuple[str, Mapping[str, str]]
+]  # a page's title, and where it is for each model ('' where there is one)
 
 
-def explored(model: Path, folder: Path, links: Sequence[StudyLink], quiet: bool) -> str:
+def write_explorer(model: Path, folder: Path, links: Sequence[StudyLink]) -> str:
     """Write the explorer of a trained model over a sentence that it did not learn from, into the folder; its page's name.
 
-    One that is there already, of the same weights, stays.
+    The sentence is the first of the embedded corpus that is neither short nor long. A page of the same weights stays.
     """
     weights = digest(b"".join(path.read_bytes() for path in sorted(model.glob("*.safetensors"))))
-    page = folder / PAGE
-    mark = f"<!-- weights {weights} -->\n"
+    page, mark = folder / PAGE, f"<!-- weights {weights} -->\n"
     if page.exists() and page.read_bytes().endswith(mark.encode()):
         return PAGE
     if page.exists() and _WEIGHTS.search(page.read_bytes()[-200:]):
         page.unlink()  # of other weights, perhaps by a version that did not sign its pages
-    driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence(),)), page, quiet, links)
+    texts = [str(text) for text in islice(TextSource("embedded").open().texts(), 50)]
+    sentence = next((text for text in texts if 6 <= len(text.split()) <= 14), texts[0])
+    driver.run(EXPLORE, ExploreSettings(ModelSource(model), (sentence,)), page, True, links)
     with page.open("a", encoding="utf-8") as file:
         file.write(mark)
     return PAGE
-
-
-def sentence() -> str:
-    """The first test sentence of the embedded corpus that is neither short nor long."""
-    texts = [str(text) for text in islice(TextSource("embedded").open().texts(), _LOOKED)]
-    return next((text for text in texts if SHORTEST <= len(text.split()) <= LONGEST), texts[0])
 
 
 def tutorial(folder: Path) -> str | None:
@@ -71,16 +68,6 @@ def tutorial(folder: Path) -> str | None:
     clone = Path(trisect.__file__).resolve().parents[2]
     inside = folder.resolve().is_relative_to(clone) and (clone / TUTORIAL).exists()
     return os.path.relpath(clone / TUTORIAL, folder.resolve()) if inside else None
-
-
-NOTED = "parts.json"  # beside the front page: the steps that have begun, by their folders
-
-
-class PlannedPage(NamedTuple):
-    """One part's entry among the pages of a dissection: its title, and its page for each model ('' where there is one)."""
-
-    title: str
-    models: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,9 +79,18 @@ class DissectWork:
     works: tuple[tuple[DissectStep, Work[Any]], ...]
     name: str = "dissect"  # of its default folder
 
+    @classmethod
+    def prepare(cls, settings: DissectSettings, machine: Machine) -> DissectWork:
+        """The dissection that the settings ask for; raises TrisectError for what cannot be run."""
+        if settings.model is not None:
+            ModelSource(settings.model).open()  # what cannot be read is refused before anything is trained
+        steps = [step for part in PARTS for step in part.begins(settings)]
+        works = tuple((step, driver.prepared(step.experiment, step.settings, machine.quiet)) for step in steps)
+        return cls(settings, machine, works)
+
     def check(self, folder: Path) -> None:
         """Raise where the folder holds something else, or a part could not go on."""
-        if not (folder / NOTED).exists() and not (folder / RECORD).exists():
+        if not (folder / NOTES).exists() and not (folder / RECORD).exists():
             RunFolder(folder).check_empty("dissection")
         read_notes(folder)
         for step, work in self.works:
@@ -106,32 +102,44 @@ class DissectWork:
         return [*places, *(place / name for place in places for name in ("tables", "figures", "links"))]
 
     def measure(self, context: RunContext) -> Measured[DissectFacts]:
-        """Run what is not finished yet, and put together what all parts found."""
-        done: dict[DissectPart, Results] = {}
+        """Run what is not finished yet, and put together the findings of all parts, each line with the page of its numbers."""
+        folder, quiet = context.folder, self.machine.quiet
         costs = {part.name: part.seconds for part in PARTS}
-        with kept_workers(), jobs.whole("dissect", costs, self.machine.quiet) as pace:
-            pages = planned_pages(self.settings)
-            runner = Runner(context.folder, self.machine, read_notes(context.folder), pace, pages)
+        with kept_workers(), jobs.whole("dissect", costs, quiet) as pace:
+            pages = page_links(self.settings)
+            runner = Runner(folder, quiet, read_notes(folder), pace, pages)
             for part in PARTS:
-                with jobs.part(pace, part.name, part.title, self.machine.quiet):
-                    fresh, done[part] = runner.part(part, self.settings)
+                with jobs.part(pace, part.name, part.title, quiet):
+                    fresh = runner.run_part(part, self.settings)
                 pace.end(fresh)
-            model = next(iter(trained_models(runner).values()))
-            explorer = explored(model, context.folder, links_from(pages, PAGE), quiet=True)
-        found = gathered(self.settings, context.folder, done, runner.notes["seconds"], explorer)
-        return replace(found, links=links_from(pages, "report.html"))
+            model = next(iter(baseline_models(runner).values()))
+            explorer = write_explorer(model, folder, links_from(pages, PAGE))
+        judged, lines, parts, notes = list[pl.DataFrame](), list[Line](), list[PartFacts](), dict[str, None]()
+        for part in PARTS:
+            results = runner.results(part.name)
+            firsts = first_of_each(results)
+            claims = [one.tables["claims"] for one in firsts if "claims" in one.tables]
+            link = os.path.relpath(results[-1 if len(firsts) > 1 else 0].report, folder)
+            shown = present(*part.evidence([one.findings for one in results]))
+            judged, lines = judged + claims, [*lines, *(line._replace(link=link) for line in shown)]
+            ids = tuple(claim for table in claims for claim in table["claim"].unique(maintain_order=True))
+            places = {one.about.experiment: os.path.relpath(one.report, folder) for one in firsts if one.paged}
+            parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, places))
+            notes |= dict.fromkeys(note for one in firsts for note in one.notes)
+        runs = runner.results("training")[0].tables["runs"]
+        models = f"{len(runs)} language models of the training study, those of recall and of translation"
+        return Measured(
+            {"claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
+            DissectFacts(tuple(parts), models, explorer, tutorial(folder)),
+            tuple(notes),
+            seconds=runner.notes["seconds"],
+            packages=("transformers", "scikit-learn"),
+            command=command_of("dissect", replace(self.settings, seeds=tuple(sorted(runs["seed"].unique())))),
+            links=links_from(pages, "report.html"),
+        )
 
 
-def prepare(settings: DissectSettings, machine: Machine) -> DissectWork:
-    """The dissection that the settings ask for; raises TrisectError for what cannot be run."""
-    if settings.model is not None:
-        ModelSource(settings.model).open()  # what cannot be read is refused before anything is trained
-    steps = [step for part in PARTS for step in part.begins(settings)]
-    works = tuple((step, driver.prepared(step.experiment, step.settings, machine.quiet)) for step in steps)
-    return DissectWork(settings, machine, works)
-
-
-def planned_pages(settings: DissectSettings) -> tuple[PlannedPage, ...]:
+def page_links(settings: DissectSettings) -> PageLinks:
     """Every page that the dissection will have: the front page, one or several for each part, and the explorer."""
     seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds
 
@@ -139,58 +147,26 @@ def planned_pages(settings: DissectSettings) -> tuple[PlannedPage, ...]:
         place = part.page or f"{part.name}/report.html"
         return {f"seed {seed}": place.format(seed=seed) for seed in seeds} if "{seed}" in place else {"": place}
 
-    parts = (PlannedPage(part.title, pages(part)) for part in PARTS)
-    front = PlannedPage("The answer", {"": "report.html"})
-    return (front, *parts, PlannedPage("One sentence, head by head", {"": PAGE}))
+    parts = ((part.title, pages(part)) for part in PARTS)
+    return (("The answer", {"": "report.html"}), *parts, ("One sentence, head by head", {"": PAGE}))
 
 
-def links_from(pages: Sequence[PlannedPage], page: str) -> tuple[StudyLink, ...]:
+def links_from(pages: PageLinks, page: str) -> tuple[StudyLink, ...]:
     """Links from one page of a dissection to all of its pages, this one marked; none where it is no page of it."""
 
     def way(to: str) -> str:
         return "" if to == page else os.path.relpath(to, PurePosixPath(page).parent).replace(os.sep, "/")
 
-    found = list[StudyLink]()
+    links = list[StudyLink]()
     for title, models in pages:
         here, first = page in models.values(), next(iter(models.values()))
         others = tuple((name, way(to)) for name, to in models.items()) if len(models) > 1 else ()
-        found.append(StudyLink(title, "" if here else way(first), here, others))
-    return tuple(found) if any(link.here for link in found) else ()
-
-
-def gathered(
-    settings: DissectSettings,
-    folder: Path,
-    done: Mapping[DissectPart, Results],
-    seconds: float,
-    explorer: str | None = None,
-) -> Measured[DissectFacts]:
-    """The tables claims and evidence, and the findings of every part, each line with the page that its numbers stand on."""
-    shown = {part: first_of_each(results) for part, results in done.items()}
-    judged, lines, parts = list[pl.DataFrame](), list[Line](), list[PartFacts]()
-    for part, results in done.items():
-        firsts = shown[part]
-        claims = [one.tables["claims"] for one in firsts if "claims" in one.tables]
-        link = os.path.relpath(results[-1 if len(firsts) > 1 else 0].report, folder)
-        found = part.evidence([one.findings for one in results])
-        judged, lines = judged + claims, [*lines, *(line._replace(link=line.link or link) for line in found)]
-        ids = tuple(claim for table in claims for claim in table["claim"].unique(maintain_order=True))
-        pages = {one.about.experiment: os.path.relpath(one.report, folder) for one in firsts if one.paged}
-        parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, pages))
-    runs = next(results[0] for part, results in shown.items() if part.name == "training").tables["runs"]
-    models = f"{len(runs)} language models of the training study, those of recall and of translation"
-    return Measured(
-        {"claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
-        DissectFacts(tuple(parts), models, explorer, tutorial(folder)),
-        tuple(dict.fromkeys(note for results in shown.values() for one in results for note in one.notes)),
-        seconds=seconds,
-        packages=("transformers", "scikit-learn"),
-        command=command_of("dissect", replace(settings, seeds=tuple(sorted(runs["seed"].unique())))),
-    )
+        links.append(StudyLink(title, "" if here else way(first), here, others))
+    return tuple(links) if any(link.here for link in links) else ()
 
 
 class Notes(TypedDict):
-    """What `parts.json` holds: seconds of all calls, and of each step, by its folder, its key and the paths that it made.
+    """Contents of `parts.json`: seconds of all calls, and of each step, by its folder, its key and the paths that it made.
 
     A key is made of all that a step depends on; it is empty while the step goes on.
     """
@@ -201,84 +177,80 @@ class Notes(TypedDict):
 
 def read_notes(folder: Path) -> Notes:
     """The notes of a folder; raises DamagedFileError where they cannot be read."""
-    path = folder / NOTED
+    path = folder / NOTES
     if not path.exists():
         return {"seconds": 0.0, "steps": {}}
     return read_record(path, f"Delete {path}: nothing else is lost.", Notes)
 
 
 class Runner:
-    """What parts are run with: the driver, and notes of what is finished."""
+    """What parts are run with: the driver, and notes of the steps that are finished."""
 
-    def __init__(
-        self, out: Path, machine: Machine, notes: Notes, pace: jobs.Pace, pages: Sequence[PlannedPage] = ()
-    ) -> None:
-        self.out, self.machine, self.notes, self.pace, self.pages = out, machine, notes, pace, pages
+    def __init__(self, out: Path, quiet: bool, notes: Notes, pace: jobs.Pace, pages: PageLinks) -> None:
+        self.out, self.quiet, self.notes, self.pace, self.pages = out, quiet, notes, pace, pages
         self._done: dict[str, Results] = {}
         self._fresh, self._start = False, 0.0
 
-    def part(self, part: DissectPart, settings: DissectSettings) -> tuple[bool, Results]:
-        """Whether anything of the part was run, and its results."""
+    def run_part(self, part: DissectPart, settings: DissectSettings) -> bool:
+        """Have a part's results; whether anything of it was run."""
         self._fresh, self._start, began = False, 0.0, time.monotonic()
         try:
-            steps = () if part.run else part.begins(settings)
-            self._done[part.name] = part.run(settings, self) if part.run else tuple(map(self.run, steps))
+            run = part.run or (lambda settings, runner: tuple(map(runner.run, part.begins(settings))))
+            self._done[part.name] = run(settings, self)
         finally:
             if self._fresh:
                 self.notes["seconds"] += time.monotonic() - began
                 self._write()
-        return self._fresh, self._done[part.name]
+        return self._fresh
 
     def results(self, part: str) -> Results:
-        """What a part before gave."""
+        """The results of an earlier part."""
         return self._done[part]
 
     def run(self, step: DissectStep) -> Result[Any]:
-        """What the step gives: from its folder where it is finished, else by the driver."""
-        key = _key(step, self.out)
+        """The result of a step: from its folder where it is finished, else by the driver."""
+        key, place = step_key(step, self.out), self.out / step.place
         self.pace.begin_step(self._start, step.share)
         self._start += step.share
         noted = self.notes["steps"].get(step.place, {})
         if noted.get("key") == key and isinstance(made := noted["paths"], dict):
             with suppress(StudyError):  # nothing there, or damaged: it is run again
-                paths = {name: self.out / str(path) for name, path in made.items()}
-                return driver.read(step.experiment, self.out / step.place, paths)
+                return driver.read(step.experiment, place, {name: self.out / str(path) for name, path in made.items()})
         self._fresh = True
-        self._write(step, "")
+        self.notes["steps"][step.place] = {"key": "", "paths": {}}
+        self._write()
         ways = (way for _, models in self.pages for way in models.values())
         page = next((way for way in ways if PurePosixPath(way).parent.as_posix() == step.place), "")
-        place, links = self.out / step.place, links_from(self.pages, page)
-        result = driver.run(step.experiment, step.settings, place, self.machine.quiet, links, is_part=True)
-        self._write(step, key, {name: os.path.relpath(path, self.out) for name, path in result.paths.items()})
+        links = links_from(self.pages, page)
+        result = driver.run(step.experiment, step.settings, place, self.quiet, links, is_part=True)
+        paths: dict[str, Json] = {name: os.path.relpath(path, self.out) for name, path in result.paths.items()}
+        self.notes["steps"][step.place] = {"key": key, "paths": paths}
+        self._write()
         return result
 
-    def _write(self, step: DissectStep | None = None, key: str = "", paths: dict[str, Json] | None = None) -> None:
-        """Write the notes, with those of a step."""
-        if step is not None:
-            self.notes["steps"][step.place] = {"key": key, "paths": paths or {}}
+    def _write(self) -> None:
         with suppress(StudyError):  # on a full disk the first file that found it so is the one to name
-            write_json(self.out / NOTED, self.notes)
+            write_json(self.out / NOTES, self.notes)
 
 
-def _key(step: DissectStep, out: Path) -> str:
+def step_key(step: DissectStep, out: Path) -> str:
     """A hash of all that a step depends on: its experiment, its settings, the weights that it reads, and software."""
-    content = {"experiment": step.experiment.name, "settings": _plain(step.settings, out), "versions": versions()}
+
+    def simplify(value: Any) -> Any:
+        """A value of settings as JSON-ready data: of a folder, also one named in words, its place and a hash of its weights."""
+        if is_dataclass(value) and not isinstance(value, type):
+            names = [one.name for one in fields(value)]
+            names = ["fingerprint"] if "fingerprint" in names else names
+            return {name: simplify(getattr(value, name)) for name in names}
+        if isinstance(value, Mapping):
+            return {str(key): simplify(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [simplify(item) for item in value]
+        if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_dir()):
+            folder = Path(value)
+            weights = [digest(path.read_bytes()) for path in sorted(folder.glob("*.safetensors"))]
+            return [os.path.relpath(folder, out), *weights]
+        return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+    content = {"experiment": step.experiment.name, "settings": simplify(step.settings), "versions": versions()}
     return digest(canonical(content))
-
-
-def _plain(value: Any, out: Path) -> Any:
-    """A value of settings as JSON-ready data: of a folder, also one named in words, its place and a hash of its weights."""
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [one.name for one in fields(value)]
-        return {
-            name: _plain(getattr(value, name), out) for name in ("fingerprint",) * ("fingerprint" in names) or names
-        }
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, out) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, out) for item in value]
-    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_dir()):
-        value = Path(value)
-        weights = [digest(path.read_bytes()) for path in sorted(value.glob("*.safetensors"))]
-        return [os.path.relpath(value, out), *weights]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

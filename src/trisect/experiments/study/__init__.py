@@ -50,9 +50,9 @@ class TrainStudy(TrainingExperiment[StudySettings, StudyFacts]):
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sequence[Finding]:
         """What was found, as data."""
         from trisect.experiments.study.findings import with_verdicts
-        from trisect.experiments.study.rows import StudyRows, described
+        from trisect.experiments.study.rows import StudyRows, describe_study
 
-        return with_verdicts(StudyRows.of(tables, described(about)))
+        return with_verdicts(StudyRows.of(tables, describe_study(about)))
 
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
         """The page, from tables and what stands beside them alone."""

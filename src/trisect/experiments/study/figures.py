@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import altair as alt
 import numpy as np
 import polars as pl
 
@@ -14,7 +13,6 @@ from trisect.claims.verdicts import CONTROLS
 from trisect.core.edits import kind_of
 from trisect.core.finding import Estimate, Finding
 from trisect.core.site import Site
-from trisect.core.study_data import StudyAbout
 from trisect.experiments.study import removal
 from trisect.experiments.study.rows import ATTACKED, PLAIN, StudyRows, minus, over_seeds, sort_labels
 from trisect.experiments.study.words import (
@@ -23,41 +21,25 @@ from trisect.experiments.study.words import (
     SIGNED,
     SPLIT,
     VALID,
-    attacked,
+    attack_words,
+    collapse_words,
+    divergence_words,
     estimates,
     extremes,
     finding,
-    from_collapsed,
-    from_diverged,
     label_name,
     methods,
     seeds,
 )
+from trisect.report import charts, render
 from trisect.report import format as words
-from trisect.report import render
 from trisect.report.cards import NAMES, tallied, tally_survival
-from trisect.report.charts import (
-    ZERO,
-    CurveLine,
-    Figure,
-    FigureView,
-    LegendEntry,
-    Level,
-    Measure,
-    Panel,
-    Series,
-    SharedAxis,
-    around,
-    curve_panel,
-    heat_panel,
-    of_runs,
-)
 from trisect.report.format import Point, by_site, interval, order, place, several, side
 from trisect.report.maps import grid
-from trisect.report.measures import SitePanel, axis_of, change_panel, groups_of, site_figure, with_means
+from trisect.report.measures import SitePanel, axis_of, groups_of, site_figure, site_panels, with_means
 
 LOSS, SHARE = "nats per token", "share of tokens"
-ALPHA = SharedAxis("α", -0.04, 1.04)
+ALPHA = charts.SharedAxis("α", -0.04, 1.04)
 NUMBERS: dict[tuple[str | None, str], int] = {  # of figures by label, which freezing has none of
     ("pos", "train"): 3,
     ("pos", "valid"): 4,
@@ -70,183 +52,174 @@ LOST = ", and the bold line stops where the first seed is lost."
 CUT = " Curves are cut above the loss at initialisation."
 
 
-def draw(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, alt.ConcatChart]:
-    """Charts by name: `answer`, `fig03-attack-pos-train`, …; those without rows are left out.
-
-    `tables` holds runs, metrics, sites and claims by the schemas of core.tables; `about` is the study's description.
-    """
-    return {figure.name: figure.chart() for figure in collect(StudyRows.of(tables, about))}
-
-
-def collect(rows: StudyRows) -> list[Figure]:
+def collect(rows: StudyRows) -> list[charts.Figure]:
     """Every figure that the rows can fill, in the order of the page."""
-    makers: list[Callable[[StudyRows], Iterable[Figure]]] = [
-        _answer, attack_figures, _baseline, _heat, _criticality, _midstage, _freezing, _adversary, _strengths,
-        _combinations, _heads, control_figures, dose_figures, removal.removal_figures, removal.head_figures,
-        removal.tying_figures, _edit_figures,
-    ]  # fmt: skip
-    return [figure for maker in makers for figure in maker(rows)]
+    attack = f"Loss per epoch while an adversary at one site is fought with λ = {rows.strength or 0:g}."
+    return [
+        *_answer(rows),
+        *_training_curves(rows, "attack", rows.labels, attack),
+        *_baseline(rows),
+        *_heat(rows),
+        *_criticality(rows),
+        *_midstage(rows),
+        *_training_curves(rows, "freeze", [None], "Loss per epoch while one site keeps its initial weights."),
+        *_adversary(rows),
+        *_strengths(rows),
+        *_combinations(rows),
+        *_heads(rows),
+        *control_figures(rows),
+        *_doses(rows),
+        *removal.removal_figures(rows),
+        *removal.head_figures(rows),
+        *removal.tying_figures(rows),
+        *_edits(rows),
+    ]
+
+
+def depth_colours(rows: StudyRows, dark: bool = False) -> dict[str, str]:
+    """Each edited site's colour by its layer, from that of layer 1 to that of the deepest layer of the study."""
+    depths = {site: place(site).depth for site in rows.edit_sites}
+    deepest = max([depth for depth in depths.values() if depth != math.inf], default=1.0)
+    shares = {s: 0.5 if depth == math.inf else (depth - 1) / max(1.0, deepest - 1) for s, depth in depths.items()}
+    return {site: render.layer_colour(share, dark=dark) for site, share in shares.items()}
 
 
 class Curves(NamedTuple):
     """The curves of one experiment by site, and the baseline's, with the axis that holds them all."""
 
-    edited: tuple[Series, ...]
-    baseline: CurveLine | None
-    axis: SharedAxis
+    edited: tuple[charts.Series, ...]
+    baseline: charts.CurveLine | None
+    axis: charts.SharedAxis
     collapsed: frozenset[str] = frozenset()  # sites where every run collapsed: drawn grey
 
 
-def depth_share(rows: StudyRows) -> Callable[[str], float]:
-    """How deep a site lies, from 0 (layer 1) to 1 (the deepest layer of the study)."""
-    depths = [place(s).depth for s in rows.edited]
-    deepest = max([d for d in depths if d != math.inf], default=1.0)
-    return lambda site: 0.5 if place(site).depth == math.inf else (place(site).depth - 1) / max(1.0, deepest - 1)
-
-
-def _arranged(rows: StudyRows, curves: Curves, meet: bool = False) -> tuple[FigureView, FigureView]:
+def _arrange(rows: StudyRows, curves: Curves, meet: bool = False) -> tuple[charts.FigureView, charts.FigureView]:
     """The same curves with a panel per component, and with a panel per layer."""
-    share, sites = depth_share(rows), sorted({s.site for s in curves.edited}, key=order)
+    colours, sites = depth_colours(rows), sorted({s.site for s in curves.edited}, key=order)
     deep = list(dict.fromkeys(place(s).layers for s in sorted(sites, key=lambda s: order(s)[:3])))
     groups = sorted({place(s).group for s in sites}, key=lambda g: order(f"{g}@1"))
 
-    def line(site: str, by: str) -> CurveLine:
+    def layer(site: str) -> str:
+        return f"{'layer' if place(site).single else 'layers'} {place(site).layers}"
+
+    def line(site: str, by: str) -> charts.CurveLine:
         here, of = place(site), tuple(s for s in curves.edited if s.site == site)
         mark, dash, name = render.mark(here.group), (), here.group
         if by == "component":
-            mark = render.Mark(render.layer_colour(share(site)), render.layer_shape(deep.index(here.layers)))
-            dash, name = () if here.single else (8, 2), _layer(site)
-        return CurveLine(name, render.BASELINE if site in curves.collapsed else mark.colour, dash, of, mark.shape)
+            mark = render.Mark(colours[site], render.layer_shape(deep.index(here.layers)))
+            dash, name = () if here.single else (8, 2), layer(site)
+        return charts.CurveLine(
+            name, render.BASELINE if site in curves.collapsed else mark.colour, dash, of, mark.shape
+        )
 
-    def view(by: str, panels: Mapping[str, list[str]]) -> FigureView:
+    def view(by: str, panels: Mapping[str, list[str]]) -> charts.FigureView:
         lines = {title: [line(site, by) for site in mine] for title, mine in panels.items()}
         first = [curves.baseline] if curves.baseline else []
-        drawn = tuple(curve_panel(title, [*first, *mine], curves.axis, meet=meet) for title, mine in lines.items())
-        return FigureView(by, drawn, _keys([*(one for mine in lines.values() for one in mine), *first]))
+        drawn = tuple(
+            charts.curve_panel(title, [*first, *mine], curves.axis, meet=meet) for title, mine in lines.items()
+        )
+        return charts.FigureView(by, drawn, _keys([*(one for mine in lines.values() for one in mine), *first]))
 
     layers = [[s for s in sites if place(s).layers == depth] for depth in deep]
     return (
         view("component", {words.GROUP.get(g, g): [s for s in sites if place(s).group == g] for g in groups}),
-        view("layer", {_layer(mine[0]): mine for mine in layers}),
+        view("layer", {layer(mine[0]): mine for mine in layers}),
     )
 
 
-def _layer(site: str) -> str:
-    return f"{'layer' if place(site).single else 'layers'} {place(site).layers}"
-
-
-def _keys(lines: Iterable[CurveLine]) -> tuple[LegendEntry, ...]:
+def _keys(lines: Iterable[charts.CurveLine]) -> tuple[charts.LegendEntry, ...]:
     """Each name once, in the order of appearance."""
     return tuple({line.name: line.key for line in lines}.values())
 
 
-def _curves(name: str, number: str, title: str, caption: str, views: Sequence[FigureView]) -> Figure:
+def _curve_figure(names: tuple[str, str, str], caption: str, views: Sequence[charts.FigureView]) -> charts.Figure:
     """Curves over epochs, in the first arrangement and the others."""
     first, *others = views
-    return Figure(name, number, title, caption, first.panels, first.key, None, "epoch", first.name, tuple(others))
+    return charts.Figure(*names, caption, first.panels, first.key, None, "epoch", first.name, tuple(others))
 
 
 def _against(rows: StudyRows, edit: str, split: str, labels: Sequence[str | None]) -> dict[str | None, Curves]:
     """Loss curves of one experiment with each label beside the baseline's, on one axis; those without rows are left out."""
-    measure = Measure(f"{SPLIT[split]} loss", LOSS)
-    kept = {label: points for label in labels if (points := rows.curves(edit, split, label=label))}
-    last = max((p.at or 0 for points in kept.values() for p in points), default=0)
+    measure = charts.Measure(f"{SPLIT[split]} loss", LOSS)
+    points_of = {label: points for label in labels if (points := rows.curves(edit, split, label=label))}
+    last = max((p.at or 0 for points in points_of.values() for p in points), default=0)
     base = [p for p in rows.curves("none", split) if (p.at or 0) <= last]
-    values = [p.value for points in (*kept.values(), base) for p in points]
-    axis = around(values, LOSS, most=max((p.value for p in base if p.at == 0), default=math.inf))
-    other = CurveLine("baseline", render.BASELINE, (5, 3), tuple(of_runs(base, measure))) if base else None
-    found = {}
-    for label, points in kept.items():
-        alive = {p.site for p in points if p.run not in rows.collapsed}
+    values = [p.value for points in (*points_of.values(), base) for p in points]
+    axis = charts.around(values, LOSS, most=max((p.value for p in base if p.at == 0), default=math.inf))
+    other = (
+        charts.CurveLine("baseline", render.BASELINE, (5, 3), tuple(charts.of_runs(base, measure))) if base else None
+    )
+    curves = {}
+    for label, points in points_of.items():
+        alive = {p.site for p in points if p.run not in rows.collapses}
         collapsed = frozenset({p.site for p in points} - alive)
-        found[label] = Curves(tuple(of_runs(points, measure)), other, axis, collapsed)
-    return found
+        curves[label] = Curves(tuple(charts.of_runs(points, measure)), other, axis, collapsed)
+    return curves
 
 
-def _trained(rows: StudyRows, edit: str, labels: Sequence[str | None], caption: str) -> Iterator[Figure]:
+def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], start: str) -> Iterator[charts.Figure]:
     """Loss curves of one experiment with each label; those of the first label can be seen beside the others'."""
     for label in labels:
-        for split in SPLIT:
+        for split, noun in SPLIT.items():
             curves = _against(rows, edit, split, [label]).get(label)
             if curves is None:
                 continue
-            views = [*_arranged(rows, curves)]
+            views = [*_arrange(rows, curves)]
             if label == labels[0] and len(labels) > 1:  # a panel per component and label, all on one axis
-                beside = {of: _arranged(rows, one)[0] for of, one in _against(rows, edit, split, labels).items()}
+                beside = {of: _arrange(rows, one)[0] for of, one in _against(rows, edit, split, labels).items()}
                 panels = [p.titled(f"{p.title}, {label_name(of or '')}") for of, v in beside.items() for p in v.panels]
-                views.append(FigureView("label", tuple(panels), beside[label].key))
+                views.append(charts.FigureView("label", tuple(panels), beside[label].key))
+            runs, base = {(s.site, s.seed) for s in curves.edited}, curves.baseline.series if curves.baseline else ()
+            effects = rows.readable(rows.effects(edit, split, label))
+            caption = start
+            caption += f" Against the baseline, at the last epoch: {extremes(effects, 'nats')}" if effects else ""
+            caption += f" {seeds(rows)}, {several(len(runs), 'run')} at {several(len({s for s, _ in runs}), 'site')}"
+            gone = len({(s.site, s.seed) for s in curves.edited if s.diverged})
+            caption += f"; {gone} diverged{LOST}" if gone else "."
+            if fell := len({s.run for s in curves.edited} & rows.collapses):
+                caption += f" {several(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
+                caption += "; nothing is read from sites where one did"
+                caption += "; sites where all did are grey." if curves.collapsed else "."
+            if lost := len({s.seed for s in base if s.diverged}):
+                caption += f" The baseline diverged in {several(lost, 'seed')}."
+            caption += CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else ""
             number = NUMBERS.get((label, split))
-            title = "Freezing" if label is None else f"Attack on {label_name(label)}"
             parts = (f"fig{number:02d}" if number else "", edit, words.slug(label) if label else "", split)
-            yield _curves(
-                "-".join(filter(None, parts)),
-                f"Figure {number}" if number else BEYOND,
-                f"{title}: {SPLIT[split]} loss",
-                caption + _caption(rows, edit, split, label, curves),
-                views,
-            )
+            title = f"{'Freezing' if label is None else f'Attack on {label_name(label)}'}: {noun} loss"
+            names = ("-".join(filter(None, parts)), f"Figure {number}" if number else BEYOND, title)
+            yield _curve_figure(names, caption, views)
 
 
-def _caption(rows: StudyRows, edit: str, split: str, label: str | None, curves: Curves) -> str:
-    """The end of a caption: extremes, how many seeds and runs, what diverged and what is cut."""
-    runs = {(s.site, s.seed) for s in curves.edited}
-    gone = len({(s.site, s.seed) for s in curves.edited if s.diverged})
-    effects = rows.readable(rows.effects(edit, split, label))
-    base = curves.baseline.series if curves.baseline else ()
-    tail = f" Against the baseline, at the last epoch: {extremes(effects, 'nats')}" if effects else ""
-    tail += f" {seeds(rows)}, {several(len(runs), 'run')} at {several(len({site for site, _ in runs}), 'site')}"
-    tail += f"; {gone} diverged{LOST}" if gone else "."
-    if fell := len({s.run for s in curves.edited} & rows.collapsed):
-        tail += f" {several(fell, 'run')} collapsed, that is, never fell clearly below the unigram loss"
-        tail += "; nothing is read from sites where one did"
-        tail += "; sites where all did are grey." if curves.collapsed else "."
-    if lost := len({s.seed for s in base if s.diverged}):
-        tail += f" The baseline diverged in {several(lost, 'seed')}."
-    return tail + (CUT if any(v > curves.axis.high for s in (*curves.edited, *base) for v in s.values) else "")
-
-
-def attack_figures(rows: StudyRows) -> Iterator[Figure]:
-    """Figures 3 to 6, and the like for other labels."""
-    said = f"Loss per epoch while an adversary at one site is fought with λ = {rows.strength or 0:g}."
-    return _trained(rows, "attack", rows.labels, said)
-
-
-def _freezing(rows: StudyRows) -> Iterator[Figure]:
-    """Figures 11 and 12."""
-    return _trained(rows, "freeze", [None], "Loss per epoch while one site keeps its initial weights.")
-
-
-def _baseline(rows: StudyRows) -> Iterable[Figure]:
+def _baseline(rows: StudyRows) -> Iterator[charts.Figure]:
     """Figure 7, with the loss of word frequencies alone."""
     looks = (
         ("train", "train", render.INK, ()),
         ("valid", "validation", render.INK, (7, 3)),
         ("train_running", "in training", render.SOFT, (2, 2)),
     )
-    panels: list[Panel] = []
-    shown: list[CurveLine] = []
+    panels: list[charts.Panel] = []
+    shown: list[charts.CurveLine] = []
     runs = rows.runs.filter(pl.col("edit") == "none")
     lost, over = runs.filter(pl.col("status") == "diverged").height, False
     for name, title, unit in (("loss_nats", "Loss", LOSS), ("accuracy", "Accuracy", SHARE)):
         lines = []
         for split, line, colour, dash in looks:
-            said = " ".join((title.lower(), line) if line == "in training" else (line, title.lower()))
-            if series := tuple(of_runs(rows.curves("none", split, name), Measure(said, unit))):
-                lines.append(CurveLine(line, colour, dash, series))
+            noun = " ".join((title.lower(), line) if line == "in training" else (line, title.lower()))
+            if series := tuple(charts.of_runs(rows.curves("none", split, name), charts.Measure(noun, unit))):
+                lines.append(charts.CurveLine(line, colour, dash, series))
         if not lines:
             continue
         most = math.inf
         if name == "loss_nats":
             start = [s.values[0] for line in lines for s in line.series if s.at[0] == 0]
             most = max(start) if lost and start else most
-            ends = (0.0, max(line.last for line in lines))
-            flat = [p._replace(at=at) for p in rows.measure("unigram_loss_nats", "valid") for at in ends]
-            known = tuple(of_runs(flat, Measure("unigram loss, validation", unit)))
-            lines += [CurveLine("unigram", render.OTHER.colour, (1, 3), known)] if known else []
+            unigram = _level(rows.measure("unigram_loss_nats", "valid"), max(line.last for line in lines))
+            if series := tuple(charts.of_runs(unigram, charts.Measure("unigram loss, validation", unit))):
+                lines.append(charts.CurveLine("unigram", render.OTHER.colour, (1, 3), series))
         values = [v for line in lines for s in line.series for v in s.values]
-        axis = around(values, unit, most=most)
+        axis = charts.around(values, unit, most=most)
         over |= axis.outside(values) > 0
-        panels.append(curve_panel(title, lines, axis))
+        panels.append(charts.curve_panel(title, lines, axis))
         shown += lines
     if panels:
         caption = (
@@ -255,21 +228,25 @@ def _baseline(rows: StudyRows) -> Iterable[Figure]:
             f"{seeds(rows)}, {several(runs.height, 'run')}{f'; {lost} diverged{LOST}' if lost else '.'}{CUT if over else ''}"
         )
         names = ("fig07-baseline", "Figure 7", "The baseline's curves")
-        yield Figure(*names, caption, tuple(panels), _keys(shown), at="epoch")
+        yield charts.Figure(*names, caption, tuple(panels), _keys(shown), at="epoch")
 
 
-def _midstage(rows: StudyRows) -> Iterable[Figure]:
+def _level(points: Iterable[Point], last: float) -> list[Point]:
+    """Each number as a level line from 0 to the last epoch."""
+    return [p._replace(at=at) for p in points for at in (0.0, last)]
+
+
+def _midstage(rows: StudyRows) -> Iterator[charts.Figure]:
     """Figure 10."""
     points = rows.measure("midstage_loss_nats", "train")
     if not points:
         return
     final = rows.last("none", "train", "loss_nats")
-    ends = (0.0, max(p.at or 0.0 for p in points))
-    flat = of_runs([p._replace(at=at) for p in final for at in ends], Measure("final train loss", LOSS))
+    flat = charts.of_runs(_level(final, max(p.at or 0.0 for p in points)), charts.Measure("final train loss", LOSS))
     most = max((p.value for p in rows.curves("none", "train") if p.at == 0), default=math.inf)
-    axis = around([p.value for p in (*points, *final)], LOSS, most=most)
-    other = CurveLine("final", render.BASELINE, (5, 3), tuple(flat)) if flat else None
-    series = tuple(of_runs(points, Measure("train loss with that epoch's weights", LOSS)))
+    axis = charts.around([p.value for p in (*points, *final)], LOSS, most=most)
+    other = charts.CurveLine("final", render.BASELINE, (5, 3), tuple(flat)) if flat else None
+    series = tuple(charts.of_runs(points, charts.Measure("train loss with that epoch's weights", LOSS)))
     caption = (
         "Train loss of the final model when one site's weights are those of an earlier epoch; grey and dashed is the final loss. "
         f"{seeds(rows)}, {several(len({p.site for p in points}), 'site')}."
@@ -277,27 +254,27 @@ def _midstage(rows: StudyRows) -> Iterable[Figure]:
     if zero := [p for p in points if p.at == 0]:
         caption += f" With the initial weights: {extremes(zero, 'nats', False)}"
     caption += CUT if any(p.value > axis.high for p in points) else ""
-    views = _arranged(rows, Curves(series, other, axis), meet=True)
-    yield _curves("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights", caption, views)
+    names = ("fig10-midstage", "Figure 10", "Rewinding to mid-stage weights")
+    yield _curve_figure(names, caption, _arrange(rows, Curves(series, other, axis), meet=True))
 
 
-def _answer(rows: StudyRows) -> Iterable[Figure]:
+def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
+    """All methods in one picture."""
     items = methods(rows)
     if not items:
         return
-    axes: dict[str, SharedAxis] = {"criticality": ALPHA}
+    axes: dict[str, charts.SharedAxis] = {"criticality": ALPHA}
     for kind in dict.fromkeys(item.kind for item in items if item.kind != "criticality"):
         values = [p.value for item in items if item.kind == kind for p in with_means(item.points)]
-        axes[kind] = around(values, "nats, valid" if kind in SIGNED else "nats, train", zero=True, bend=True)
+        axes[kind] = charts.around(values, "nats, valid" if kind in SIGNED else "nats, train", zero=True, bend=True)
     nouns = dict.fromkeys(SIGNED, "change of validation loss") | {"area": "mean rise of train loss"}
     nouns["ablate"] = "rise of validation loss"
     panels = []
     for one in items:
-        measure = Measure(one.title, "α")
+        measure = charts.Measure(one.title, "α")
         if one.kind in nouns:
-            measure = Measure(f"{one.title}: {nouns[one.kind]}", "nats", True)
-        levels = (ZERO,) * (one.kind != "criticality")
-        panels.append(SitePanel(one.title, one.points, measure, axes[one.kind], levels))
+            measure = charts.Measure(f"{one.title}: {nouns[one.kind]}", "nats", True)
+        panels.append(SitePanel(one.title, one.points, measure, axes[one.kind], (charts.ZERO,) * (one.kind in nouns)))
     points = [p for item in items for p in item.points]
     marks = "Marks are the one seed's values."
     if len(rows.seeds) > 1:
@@ -305,25 +282,26 @@ def _answer(rows: StudyRows) -> Iterable[Figure]:
     caption = (
         f"What happens when one site is edited; the horizontal axis is the layer. {marks} Attack and freezing: difference "
         "of the validation loss to the baseline of the same seed, at the last epoch; mean ablation: rise of the baseline's own. "
-        f"Criticality, areas: on the train split.{attacked(rows)} {seeds(rows)}, {several(len({p.site for p in points}), 'site')}."
-        f"{from_collapsed(rows, points)}{from_diverged(points)}"
+        f"Criticality, areas: on the train split.{attack_words(rows)} {seeds(rows)}, {several(len({p.site for p in points}), 'site')}."
+        f"{collapse_words(rows, points)}{divergence_words(points)}"
     )
     if bent := [one.title for one in items if axes[one.kind].linear is not None]:
         caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
     yield site_figure(("answer", "", "The answer in one picture"), caption, panels)
 
 
-def _heat(rows: StudyRows) -> Iterable[Figure]:
+def _heat(rows: StudyRows) -> Iterator[charts.Figure]:
+    """Figure 8."""
     points = rows.measure("rewind_loss_nats", "train")
     if not points:
         return
     means: dict[tuple[str, float | None], list[float]] = {}
     for p in points:
         means.setdefault((p.site, p.at), []).append(p.value)
-    values, measure = [sum(v) / len(v) for v in means.values()], Measure("train loss", LOSS)
+    values, measure = [sum(v) / len(v) for v in means.values()], charts.Measure("train loss", LOSS)
     low, high = min(values), max(values)
     cells = {g: [p for p in points if place(p.site).group == g] for g in groups_of(points)}
-    panels = tuple(heat_panel(words.GROUP.get(g, g), own, low, high, measure) for g, own in cells.items())
+    panels = tuple(charts.heat_panel(words.GROUP.get(g, g), own, low, high, measure) for g, own in cells.items())
     caption = (
         "Train loss with one site's weights on the straight line between their initial (α = 0) and final (α = 1) values, all else "
         f"final; mean over seeds, the same colours in every panel. {seeds(rows)}, {len({p.at for p in points})} values of α, "
@@ -331,70 +309,64 @@ def _heat(rows: StudyRows) -> Iterable[Figure]:
     )
     if start := [p for p in points if p.at == 0]:
         caption += f" Loss at α = 0: {extremes(start, 'nats', False)}"
-    yield Figure("fig08-rewind-heat", "Figure 8", "Convex rewinding", caption, panels, (), (low, high, LOSS), at="α")
+    yield charts.Figure(
+        "fig08-rewind-heat", "Figure 8", "Convex rewinding", caption, panels, (), (low, high, LOSS), at="α"
+    )
 
 
-def _criticality(rows: StudyRows) -> Iterable[Figure]:
+def _criticality(rows: StudyRows) -> Iterator[charts.Figure]:
+    """Figure 9."""
     last, first = rows.measure("criticality", "train"), rows.measure("criticality_first", "train")
     if not last:
         return
-    panels = [SitePanel("Criticality", last, Measure("Criticality", "α"), ALPHA, ())]
     early = {(p.site, p.seed): p.value for p in first}
     differ = sorted({p.site for p in last if early.get((p.site, p.seed), p.value) != p.value}, key=order)
-    if differ:
-        panels.append(SitePanel("The other reading", first, Measure("The other reading", "α"), ALPHA, ()))
+    shown = {"Criticality": last} | ({"The other reading": first} if differ else {})
+    panels = [SitePanel(title, points, charts.Measure(title, "α"), ALPHA, ()) for title, points in shown.items()]
     other = "gives the same numbers everywhere" if first else "was not measured"
-    epsilon = ((rows.about.get("experiment") or {}).get("rewind") or {}).get("epsilon", 0.01)
+    epsilon = rows.statement("rewind").get("epsilon", 0.01)
     caption = (
         f"The smallest α from which on the train loss stays within {100 * epsilon:g} % of the final loss: "
         f"{extremes(last, '', False)} {seeds(rows)}. The other reading, the smallest α that is within the tolerance at all, "
         f"{f'differs at {words.listed(differ)}' if differ else other}."
     )
     if area := rows.measure("rewind_area", "train"):
-        measure = Measure("Area: mean rise of train loss", "nats", True)
+        measure = charts.Measure("Area: mean rise of train loss", "nats", True)
         panels.append(SitePanel("Area", area, measure, axis_of(area, "nats")))
         caption += " The area, the mean rise of the train loss over α, needs no tolerance."
     yield site_figure(("fig09-criticality", "Figure 9", "Criticality of every site"), caption, panels)
 
 
-def _adversary(rows: StudyRows) -> Iterable[Figure]:
-    panels = []
+def _adversary(rows: StudyRows) -> Iterator[charts.Figure]:
+    panels, axis = [], charts.SharedAxis(SHARE, 0.0, 1.0)
     for label in rows.labels:
         if points := rows.last("attack", "valid", "adversary_accuracy", label):
             # how often the commonest label is right
             common = rows.measure(f"majority_accuracy_{label}", "valid")
             if not common and len(rows.labels) == 1:
                 common = rows.measure("majority_accuracy", "valid")
-            levels = (Level("commonest label", interval([p.value for p in common]).mean),) if common else ()
-            measure, axis = Measure(f"adversary's accuracy on {label_name(label)}", SHARE), SharedAxis(SHARE, 0.0, 1.0)
+            levels = (charts.Level("commonest label", interval([p.value for p in common]).mean),) if common else ()
+            measure = charts.Measure(f"adversary's accuracy on {label_name(label)}", SHARE)
             panels.append(SitePanel(f"Predicting {label_name(label)}", points, measure, axis, levels))
     if panels:
         caption = (
             "How often the adversary names the label of the next word rightly at the last epoch, on the validation split: what the attack "
-            f"left for this adversary to find, which is not all that is there.{attacked(rows)} {seeds(rows)}."
+            f"left for this adversary to find, which is not all that is there.{attack_words(rows)} {seeds(rows)}."
         )
         yield site_figure(("adversary", BEYOND, "The adversary's accuracy"), caption, panels)
 
 
-def _strengths(rows: StudyRows) -> Iterable[Figure]:
+def _strengths(rows: StudyRows) -> Iterator[charts.Figure]:
     for label in rows.labels if len(rows.strengths) > 1 else ():
-        found = {s: points for s in rows.strengths if (points := rows.effects("attack", "valid", label, s))}
-        points = [p for ps in found.values() for p in ps]
-        if not points:
-            continue
-        axis, name = (
-            around([p.value for p in points], "nats, valid", zero=True, bend=True),
-            f"Attack on {label_name(label)}",
-        )
-        panels = [
-            SitePanel(f"λ = {s:g}", ps, Measure(f"{name}, λ = {s:g}: change of validation loss", "nats", True), axis)
-            for s, ps in found.items()
-        ]
-        caption = (
-            "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
-            f"by strength of the attack. {seeds(rows)}.{from_collapsed(rows, points)}"
-        )
-        yield site_figure((f"attack-{words.slug(label)}-strengths", BEYOND, f"{name} by strength"), caption, panels)
+        effects = {f"λ = {s:g}": rows.effects("attack", "valid", label, s) for s in rows.strengths}
+        name, points = f"Attack on {label_name(label)}", [p for own in effects.values() for p in own]
+        if points:
+            caption = (
+                "Difference of the validation loss to the baseline of the same seed, at the last epoch, "
+                f"by strength of the attack. {seeds(rows)}.{collapse_words(rows, points)}"
+            )
+            names = (f"attack-{words.slug(label)}-strengths", BEYOND, f"{name} by strength")
+            yield site_figure(names, caption, site_panels(effects, f"{name}, change of validation loss"))
 
 
 def together(points: Sequence[Point]) -> list[Point]:
@@ -402,17 +374,17 @@ def together(points: Sequence[Point]) -> list[Point]:
 
     Above 0 the parts stand in for each other: taking both costs more than each taken alone.
     """
-    single, found = {(p.site, p.seed): p for p in points}, []
+    single, gaps = {(p.site, p.seed): p for p in points}, []
     for point in points:
         parts = [single.get((str(part), point.seed)) for part in Site.parse(point.site).parts()]
         alone = [p for p in parts if p is not None]
         if len(parts) > 1 and len(alone) == len(parts):
             lost = point.diverged or any(p.diverged for p in alone)
-            found.append(point._replace(value=point.value - sum(p.value for p in alone), diverged=lost))
-    return found
+            gaps.append(point._replace(value=point.value - sum(p.value for p in alone), diverged=lost))
+    return gaps
 
 
-def _combinations(rows: StudyRows) -> Iterable[Figure]:
+def _combinations(rows: StudyRows) -> Iterator[charts.Figure]:
     """Sites of several parts against the sum of their single effects, for every method that has both."""
     effects = {
         f"Attack on {label_name(label)}": rows.readable(rows.effects("attack", "valid", label)) for label in rows.labels
@@ -420,14 +392,11 @@ def _combinations(rows: StudyRows) -> Iterable[Figure]:
     effects["Freezing"] = rows.effects("freeze", "valid")
     effects["Mean ablation"] = rows.measure("ablate_rise_nats", "valid")
     effects["Rewinding area"] = rows.measure("rewind_area", "train")
-    found = {title: points for title, alone in effects.items() if (points := together(alone))}
-    if not found:
+    gaps = {title: points for title, alone in effects.items() if (points := together(alone))}
+    if not gaps:
         return
-    panels, counts = [], []
-    for title, points in found.items():
-        measure = Measure(f"{title}: together minus the sum of the parts", "nats", True)
-        axis = axis_of(points, "nats", bend=True)
-        panels.append(SitePanel(title, points, measure, axis, (ZERO._replace(name="the sum"),)))
+    counts = []
+    for title, points in gaps.items():
         means = by_site(points)
         above, below = (sum(side(mean) == way for mean in means.values()) for way in (1, -1))
         counts.append(f"{title}: of {several(len(means), 'site')}, {above} clear above and {below} clear below the sum")
@@ -435,65 +404,65 @@ def _combinations(rows: StudyRows) -> Iterable[Figure]:
         "The effect at several components or layers at once minus the sum of the effects at each of them alone, in the same seed. "
         "Above the line they stand in for each other when only one is changed; below it, the second adds little to the first. Attack, "
         f"freezing and ablation: validation loss; rewinding: train loss. {seeds(rows)}. {'; '.join(counts)} (95 % intervals, not "
-        f"corrected for how many).{from_diverged([p for points in found.values() for p in points])}"
+        f"corrected for how many).{divergence_words([p for points in gaps.values() for p in points])}"
     )
+    levels = (charts.ZERO._replace(name="the sum"),)
+    panels = site_panels(gaps, "together minus the sum of the parts", "nats", False, levels=levels)
     yield site_figure(("combinations", BEYOND, "Together against the sum of the parts"), caption, panels)
 
 
-def _heads(rows: StudyRows) -> Iterable[Figure]:
+def _heads(rows: StudyRows) -> Iterator[charts.Figure]:
     """Maps of layers by heads, one for each method that was done to single heads."""
-    single, noun = rows.heads, "change of the validation loss"
+    single, change = rows.heads, "change of the validation loss"
     if single is None:
         return
-    for label in single.labels:
-        names = (f"heads-attack-{words.slug(label)}", BEYOND, f"Attack on {label_name(label)}, by head")
-        yield from _map(rows, names, single.effects("attack", "valid", label), noun)
-    yield from _map(rows, ("heads-freeze", BEYOND, "Freezing, by head"), single.effects("freeze", "valid"), noun)
-    names, points = ("heads-rewind", BEYOND, "Rewinding area, by head"), single.measure("rewind_area", "train")
-    yield from _map(rows, names, points, "mean rise of the train loss")
+    shown = {
+        (f"heads-attack-{words.slug(label)}", BEYOND, f"Attack on {label_name(label)}, by head"): (
+            single.effects("attack", "valid", label),
+            change,
+        )
+        for label in single.labels
+    }
+    shown["heads-freeze", BEYOND, "Freezing, by head"] = (single.effects("freeze", "valid"), change)
+    areas = (single.measure("rewind_area", "train"), "mean rise of the train loss")
+    shown["heads-rewind", BEYOND, "Rewinding area, by head"] = areas
+    for names, (points, noun) in shown.items():
+        cells: dict[str, list[tuple[int, int, float]]] = {}
+        clear: dict[str, set[tuple[int, int]]] = {}
+        readable, means = by_site(rows.readable(points)), []
+        for name, mean in by_site(points).items():
+            site, group = Site.parse(name), place(name).group
+            if len(site.layers or ()) != 1 or len(site.heads or ()) != 1:
+                continue
+            title, spot = words.GROUP.get(group, group), ((site.layers or (0,))[0], (site.heads or (0,))[0])
+            cells.setdefault(title, []).append((*spot, mean.mean))
+            if name in readable:
+                means.append(mean.mean)
+                clear.setdefault(title, set()).update([spot] if side(mean) else [])
+        if cells:
+            whole = f"Mean over these heads {words.number(interval(means).mean, True)}. " if means else ""
+            caption = (
+                f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {whole}"
+                f"The same colours in every panel, {seeds(rows)}.{collapse_words(rows, points)}"
+            )
+            yield grid(*names, caption, cells, "nats", True, None, clear)
 
 
-def _map(rows: StudyRows, names: tuple[str, str, str], points: Sequence[Point], noun: str) -> Iterable[Figure]:
-    cells: dict[str, list[tuple[int, int, float]]] = {}
-    clear: dict[str, set[tuple[int, int]]] = {}
-    read, kept = by_site(rows.readable(points)), []
-    for name, mean in sorted(by_site(points).items(), key=lambda item: order(item[0])):
-        site = Site.parse(name)
-        if len(site.layers or ()) != 1 or len(site.heads or ()) != 1:
-            continue
-        title = words.GROUP.get(place(name).group, place(name).group)
-        spot = (site.layers or (0,))[0], (site.heads or (0,))[0]
-        cells.setdefault(title, []).append((*spot, mean.mean))
-        if name in read:
-            kept.append(mean.mean)
-            clear.setdefault(title, set()).update([spot] if side(mean) else [])
-    if not cells:
-        return
-    most = max(abs(value) for of in cells.values() for *_, value in of) or 1.0
-    said = f"Mean over these heads {words.number(interval(kept).mean, True)}. " if kept else ""
-    caption = (
-        f"The {noun} when one head of one component is edited, nats; a dot where the 95 % interval leaves 0 out. {said}"
-        f"The same colours in every panel, {seeds(rows)}.{from_collapsed(rows, points)}"
-    )
-    yield grid(*names, caption, cells, "nats", True, (-most, most), clear)
-
-
-def _edit_figures(rows: StudyRows) -> Iterable[Figure]:
+def _edits(rows: StudyRows) -> Iterator[charts.Figure]:
     """A figure for each kind, both losses of each of its settings, as differences to the baseline of the same seed."""
     for kind in rows.runs["edit"].unique(maintain_order=True):
-        panels = []
-        for split in ("valid", "train") if kind != "none" and not kind_of(kind).own_page else ():
-            settings: dict[
-                str, list[Point]
-            ] = {}  # by what their runs' names say before the site: the kind and its settings
+        panels: list[SitePanel] = []
+        for split, noun in SPLIT.items() if kind != "none" and not kind_of(kind).own_page else ():
+            # by what their runs' names say before the site: the kind and its settings
+            settings: dict[str, list[Point]] = {}
             for point in rows.effects(kind, split):
                 name = point.run.rsplit("-", 2)[0].removesuffix(f"-{point.site}")
-                settings.setdefault(name, []).append(point)
-            panels += [change_panel(f"{n}: {SPLIT[split]} loss", ps, split, "change") for n, ps in settings.items()]
+                settings.setdefault(f"{name}: {noun} loss", []).append(point)
+            panels = site_panels(settings, "change", f"nats, {split}", shared=False) + panels  # validation first
         if panels:
             caption = (
                 f"Difference to the baseline of the same seed, at the last epoch, of runs with the edit {kind}. "
-                f"{seeds(rows)}.{from_diverged([p for one in panels for p in one.points])}"
+                f"{seeds(rows)}.{divergence_words([p for one in panels for p in one.points])}"
             )
             yield site_figure((f"edit-{words.slug(kind)}", BEYOND, kind_of(kind).title), caption, panels)
 
@@ -515,20 +484,18 @@ HOW = {  # each control in a few words, and what it does
 }
 
 
-def _controlled(rows: StudyRows) -> tuple[str, ...]:
-    """The label columns of which an attack has a control."""
-    return sort_labels(rows.runs.filter(ATTACKED & ~PLAIN)["label"])
+def _beside(rows: StudyRows, split: str) -> Iterator[tuple[str, dict[str, list[Point]]]]:
+    """Each label of which an attack has a control, with effects by variant: of the plain attack at the sites that have a
+    control, and of every control.
+    """
+    for label in sort_labels(rows.runs.filter(ATTACKED & ~PLAIN)["label"]):
+        controls = {c: points for c in CONTROLS if (points := rows.effects("attack", split, label, variant=c))}
+        sites = {p.site for points in controls.values() for p in points}
+        plain = [p for p in rows.effects("attack", split, label) if p.site in sites]
+        yield label, ({"plain": plain} if plain else {}) | controls
 
 
-def _beside(rows: StudyRows, label: str, split: str) -> dict[str, list[Point]]:
-    """Effects by variant: of the plain attack at the sites that have a control, and of every control."""
-    controls = {c: points for c in CONTROLS if (points := rows.effects("attack", split, label, variant=c))}
-    sites = {p.site for points in controls.values() for p in points}
-    plain = [p for p in rows.effects("attack", split, label) if p.site in sites]
-    return ({"plain": plain} if plain else {}) | controls
-
-
-def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+def less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """The attack less each control that has sites and seeds with it, of the layers where no run of either collapsed.
 
     Empty where there is no such layer.
@@ -540,62 +507,53 @@ def _less_controls(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> d
 
 def control_findings(rows: StudyRows) -> Iterator[Finding]:
     """What is left of attacks when each control is subtracted, by label; then which claims survive each control."""
-    for label in _controlled(rows):
-        effects = _beside(rows, label, "valid")
-        for control, points in _less_controls(rows, effects).items():
-            said = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
+    for label, effects in _beside(rows, "valid"):
+        for control, points in less_controls(rows, effects).items():
+            text = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
                 layers, over = words.listed(sorted({place(p.site).layers for p in points})), over_seeds(points)
                 numbers = (*estimates(points), Estimate("all", *over))
-                said += f", mean over the same sites: {words.spoken(over, 'nats')}."
+                text += f", mean over the same sites: {words.spoken(over, 'nats')}."
                 what += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"
             else:
-                said += f": {NOTHING}"
-            said += from_collapsed(rows, [*effects["plain"], *effects[control]], paired=True)
+                text += f": {NOTHING}"
+            text += collapse_words(rows, [*effects["plain"], *effects[control]], paired=True)
             groups = (label, control)
-            yield Finding("control", said, "nats", numbers, title="Controls", what=what, groups=groups, per="seed")
+            yield Finding("control", text, "nats", numbers, title="Controls", what=what, groups=groups, per="seed")
     for control, sorts in tally_survival(rows.controls).items():
-        counts = tuple(Estimate(reading, len(found)) for reading, found in sorts.items())
-        said = f"whether claims about attacks survive. {tallied(control, sorts)}"
-        yield Finding("survival", said, "claims", counts, title="Controls", groups=(control,))
+        counts = tuple(Estimate(reading, len(claims)) for reading, claims in sorts.items())
+        text = f"whether claims about attacks survive. {tallied(control, sorts)}"
+        yield Finding("survival", text, "claims", counts, title="Controls", groups=(control,))
 
 
-def control_figures(rows: StudyRows) -> Iterable[Figure]:
+def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
     """The sites that have controls, attacked plainly and with each control, on both splits."""
-    for label in _controlled(rows):
-        for split in ("valid", "train"):
-            effects = _beside(rows, label, split)
-            if len(effects) < 2:
-                continue
-            every = [p for points in effects.values() for p in points]
-            less = said_less(rows, effects)
-            caption = (
-                f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {label_name(label)} of "
-                f"the next word is attacked, and with each control. {' '.join(HOW[c][1] for c in CONTROLS if c in effects)} "
-                f"{seeds(rows)}, {several(len({p.site for p in every}), 'site')}."
-                f"{f' Attack minus control, mean over sites: {less}.' * bool(less)}"
-            )
-            test = rows.chosen("attack", label, variant="control") & (pl.col("name") == "control_distance")
-            if apart := rows.metrics.filter(test)["value"].to_list():
-                caption += f" Control labels and labels are at most {words.number(max(apart))} apart in total variation, over tokens."
-            caption += from_collapsed(rows, every, paired=True) + from_diverged(every)
-            title = f"Attack on {label_name(label)} and its controls: {SPLIT[split]} loss"
-            noun, axis = f"change of {SPLIT[split]} loss", axis_of(every, f"nats, {split}", bend=True)
-            titles = {"plain": "Attack", **NAMES}
-            panels = [change_panel(titles[c], points, split, noun, axis) for c, points in effects.items()]
-            yield site_figure((f"controls-{words.slug(label)}-{split}", BEYOND, title), caption, panels)
+    both = [(split, *one) for split in ("valid", "train") for one in _beside(rows, split)]
+    for split, label, effects in both:
+        if len(effects) < 2:
+            continue
+        every, noun = [p for points in effects.values() for p in points], f"change of {SPLIT[split]} loss"
+        less = "; ".join(
+            f"{NAMES[control].lower()} {words.spoken(over_seeds(points), 'nats') if points else 'not read'}"
+            for control, points in less_controls(rows, effects).items()
+        )
+        caption = (
+            f"Difference of the {SPLIT[split]} loss to the baseline of the same seed, at the last epoch, when {label_name(label)} of "
+            f"the next word is attacked, and with each control. {' '.join(HOW[c][1] for c in CONTROLS if c in effects)} "
+            f"{seeds(rows)}, {several(len({p.site for p in every}), 'site')}."
+            f"{f' Attack minus control, mean over sites: {less}.' * bool(less)}"
+        )
+        test = rows.select("attack", label, variant="control") & (pl.col("name") == "control_distance")
+        if apart := rows.metrics.filter(test)["value"].to_list():
+            caption += f" Control labels and labels are at most {words.number(max(apart))} apart in total variation, over tokens."
+        caption += collapse_words(rows, every, paired=True) + divergence_words(every)
+        title = f"Attack on {label_name(label)} and its controls: {SPLIT[split]} loss"
+        shown = {{"plain": "Attack", **NAMES}[control]: points for control, points in effects.items()}
+        names = (f"controls-{words.slug(label)}-{split}", BEYOND, title)
+        yield site_figure(names, caption, site_panels(shown, noun, f"nats, {split}"))
 
 
-def said_less(rows: StudyRows, effects: Mapping[str, Sequence[Point]]) -> str:
-    """The attack less each control in words, mean over the sites that have both."""
-    return "; ".join(
-        f"{NAMES[control].lower()} {words.spoken(over_seeds(points), 'nats') if points else 'not read'}"
-        for control, points in _less_controls(rows, effects).items()
-    )
-
-
-HALF = 0.5  # of the bits that the baseline has: where attacks are compared that have no control
 # site and seed -> the bits that a fresh probe no longer finds there and the rise of the validation loss, fewest bits first
 DoseCurves = Mapping[tuple[str, int], Sequence[tuple[float, float]]]
 
@@ -608,15 +566,15 @@ def doses(rows: StudyRows, label: str, variant: str = "plain") -> DoseCurves:
     measure = "probe_linear_control_bits" if variant == "control" else removal.BITS
     before = {(p.site, p.seed): p.value for p in rows.measure(measure, "valid", label, rows.baselines)}
     after = {(p.site, p.run): p.value for p in rows.measure(measure, "valid", label)}
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    curves: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for strength in rows.strengths_of(variant):
         for point in rows.effects("attack", "valid", label, strength, variant=variant):
             key, left = (point.site, point.seed), after.get((point.site, point.run))
-            if left is None or key not in before or point.diverged or point.run in rows.collapsed:
+            if left is None or key not in before or point.diverged or point.run in rows.collapses:
                 continue
             if before[key] - left > 0:
-                found.setdefault(key, []).append((before[key] - left, point.value))
-    return {key: sorted(of) for key, of in found.items()}
+                curves.setdefault(key, []).append((before[key] - left, point.value))
+    return {key: sorted(curve) for key, curve in curves.items()}
 
 
 def cost_at(curve: Sequence[tuple[float, float]], bits: float) -> float | None:
@@ -628,18 +586,18 @@ def cost_at(curve: Sequence[tuple[float, float]], bits: float) -> float | None:
 def against_control(rows: StudyRows, label: str) -> tuple[list[Point], str]:
     """Attack minus control labels at equal bits removed: in each seed at the most bits that both of them remove there."""
     attack, control = doses(rows, label), doses(rows, label, "control")
-    found = {}
+    gaps = {}
     for key in attack.keys() & control.keys():
         bits = min(attack[key][-1][0], control[key][-1][0])
         own, other = (cost_at(of[key], bits) for of in (attack, control))
-        found[key] = None if own is None or other is None else own - other
-    return _in_every_seed(rows, label, found)
+        gaps[key] = None if own is None or other is None else own - other
+    return _in_every_seed(rows, label, gaps)
 
 
 def at_half(rows: StudyRows, label: str) -> tuple[list[Point], str]:
     """The rise of the loss where half of the bits that the baseline has at the site are removed."""
     before = {(p.site, p.seed): p.value for p in rows.measure(removal.BITS, "valid", label, rows.baselines)}
-    costs = {key: cost_at(curve, HALF * before[key]) for key, curve in doses(rows, label).items()}
+    costs = {key: cost_at(curve, 0.5 * before[key]) for key, curve in doses(rows, label).items()}
     return _in_every_seed(rows, label, costs)
 
 
@@ -656,13 +614,14 @@ def _in_every_seed(
     return [p for p in points if p.site in whole], f"{len(whole)} of {several(len(attacked), 'site')}"
 
 
-def dose_figures(rows: StudyRows) -> Iterable[Figure]:
+def _doses(rows: StudyRows) -> Iterator[charts.Figure]:
     """For each label that was attacked and probed: the cost of half its bits, and attack minus control at equal bits."""
     for label in rows.labels:
-        found = {"Half of the bits removed": at_half(rows, label), "Attack minus control": against_control(rows, label)}
-        if not any(points for points, _ in found.values()):
+        shown = {"Half of the bits removed": at_half(rows, label), "Attack minus control": against_control(rows, label)}
+        panels = site_panels({title: points for title, (points, _) in shown.items()}, VALID, shared=False)
+        if not panels:
             continue
-        reached = "; ".join(f"{title}: every seed at {sites}" for title, (_, sites) in found.items())
+        reached = "; ".join(f"{title}: every seed at {sites}" for title, (_, sites) in shown.items())
         caption = (
             f"Attacks on {label_name(label)} compared at equal bits removed, not at equal λ. Bits are what a fresh linear probe no longer "
             "finds at the attacked site on held-out tokens; between the strengths that were run the loss is interpolated, from no change "
@@ -671,8 +630,6 @@ def dose_figures(rows: StudyRows) -> Iterable[Figure]:
             f"out, and so are sites that some seed does not reach ({reached}). {seeds(rows)}."
         )
         names = (f"attack-{words.slug(label)}-dose", BEYOND, f"Attacks on {label_name(label)} at equal bits removed")
-        drawn = {title: points for title, (points, _) in found.items() if points}
-        panels = [change_panel(t, ps, "valid", "change of the validation loss") for t, ps in drawn.items()]
         yield site_figure(names, caption, panels)
 
 
@@ -682,5 +639,5 @@ def dose_findings(rows: StudyRows) -> Iterator[Finding]:
         points, sites = against_control(rows, label)
         if points:
             noun, what = label_name(label), f"{VALID}, attack minus control labels at equal bits removed"
-            said = f"attack on {noun} minus its control labels at equal bits removed ({sites}), {VALID},"
-            yield finding(rows, "dose", "Equal bits", said, points, "nats", what, label, ranks=False)
+            start = f"attack on {noun} minus its control labels at equal bits removed ({sites}), {VALID},"
+            yield finding(rows, "dose", "Equal bits", start, points, "nats", what, label, ranks=False)

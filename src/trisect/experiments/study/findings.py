@@ -13,10 +13,10 @@ from trisect.core.printable import percent
 from trisect.core.site import Site
 from trisect.experiments.study import figures, planted, removal
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import StudyRows, averaged
+from trisect.experiments.study.rows import StudyRows
 from trisect.papers import roles
 from trisect.report import format as words
-from trisect.report.format import by_site, interval, paired, place, spoken_subject
+from trisect.report.format import by_site, interval, of_seeds, paired, spoken_subject
 from trisect.report.sheet import NAMES, Section, answered, opening, picture_of, sure, undecided, verdict_findings
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
@@ -109,23 +109,21 @@ def _costs_of(rows: StudyRows) -> list[Cost]:
         "rewinding": rows.rewound("rewind_loss_nats"),
         "freezing": rows.effects("freeze", "valid"),
     }
-    costs, layers = list[Cost](), ((rows.about.get("experiment") or {}).get("model") or {}).get("layers")
+    costs, layers = list[Cost](), rows.statement("model").get("layers")
     for how, points in found.items():
-        sites = [(p, Site.parse(p.site)) for p in points]
-        sites = [(p, s) for p, s in sites if len(s.components) == 1 and s.components[0] in NAMES and not s.heads]
-        whole, single = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
-        for p, site in sites:
-            if site.layers is None or (layers and len(site.layers) == layers):
+        single = {component: values for component, values in sorted(of_seeds(points).items()) if component in NAMES}
+        whole: dict[str, dict[int, float]] = {}
+        for p in points:
+            site = Site.parse(p.site)
+            everywhere = site.layers is None or (layers and len(site.layers) == layers)
+            if everywhere and not site.heads and "+".join(site.components) in NAMES:
                 whole.setdefault(site.components[0], {})[p.seed] = p.value
-        one_layer = (p for p, site in sites if site.layers is not None and len(site.layers) == 1)
-        for (component, seed), p in averaged(one_layer, lambda p: (place(p.site).group, p.seed)).items():
-            single.setdefault(component, {})[seed] = p.value
         everywhere = len(whole) == len(NAMES)
         costs += [(how, everywhere, whole if everywhere else single)] if points else []
     return [cost for cost in costs if cost[1]] or costs
 
 
-def compared(rows: StudyRows) -> Iterator[Finding]:
+def comparisons(rows: StudyRows) -> Iterator[Finding]:
     """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
     for how, everywhere, by_seed in _costs_of(rows):
         found = paired({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
@@ -202,11 +200,11 @@ def _more(rows: StudyRows) -> tuple[str | Markup, ...]:
     )
 
 
-def found(rows: StudyRows) -> tuple[Finding, ...]:
+def collect(rows: StudyRows) -> tuple[Finding, ...]:
     """The answer and what it rests on; then attacks, rewinding and freezing, controls, probes, erasure and ties, where there are such."""
     return (
         *answer_findings(rows),
-        *compared(rows),
+        *comparisons(rows),
         *planted.findings(rows),
         *study_words.findings(rows),
         *figures.control_findings(rows),
@@ -218,4 +216,4 @@ def found(rows: StudyRows) -> tuple[Finding, ...]:
 
 def with_verdicts(rows: StudyRows) -> tuple[Finding, ...]:
     """Every claim's verdict, then what was found."""
-    return (*verdict_findings(rows.claims), *found(rows))
+    return (*verdict_findings(rows.claims), *collect(rows))

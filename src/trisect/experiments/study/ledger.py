@@ -28,35 +28,15 @@ def join_ledger(
     device: str = "cpu",
     precision: str = "float32",
     fleet: int | None = None,
+    write: bool = True,
 ) -> Ledger:
-    """Add what experiments ask to the folder's ledger, new runs grouped into fleets, and write it before any work.
+    """The folder's ledger with what experiments ask added, new runs grouped into fleets; written before any work.
 
     `corpus` is the fingerprint of their text as cut; `fleet` says how many runs a new study trains side by side, where
     it says nothing the `device` decides.
     Raises StudyError, showing the difference, when the folder belongs to a study of another text, model, training,
     precision or size of fleets: nothing is written then.
     """
-    old, ledger = extended_ledger(folder, experiments, corpus, device, precision, fleet)
-    if ledger != old or not folder.ledger.exists():
-        write_json(folder.ledger, plain(ledger))
-    try:
-        copied = read_json(folder.copy, "")
-    except DamagedFileError:  # gone, or altered
-        copied = None
-    if copied != plain(ledger):  # a process killed between two writes leaves an old one
-        write_json(folder.copy, plain(ledger))
-    return ledger
-
-
-def extended_ledger(
-    folder: Folder,
-    experiments: Sequence[Design],
-    corpus: str,
-    device: str,
-    precision: str,
-    fleet: int | None = None,
-) -> tuple[Ledger | None, Ledger]:
-    """The ledger as it lies there (None where there is none) and as `join_ledger` would write it; raises as that does."""
     there = folder.ledger.exists() or folder.copy.exists()
     if not there:
         folder.check_empty("study")
@@ -88,14 +68,21 @@ def extended_ledger(
                 "Choose another folder with --out, or the same text, model and training: seeds, sites and experiments may be added.",
             )
         new = [run for run in here.runs(corpus) if run.id not in ledger.runs]
-        more = new or evaluations([here], corpus) - evaluations(ledger.asked, corpus)
+        more = new or evaluations([here], corpus).keys() - evaluations(ledger.asked, corpus)
         asked = tuple(
             replace(one, text=here.text) for one in ledger.asked
         )  # the same by its fingerprint, it may have moved
         grouped = (*ledger.fleets, *_fleet_ids(new, ledger.fleet))
         ledger = replace(ledger, asked=(*asked, here) if more else asked, fleets=grouped)
     assert ledger is not None, "a study has a design"
-    return old, ledger
+    for path in (folder.ledger, folder.copy) if write else ():
+        try:
+            same = read_json(path, "") == plain(ledger)
+        except DamagedFileError:  # gone, or altered; a process killed between two writes leaves an old copy
+            same = False
+        if not same:
+            write_json(path, plain(ledger))
+    return ledger
 
 
 def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
@@ -106,7 +93,7 @@ def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
     """
     whole = ledger.experiment
     same = set(_fleet_ids(whole.runs(ledger.corpus), ledger.fleet)) == set(ledger.fleets)
-    if same and evaluations([whole], ledger.corpus) == evaluations(ledger.asked, ledger.corpus):
+    if same and evaluations([whole], ledger.corpus).keys() == evaluations(ledger.asked, ledger.corpus).keys():
         return whole
     return ledger.asked
 
@@ -168,7 +155,7 @@ def fleet_name(runs: Sequence[str]) -> str:
     return digest("\n".join(runs), 6)
 
 
-def asked_of(experiment: Design, run: Run) -> list[Task]:
+def tasks_of(experiment: Design, run: Run) -> list[Task]:
     """Every evaluation that a resolved experiment asks of one of its runs."""
     probe, erase, rewind = experiment.probe, experiment.erase, experiment.rewind
     probed, own = [("probe", "", label) for label in (probe.labels if probe else ())], (run.id,)
@@ -185,7 +172,11 @@ def asked_of(experiment: Design, run: Run) -> list[Task]:
     return [Task(kind, own, site, label) for kind, site, label in asked]
 
 
-def evaluations(experiments: Iterable[Design], corpus: str) -> set[Task]:
-    """Every evaluation that the experiments ask."""
-    resolved = [one.resolved() for one in experiments]
-    return {task for one in resolved for run in one.runs(corpus) for task in asked_of(one, run)}
+def evaluations(experiments: Iterable[Design], corpus: str) -> dict[Task, tuple[Design, Run]]:
+    """Every evaluation that the experiments ask, each once, with the first design and the run that it is of."""
+    found: dict[Task, tuple[Design, Run]] = {}
+    for design in (one.resolved() for one in experiments):
+        for run in design.runs(corpus):
+            for task in tasks_of(design, run):
+                found.setdefault(task, (design, run))
+    return found

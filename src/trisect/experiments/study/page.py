@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 from markupsafe import Markup
 
-from trisect.claims import Check, listing, preconditions
+from trisect.claims import Check, claims_hash, listing, preconditions
 from trisect.core.finding import About, Finding
 from trisect.experiments.study import figures, planted
 from trisect.experiments.study import findings as study_findings
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import StudyRows, described
-from trisect.report import cards, render
+from trisect.experiments.study.rows import StudyRows, describe_study
+from trisect.report import cards, sheet
 from trisect.report import format as words
 from trisect.report.charts import Figure
 from trisect.report.format import Mean
-from trisect.report.sheet import (
-    Bullets,
-    Code,
-    Facts,
-    PageBlock,
-    Picture,
-    Requirement,
-    Requirements,
-    Section,
-    Sheet,
-    Strip,
-    Table,
-    TextBlock,
-    Verdicts,
-    sentences,
-    small_multiples,
-)
 
 if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
@@ -46,19 +29,16 @@ SHORT = (
 )
 
 
-def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> Sheet:
+def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> sheet.Sheet:
     """The page from the tables runs, metrics, sites, claims and controls."""
-    rows = StudyRows.of(tables, described(about))
+    rows = StudyRows.of(tables, describe_study(about))
     return make_sheet(tables, rows, figures.collect(rows))
 
 
-def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> Sheet:
+def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Sheet:
     """The page as plain data, with these figures."""
-    said, name, found = (
-        study_words.study(rows),
-        (rows.about.get("experiment") or {}).get("name", "study"),
-        study_findings.found(rows),
-    )
+    said, found = study_words.study(rows), study_findings.collect(rows)
+    name = (rows.about.get("experiment") or {}).get("name", "study")
     checks = preconditions({name: tables.get(name, getattr(rows, name)) for name in ("runs", "metrics", "sites")})
     groups: dict[str, list[Figure]] = {"answer": [], "figures": [], **{group: [] for group in GROUPS}}
     for one in drawn:
@@ -70,15 +50,15 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         _attention(checks),
         _answer(rows, next(iter(groups["answer"]), None), found),
         *_verdicts(rows, said),
-        _figures(rows, groups["figures"], said["many"]),
+        _figures(rows, groups["figures"]),
         *(
-            Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
+            sheet.Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
             for group, (_, title, question) in GROUPS.items()
             if groups[group]
         ),
         _reproduce(rows, said),
     )
-    return Sheet(
+    return sheet.Sheet(
         TITLE,
         f"trisect · {name}",
         f"{said['model']} · {said['corpus']}",
@@ -91,12 +71,12 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     )
 
 
-def _pictures(drawn: Sequence[Figure], shown: int) -> list[Picture]:
+def _pictures(drawn: Sequence[Figure], shown: int) -> list[sheet.Picture]:
     """The figures of a section, folded after the first where they are many."""
-    return [Picture(figure, folded=len(drawn) > MANY and n >= shown) for n, figure in enumerate(drawn)]
+    return [sheet.Picture(figure, folded=len(drawn) > MANY and n >= shown) for n, figure in enumerate(drawn)]
 
 
-def _attention(checks: Sequence[Check]) -> Section:
+def _attention(checks: Sequence[Check]) -> sheet.Section:
     """The preconditions of every verdict."""
     start = (
         "Yes, by both checks that come before any verdict."
@@ -110,29 +90,34 @@ def _attention(checks: Sequence[Check]) -> Section:
         if check.effect is not None:
             said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
         numbers = f"Mean difference: {said}; margin {check.margin:g} nats."
-        items.append(Requirement(check.ok, check.name, check.sentence, numbers))
-    blocks = (Requirements(tuple(items)),)
-    return Section("Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?")
+        items.append(sheet.Requirement(check.ok, check.name, check.sentence, numbers))
+    blocks = (sheet.Requirements(tuple(items)),)
+    return sheet.Section(
+        "Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?"
+    )
 
 
-def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) -> Section:
+def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) -> sheet.Section:
     """All methods in one picture, in sentences, and as a table."""
-    blocks: list[PageBlock] = [TextBlock("No intervention has rows yet, so there is nothing to draw.")]
+    blocks: list[sheet.PageBlock] = [sheet.TextBlock("No intervention has rows yet, so there is nothing to draw.")]
     if figure is not None:
-        lead, drawn = study_words.lead(rows), small_multiples("in-short-by-method", "Method by method", SHORT, found)
-        in_words = sentences(found, "Method by method, in words")
+        lead, drawn = (
+            study_words.lead(rows),
+            sheet.small_multiples("in-short-by-method", "Method by method", SHORT, found),
+        )
+        in_words = sheet.sentences(found, "Method by method, in words")
         rule = (
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
-        blocks = [Picture(figure, titled=bool(figure.number)), *([TextBlock(lead)] if lead else [])]
-        blocks += [Picture(drawn)] if drawn is not None else []
-        blocks += [in_words, TextBlock(rule, "quiet")] if in_words is not None else []
+        blocks = [sheet.Picture(figure, titled=bool(figure.number)), *([sheet.TextBlock(lead)] if lead else [])]
+        blocks += [sheet.Picture(drawn)] if drawn is not None else []
+        blocks += [in_words, sheet.TextBlock(rule, "quiet")] if in_words is not None else []
         columns, cells = study_words.numbers(rows)
         body = tuple((site, *(_small(*pair) for pair in own)) for site, own in cells)
         label = "Means and intervals by site"
-        blocks.append(Table(_heads(columns), body, "The same as a table", folded=True, label=label, wrap=False))
-    return Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
+        blocks.append(sheet.Table(_heads(columns), body, "The same as a table", folded=True, label=label, wrap=False))
+    return sheet.Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
 
 
 def _heads(columns: study_words.Columns) -> tuple[str, ...]:
@@ -144,7 +129,6 @@ def _small(text: str, below: str, always: bool = False) -> Markup:
     return Markup("{}<small>{}</small>").format(text, below) if below or always else Markup("{}").format(text)
 
 
-NARROW = "bfloat16 products move effects of hundredths of a nat; compare small ones in float32"
 HOW_TO_READ = (
     "How to read the drawings: the dot is the mean over seeds, the thick line its 95 % interval, the thin line the interval at "
     "the level of the whole family, an arrow a line that goes on; a small triangle above is the mean at each run's own best "
@@ -154,7 +138,7 @@ HOW_TO_READ = (
 )
 
 
-def _verdicts(rows: StudyRows, said: Mapping[str, Any]) -> Iterable[Section]:
+def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Section]:
     """The claims as cards; nothing without them."""
     found = cards.cards(rows.claims, rows.controls)
     if not found:
@@ -166,29 +150,31 @@ def _verdicts(rows: StudyRows, said: Mapping[str, Any]) -> Iterable[Section]:
         "one source share one correction (Holm). Only that corrected p decides."
     )
     changed = (
-        f"The claims have changed since these runs were made: they carry the hash {', '.join(said['hashes'])}, and the verdicts below "
-        f"are by {said['today']}."
+        "The claims have changed since these runs were made: they carry the hash "
+        f"{', '.join(study_words.claims_hashes(rows))}, and the verdicts below are by {claims_hash()}."
     )
     blocks = (
-        *([TextBlock(changed, "notice")] if said["changed"] else []),
-        Strip(rows.claims),
-        TextBlock(HOW_TO_READ, "quiet", "how-to-read"),
-        Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
+        *([sheet.TextBlock(changed, "notice")] if study_words.has_other_claims(rows) else []),
+        sheet.Strip(rows.claims),
+        sheet.TextBlock(HOW_TO_READ, "quiet", "how-to-read"),
+        sheet.Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
     )
-    yield Section(f"What the {who}, and what was found here", (rule,), blocks=blocks, id="verdicts", short="Verdicts")
+    yield sheet.Section(
+        f"What the {who}, and what was found here", (rule,), blocks=blocks, id="verdicts", short="Verdicts"
+    )
 
 
-def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:
+def _figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
     """The paper's figures, with the check of figure 8 below it."""
-    thin = "thin lines are single seeds, bold lines their mean, and " if many else ""
+    thin = "thin lines are single seeds, bold lines their mean, and " if len(rows.seeds) > 1 else ""
     text = (
         "Numbered as in the paper. Losses are in nats per token; losses called train and validation are measured in evaluation "
         f"mode. In curves there is one panel per component, and one colour and shape per layer; {thin}grey and dashed is the "
         "baseline (in figure 10, its final loss)."
     )
-    if gone := study_words.left_out(rows):
+    if gone := study_words.missing_methods(rows):
         text += f" Not part of this study, and so not drawn: {words.listed(gone)}."
-    blocks: list[PageBlock] = []
+    blocks: list[sheet.PageBlock] = []
     exact = study_words.exactness(rows)
     for picture in _pictures(drawn, OPENED):
         blocks.append(picture)
@@ -197,13 +183,13 @@ def _figures(rows: StudyRows, drawn: Sequence[Figure], many: bool) -> Section:
             table = tuple((site, *own) for site, own in cells)
             title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
             more = (title, False, True, label, (sentence,), "exactness", False)
-            blocks.append(Table(_heads(columns), table, *more))
-    return Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures")
+            blocks.append(sheet.Table(_heads(columns), table, *more))
+    return sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures")
 
 
-def _reproduce(rows: StudyRows, said: Mapping[str, Any]) -> Section:
+def _reproduce(rows: StudyRows, said: Mapping[str, str]) -> sheet.Section:
     """The command, what made the runs, and the whole statement of the study."""
-    command = rows.about.get("command")
+    command, notes = rows.about.get("command"), tuple((rows.about.get("corpus") or {}).get("notes") or ())
     start = Markup(
         "<code>experiment.json</code> beside this page holds the whole experiment; "
         "<code>trisect study experiment.json --out OUT</code> runs it.{}"
@@ -212,31 +198,14 @@ def _reproduce(rows: StudyRows, said: Mapping[str, Any]) -> Section:
         "The rows are in <code>tables/</code> and every figure is in <code>figures/</code>, beside this page. "
         "<code>trisect report</code> draws the page again from the rows, byte for byte."
     )
-    corpus, code = rows.about.get("corpus") or {}, Markup("<code>{}</code>")
-    changed = Markup(
-        ". <strong>The claims have changed since these runs were made</strong>: today their hash is <code>{}</code>"
-    ).format(said["today"])
-    hashes = Markup("hash {}{}").format(
-        code.format(", ".join(said["hashes"]) or "–"), changed if said["changed"] else ""
-    )
-    prints = code.format(", ".join(said["fingerprints"]))
-    facts = {
-        "Seeds": said["seeds"],
-        "Runs": said["runs"],
-        "Wall time": f"{said['wall']} on {rows.about.get('device', '–')}{said['products']}",
-        **({"Rounding": NARROW} if said["products"] else {}),
-        "Corpus": Markup("{}, fingerprint {}").format(corpus.get("name", "–"), prints),
-        "Claims": hashes,
-        "Made by": "; other runs: ".join(said["versions"]),
-        **{group.capitalize(): ", ".join(map(" ".join, values)) for group, values in said["settings"]},
-    }
+    facts = {"Seeds": said["seeds"], "Runs": said["runs"], **study_words.provenance(rows)}
     blocks = (
-        *([Code(command)] if command else []),
-        Facts(tuple(facts.items())),
-        TextBlock(places),
-        *([Bullets(notes, "Notes about the corpus")] if (notes := tuple(corpus.get("notes") or ())) else []),
+        *([sheet.Code(command)] if command else []),
+        sheet.Facts(tuple(facts.items())),
+        sheet.TextBlock(places),
+        *([sheet.Bullets(notes, "Notes about the corpus")] if notes else []),
     )
-    return Section("How to reproduce", (start,), blocks=blocks, id="reproduce")
+    return sheet.Section("How to reproduce", (start,), blocks=blocks, id="reproduce")
 
 
 REFERENCES = (
@@ -277,10 +246,9 @@ MANY, SHOWN, OPENED = 8, 2, 4  # figures of a section, and how many of so many a
 
 def _dark_ramp(rows: StudyRows) -> str:
     """Style rules that give each layer's colour its lighter twin on a dark background."""
-    share = figures.depth_share(rows)
-    pairs = {render.layer_colour(share(s)): render.layer_colour(share(s), dark=True) for s in rows.edited}
+    light, dark = figures.depth_colours(rows), figures.depth_colours(rows, dark=True)
     rules = [
         f'  .view [stroke="{a}"] {{ stroke: {b}; }}\n  .view [fill="{a}"] {{ fill: {b}; }}'
-        for a, b in sorted(pairs.items())
+        for a, b in sorted({light[site]: dark[site] for site in light}.items())
     ]
     return "\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"

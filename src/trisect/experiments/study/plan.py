@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from trisect.core.schema import RUNS, plain
 from trisect.core.site import Site
 from trisect.core.spec import Design, Run
 from trisect.core.study_data import Ledger
-from trisect.experiments.study.ledger import FLEET, Task, asked_of, fleets
+from trisect.experiments.study.ledger import FLEET, Task, evaluations, fleets
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings
 from trisect.lab.folder import Folder
@@ -55,9 +55,14 @@ def token_seconds(run: Run, vocabulary: int, training: bool) -> float:
     return whole + (run.edit.token_seconds(m.width) if run.edit else 0.0)
 
 
-def _training_seconds(run: Run, vocabulary: int, train: int, evaluated: int) -> float:
-    """Seconds of one core for a whole run over `train` tokens an epoch, evaluated on `evaluated` tokens after each."""
-    epochs, (step, pass_) = run.training.epochs, (token_seconds(run, vocabulary, trains) for trains in (True, False))
+def _training_seconds(run: Run, corpus: Corpus) -> float:
+    """Seconds of one core for a whole run, evaluated after each epoch."""
+    words, train, evaluated = (
+        len(corpus.vocabulary),
+        len(corpus.splits["train"].tokens),
+        _evaluation_tokens(corpus, run),
+    )
+    epochs, (step, pass_) = run.training.epochs, (token_seconds(run, words, trains) for trains in (True, False))
     return epochs * train * step + (epochs + 1) * evaluated * pass_
 
 
@@ -72,14 +77,12 @@ def evaluation_seconds(run: Run, vocabulary: int, task: Task, experiment: Design
             return 0.0
         sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
         probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
-        return (
-            2 * PROBE * len(asked.kinds) * probed * run.model.width / 100
-        )  # as many folds as FOLDS, of less text each
+        # as many folds as FOLDS, of less text each
+        return 2 * PROBE * len(asked.kinds) * probed * run.model.width / 100
     if rewind and task.kind in ("rewind", "midstage"):
         points = rewind.points if rewind.mode == "exact" else min(rewind.points, 20)
-        evaluated = (
-            min(evaluated, 2 * rewind.sample_tokens) if rewind.sample_tokens else evaluated
-        )  # of train and valid
+        # of train and valid
+        evaluated = min(evaluated, 2 * rewind.sample_tokens) if rewind.sample_tokens else evaluated
     points = {"cut": 1, "ablate": 2, "interchange": 3, "midstage": run.training.epochs + 1}.get(task.kind, points)
     return 0.6 * points * evaluated * token  # on average 0.6 of the layers are run again
 
@@ -102,46 +105,6 @@ GPU_STEP = 1.2e-3  # seconds that a step takes however small it is
 GPU_ATTACK = 1.2  # times as long under attack
 
 
-class Spread(NamedTuple):
-    """Jobs with their expected seconds on one core; those of training with their seconds on one GPU as well."""
-
-    fleet: int
-    training: tuple[float, ...]
-    evaluation: tuple[float, ...]
-    on_gpu: tuple[float, ...]
-    cores: int
-    gpus: int | None
-
-    def words(self) -> tuple[str, ...]:
-        """Jobs and times as lines of a plan."""
-        whole, cores = (*self.training, *self.evaluation), f"{self.cores} core{'s' * (self.cores != 1)}"
-        lines = (
-            f"jobs      {len(self.training)} of training (up to {self.fleet} runs in one), {len(self.evaluation)} of evaluation; "
-            f"the longest roughly {clock(max(whole, default=0.0))} of one core",
-            f"spread    roughly {clock(makespan(whole, self.cores))} on {cores}",
-        )
-        if self.gpus is None:
-            return lines
-        took, longest = clock(makespan(self.on_gpu, self.gpus)), clock(max(self.on_gpu, default=0.0))
-        said = f"training roughly {took} on {self.gpus} (the longest job {longest}): expected, not measured"
-        return (*lines, f"GPUs      {said}")
-
-    def data(self) -> dict[str, Json]:
-        """The same as JSON-ready data."""
-        whole = (*self.training, *self.evaluation)
-        found: dict[str, Json] = {
-            "fleet": self.fleet,
-            "training": len(self.training),
-            "evaluation": len(self.evaluation),
-            "longest_core_seconds": max(whole, default=0.0),
-            "cores": self.cores,
-            "seconds_on_cores": makespan(whole, self.cores),
-        }
-        if self.gpus is not None:
-            found |= {"gpus": self.gpus, "training_seconds_on_gpus": makespan(self.on_gpu, self.gpus)}
-        return found
-
-
 def makespan(jobs: Sequence[float], places: int) -> float:
     """When the last job ends if each is begun, in order, at the first place that is free."""
     ends = [0.0] * places
@@ -161,39 +124,72 @@ def gpu_seconds(fleet: Sequence[Run], corpus: Corpus) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be run. Seconds are of one core, memory is of one worker process, both rough; `disk_bytes` is what stays."""
+    """What would be run. Memory is of one worker process, rough; `disk_bytes` is what stays.
+
+    `training` and `evaluation` are the expected seconds of every job on one core, `on_gpu` those of training on one GPU; up to
+    `fleet` runs are trained in one job.
+    """
 
     experiments: tuple[Design, ...]
     corpus: Corpus
     runs: tuple[Run, ...]
     parameters: int
-    train_seconds: float
-    rewind_seconds: float
     disk_bytes: int
     memory_bytes: int
-    spread: Spread
+    fleet: int
+    training: tuple[float, ...]
+    evaluation: tuple[float, ...]
+    on_gpu: tuple[float, ...]
+    cores: int
+    gpus: int | None = None
     listed: bool = False
+
+    @property
+    def train_seconds(self) -> float:
+        """Of one core, for all training."""
+        return sum(self.training)
+
+    @property
+    def rewind_seconds(self) -> float:
+        """Of one core, for all evaluations."""
+        return sum(self.evaluation)
 
     def words(self) -> tuple[str, ...]:
         """Text, runs, time, memory and disk; with `listed` every run's id before them."""
-        text, total = self.corpus, self.train_seconds + self.rewind_seconds
+        text, jobs = self.corpus, (*self.training, *self.evaluation)
         splits = ", ".join(f"{name} {len(split.tokens):,}" for name, split in text.splits.items())
         parts = f"{clock(self.train_seconds)} training, {clock(self.rewind_seconds)} rewinding"
-        return (
+        lines = [
             *(run.id for run in self.runs if self.listed),
             f"text      {text.name}: {splits} tokens, {len(text.vocabulary):,} types",
             f"runs      {len(self.runs)}, of {self.parameters:,} parameters each",
-            f"time      roughly {clock(total)} of one core ({parts})",
-            *self.spread.words(),
-            f"memory    roughly {self.memory_bytes / 1e6:,.0f} MB a worker process",
-            f"disk      {self.disk_bytes / 1e6:,.0f} MB",
-        )
+            f"time      roughly {clock(self.train_seconds + self.rewind_seconds)} of one core ({parts})",
+            f"jobs      {len(self.training)} of training (up to {self.fleet} runs in one), {len(self.evaluation)} of evaluation; "
+            f"the longest roughly {clock(max(jobs, default=0.0))} of one core",
+            f"spread    roughly {clock(makespan(jobs, self.cores))} on {self.cores} core{'s' * (self.cores != 1)}",
+        ]
+        if self.gpus is not None:
+            took, longest = clock(makespan(self.on_gpu, self.gpus)), clock(max(self.on_gpu, default=0.0))
+            expected = f"training roughly {took} on {self.gpus} (the longest job {longest}): expected, not measured"
+            lines.append(f"GPUs      {expected}")
+        lines.append(f"memory    roughly {self.memory_bytes / 1e6:,.0f} MB a worker process")
+        return (*lines, f"disk      {self.disk_bytes / 1e6:,.0f} MB")
 
     def data(self) -> dict[str, Any]:
         """The plan as JSON-ready data."""
-        stated = plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments)
+        jobs = (*self.training, *self.evaluation)
+        spread: dict[str, Json] = {
+            "fleet": self.fleet,
+            "training": len(self.training),
+            "evaluation": len(self.evaluation),
+            "longest_core_seconds": max(jobs, default=0.0),
+            "cores": self.cores,
+            "seconds_on_cores": makespan(jobs, self.cores),
+        }
+        if self.gpus is not None:
+            spread |= {"gpus": self.gpus, "training_seconds_on_gpus": makespan(self.on_gpu, self.gpus)}
         return {
-            "experiment": stated,
+            "experiment": plain(self.experiments[0] if len(self.experiments) == 1 else self.experiments),
             "corpus": {
                 "name": self.corpus.name,
                 "fingerprint": self.corpus.fingerprint,
@@ -201,7 +197,7 @@ class Plan:
             },
             "parameters": self.parameters,
             "runs": [run.id for run in self.runs],
-            "jobs": self.spread.data(),
+            "jobs": spread,
             "core_seconds": {"train": self.train_seconds, "rewind": self.rewind_seconds},
             "disk_bytes": self.disk_bytes,
             "memory_bytes": self.memory_bytes,
@@ -224,9 +220,8 @@ class Plan:
 
 def reply(settings: PlanSettings) -> Plan:
     """The plan of what the settings ask for; raises TrisectError for what cannot be run, or not on this machine."""
-    plan = replace(make_plan(*designs(settings.what), fleet=settings.fleet), listed=settings.runs)
-    cores = settings.workers or plan.spread.cores
-    plan = replace(plan, spread=plan.spread._replace(cores=cores, gpus=settings.gpus))
+    plan = make_plan(*designs(settings.what), fleet=settings.fleet)
+    plan = replace(plan, listed=settings.runs, cores=settings.workers or plan.cores, gpus=settings.gpus)
     if not settings.force:
         plan.check_machine(Path())
     return plan
@@ -241,10 +236,10 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
     found = find_experiments(source.experiment)
     if is_preset(source.experiment) and source.only is None and not there("concept_erasure"):
         found = tuple(replace(one, erase=None) for one in found)  # a preset runs with what is installed
-    return tuple(_changed(one, source) for one in found)
+    return tuple(_change(one, source) for one in found)
 
 
-def _changed(chosen: Design, source: DesignSource) -> Design:
+def _change(chosen: Design, source: DesignSource) -> Design:
     corpus, epochs, methods = source.corpus, source.epochs, source.only
     if corpus is not None:
         chosen = replace(chosen, text=replace(chosen.text, corpus=absolute_place(corpus)))
@@ -307,31 +302,30 @@ def make_plan(*experiments: Design, fleet: int | None = None) -> Plan:
         raise SpecError(
             f"More than {RUNS:,} runs are asked for.", known, "Name fewer seeds, sites, labels or strengths."
         )
-    words, train = len(corpus.vocabulary), len(corpus.splits["train"].tokens)
-    evaluations = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
-    trained = {run: _training_seconds(run, words, train, _evaluated_tokens(corpus, run)) for run in runs}
+    words = len(corpus.vocabulary)
+    seconds = [task.seconds for task in _evaluation_tasks(experiments, corpus) if task.kind != "cut"]
     # every run's final weights stay, and the baselines' in-projections of every epoch
     disk = 4 * sum(count_parameters(run.model, words) for run in runs)
     for model, epochs in ((run.model, run.training.epochs) for run in runs if run.edit is None):
         disk += 4 * (epochs + 1) * model.layers * 3 * model.width * (model.width + 1)
     members = fleet or FLEET["cpu"]
     teams = fleets(runs, members)
-    training = tuple(sum(trained[run] for run in team) for team in teams)
-    on_gpu = tuple(gpu_seconds(team, corpus) for team in teams)
     return Plan(
         experiments,
         corpus,
         runs,
         count_parameters(experiments[0].model, words),
-        sum(trained.values()),
-        sum(evaluations),
         disk,
         max(memory_bytes(one, words, min(members, len(runs))) for one in experiments),
-        Spread(members, training, tuple(evaluations), on_gpu, Machine().cores(), None),
+        members,
+        tuple(sum(_training_seconds(run, corpus) for run in team) for team in teams),
+        tuple(seconds),
+        tuple(gpu_seconds(team, corpus) for team in teams),
+        Machine().cores(),
     )
 
 
-def _evaluated_tokens(corpus: Corpus, run: Run) -> int:
+def _evaluation_tokens(corpus: Corpus, run: Run) -> int:
     """About how many tokens each evaluation covers."""
     training = run.training
     windows = len(sample_steps(corpus.splits["train"], training.columns, training.window, training.train_sample))
@@ -340,13 +334,11 @@ def _evaluated_tokens(corpus: Corpus, run: Run) -> int:
 
 def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
     """Every piece of work of the plan that is not done: fleets in the ledger's order, then evaluations."""
-    by_id, words = {run.id: run for run in plan.runs}, len(plan.corpus.vocabulary)
-    train, evaluated = len(plan.corpus.splits["train"].tokens), _evaluated_tokens(plan.corpus, plan.runs[0])
-    tasks = []
+    by_id, tasks = {run.id: run for run in plan.runs}, list[Task]()
     for fleet in ledger.fleets:
-        wanted = [by_id[i] for i in fleet if i in by_id]
-        cost = sum(_training_seconds(run, words, train, evaluated) for run in wanted) * len(fleet) / max(1, len(wanted))
-        tasks += [Task("train", fleet, seconds=cost)] if wanted else []
+        if wanted := [by_id[i] for i in fleet if i in by_id]:
+            cost = sum(_training_seconds(run, plan.corpus) for run in wanted) * len(fleet) / len(wanted)
+            tasks.append(Task("train", fleet, seconds=cost))
     tasks += _evaluation_tasks(plan.experiments, plan.corpus)
     pending = [task for task in tasks if not task.is_done(folder)]
     retrained = {run for task in pending if task.kind == "train" for run in task.runs}
@@ -355,11 +347,8 @@ def make_tasks(plan: Plan, folder: Folder, ledger: Ledger) -> list[Task]:
 
 def _evaluation_tasks(experiments: Sequence[Design], corpus: Corpus) -> list[Task]:
     """What is asked of each trained run: attention cut, sites rewound, labels probed and erased; each once."""
-    words, found = len(corpus.vocabulary), dict[Task, Task]()
-    for one in experiments:
-        resolved = one.resolved()
-        for run in resolved.runs(corpus.fingerprint):
-            for task in asked_of(resolved, run):
-                seconds = evaluation_seconds(run, words, task, one, _evaluated_tokens(corpus, run))
-                found.setdefault(task, replace(task, seconds=seconds))
-    return list(found.values())
+    words = len(corpus.vocabulary)
+    return [
+        replace(task, seconds=evaluation_seconds(run, words, task, design, _evaluation_tokens(corpus, run)))
+        for task, (design, run) in evaluations(experiments, corpus.fingerprint).items()
+    ]

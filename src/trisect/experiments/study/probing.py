@@ -155,9 +155,9 @@ HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
 
 class SiteRow(NamedTuple):
-    """A row of the table `sites`, but for whose it is and which label it speaks of; `at` is a draw, or None."""
+    """A row of the table `sites`, but for whose it is and which label it speaks of; `at` is a draw, α, an epoch, or None."""
 
-    site: str
+    site: str | None
     measure: str
     at: float | None
     split: str
@@ -220,7 +220,7 @@ def probe(
             majority, n = probes.majority(train[1], test[1], classes), len(test[1])
             named = [str(site) for site in own if isinstance(site, Site)]
             rows += [SiteRow(site, "probe_majority", None, "valid", majority, n) for site in named]
-    return [*_joined(rows), *_article_rows("probe", sites, folds)]
+    return [*_mean_over_folds(rows), *_article_rows("probe", sites, folds)]
 
 
 def random_maps(model: Model, layer: int, number: int, seed: int, device: torch.device) -> list[_RandomMap]:
@@ -237,9 +237,9 @@ def _article_rows(kind: str, sites: Sequence[Site], folds: Sequence[Fold]) -> li
     return [SiteRow(str(site), f"{kind}_articles", None, "valid", float(many), n) for site in sites]
 
 
-def _joined(rows: Sequence[SiteRow]) -> list[SiteRow]:
+def _mean_over_folds(rows: Sequence[SiteRow]) -> list[SiteRow]:
     """Each site's measures over all folds, every token counted once; raises CorpusError where a fold has no number."""
-    groups: dict[tuple[str, str, float | None], list[SiteRow]] = {}
+    groups: dict[tuple[str | None, str, float | None], list[SiteRow]] = {}
     for row in rows:
         groups.setdefault((row.site, row.measure, row.at), []).append(row)
     means = []

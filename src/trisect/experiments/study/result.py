@@ -15,8 +15,9 @@ from trisect.core.errors import TrisectError
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.study_data import StudyAbout
+from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study import words as study_words
-from trisect.experiments.study.rows import StudyRows, described
+from trisect.experiments.study.rows import StudyRows, describe_study
 from trisect.lab.experiment import Result
 from trisect.report import cards, notebook
 from trisect.report import format as words
@@ -54,10 +55,7 @@ class Study(Result["StudyFacts"]):
     @cached_property
     def tables(self) -> Mapping[str, pl.DataFrame]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Polars frames: runs, metrics, sites, claims. Raises DamagedFileError where one cannot be read."""
-        from trisect.experiments.study.run import read_tables
-        from trisect.lab.folder import Folder
-
-        return read_tables(Folder(self.folder))
+        return {name: read_table(self.folder / "tables", name) for name in STUDY_TABLES}
 
     @cached_property
     def about(self) -> About[StudyFacts]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -72,20 +70,19 @@ class Study(Result["StudyFacts"]):
         """Every claim's verdict, then what was found."""
         from trisect.experiments.study.findings import with_verdicts
 
-        return with_verdicts(StudyRows.of(self.tables, described(self.about)))
+        return with_verdicts(StudyRows.of(self.tables, describe_study(self.about)))
 
     @cached_property
     def figures(self) -> Mapping[str, alt.ConcatChart]:
         """The report's figures as Altair charts; a notebook shows them as SVG, without a network."""
         from trisect.experiments.study import figures
 
-        drawn = figures.draw(dict(self.tables), described(self.about))
-        return {name: notebook.chart(chart) for name, chart in drawn.items()}
+        drawn = figures.collect(StudyRows.of(self.tables, describe_study(self.about)))
+        return {one.name: notebook.chart(one.chart()) for one in drawn}
 
     @cached_property
     def verdicts(self) -> StudyVerdicts:
         """What the study says of each claim, by its name: study.verdicts["A-1"]; in a notebook a card each."""
-
         return notebook.verdicts(self.tables["claims"])
 
     def data(self) -> dict[str, Json]:
@@ -97,9 +94,8 @@ class Study(Result["StudyFacts"]):
         return found
 
     def _repr_html_(self) -> str:
-
         try:
-            return study(self.tables, described(self.about), self.report)
+            return study(self.tables, describe_study(self.about), self.report)
         except TrisectError as error:
             return notebook.trouble(error)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
@@ -37,7 +37,7 @@ def minus(points: Iterable[Point], others: Iterable[Point], *by: str, times: flo
     return [p._replace(value=times * (p.value - other)) for p, other in pairs if other is not None]
 
 
-def averaged(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[K, Point]:
+def average(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[K, Point]:
     """The first point of each key with the mean of all of them; points whose key is None are left out."""
     groups: dict[K, list[Point]] = {}
     for point in points:
@@ -48,7 +48,7 @@ def averaged(points: Iterable[Point], key: Callable[[Point], K | None]) -> dict[
 
 def over_seeds(points: Iterable[Point]) -> Mean:
     """The mean over sites within each seed, then over seeds."""
-    return interval([p.value for p in averaged(points, lambda p: p.seed).values()])
+    return interval([p.value for p in average(points, lambda p: p.seed).values()])
 
 
 def sort_labels(labels: pl.Series) -> tuple[str, ...]:
@@ -82,9 +82,9 @@ class StudyRows:
         kept["metrics"] = kept["metrics"].join(runs.select(about_runs), on="run")
         seeds = runs.select(pl.col("run").alias("subject"), "seed", "status")
         kept["sites"] = later(kept["sites"], "label").join(seeds, on="subject")
-        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"])._split()
+        return cls(runs, kept["metrics"], kept["sites"], kept["claims"], about, kept["controls"])._separate_heads()
 
-    def _split(self) -> StudyRows:
+    def _separate_heads(self) -> StudyRows:
         """The same rows with those of single heads apart, where there are both."""
         headed = pl.col("site").str.contains(HEADED).fill_null(False)
         edited = self.runs["site"].drop_nulls()
@@ -97,6 +97,10 @@ class StudyRows:
         apart = replace(self, **heads, sites=self.sites.filter(few | probed))
         return replace(self, **whole, sites=self.sites.filter(~headed | probed), heads=apart)
 
+    def statement(self, part: str) -> Mapping[str, Any]:
+        """A part of the study's statement, such as its rewinding; empty where it has none."""
+        return (self.about.get("experiment") or {}).get(part) or {}
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds that have any run."""
@@ -108,7 +112,7 @@ class StudyRows:
         return self.runs.filter(pl.col("edit") == "none")["run"].to_list()
 
     @property
-    def edited(self) -> tuple[str, ...]:
+    def edit_sites(self) -> tuple[str, ...]:
         """Every site that was attacked, frozen or rewound."""
         rewound = self.sites.filter(pl.any_horizontal(pl.col("measure").str.starts_with(m) for m in REWINDS))["site"]
         trained = self.runs.filter(pl.col("edit").is_in(["attack", "freeze"]))["site"]
@@ -140,7 +144,7 @@ class StudyRows:
         return tuple(sorted(self.runs.filter(ATTACKED & PLAIN)["epochs"].drop_nulls().unique().to_list()))
 
     @cached_property
-    def collapsed(self) -> frozenset[str]:
+    def collapses(self) -> frozenset[str]:
         """Attacked runs whose validation loss never falls clearly below the unigram loss, in seeds whose baseline's does."""
         words = {p.seed: p.value for p in self.measure("unigram_loss_nats", "valid")}
         test = (pl.col("split") == "valid") & (pl.col("name") == "loss_nats")
@@ -152,16 +156,16 @@ class StudyRows:
     def readable(self, points: Iterable[Point]) -> list[Point]:
         """The points of the sites where no run collapsed: collapsed runs are drawn and counted, and nothing is read from them."""
         points = list(points)
-        fell = {p.site for p in points if p.run in self.collapsed}
+        fell = {p.site for p in points if p.run in self.collapses}
         return [p for p in points if p.site not in fell]
 
     def comparable(self, points: Iterable[Point]) -> list[Point]:
         """Those of the layers where no run of any component collapsed: means over layers are then of the same layers."""
         points = list(points)
-        fell = {place(p.site).layers for p in points if p.run in self.collapsed}
+        fell = {place(p.site).layers for p in points if p.run in self.collapses}
         return [p for p in points if place(p.site).layers not in fell]
 
-    def chosen(self, edit: str, label: str | None, strength: float | None = None, variant: str = "plain") -> pl.Expr:
+    def select(self, edit: str, label: str | None, strength: float | None = None, variant: str = "plain") -> pl.Expr:
         """The filter of one experiment's runs; the baseline's edit is `none`, a control's variant is not `plain`.
 
         Attacks are those of the strength that is shown where none is named, or where it was not run, of the weakest.
@@ -178,7 +182,7 @@ class StudyRows:
 
     def curves(self, edit: str, split: str, name: str = "loss_nats", label: str | None = None) -> list[Point]:
         """Every epoch of every run of one experiment; the baseline's points have the empty site."""
-        test = self.chosen(edit, label) & (pl.col("split") == split) & (pl.col("name") == name)
+        test = self.select(edit, label) & (pl.col("split") == split) & (pl.col("name") == name)
         picked = self.metrics.filter(test).sort("site", "seed", "epoch", nulls_last=True)
         columns = picked.select("site", "seed", "value", "epoch", pl.col("status") == "diverged", "run").iter_rows()
         return [Point(site or "", seed, value, float(epoch), *rest) for site, seed, value, epoch, *rest in columns]
@@ -204,7 +208,7 @@ class StudyRows:
         for seed, epoch, value, status in bare.iter_rows():
             base.setdefault(seed, {})[epoch] = value
             lost |= {seed} if status == "diverged" else set()
-        last = chosen.filter(self.chosen(edit, label, strength, variant)).sort("epoch")
+        last = chosen.filter(self.select(edit, label, strength, variant)).sort("epoch")
         last = last.group_by("run", maintain_order=True).last()
         points = []
         for row in last.sort("site", "seed").iter_rows(named=True):
@@ -246,7 +250,7 @@ class StudyRows:
         return minus((p._replace(at=None) for p in points if p.at == 0), [p for p in points if p.at == 1])
 
 
-def described(about: About[StudyFacts]) -> StudyAbout:
+def describe_study(about: About[StudyFacts]) -> StudyAbout:
     """What is said of a study beside its tables, as JSON-ready data."""
     facts = about.facts
     said: StudyAbout = {

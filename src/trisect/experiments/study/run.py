@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import polars as pl
 
 from trisect import claims
@@ -21,7 +20,6 @@ from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyE
 from trisect.core.files import read_json, read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine, versions
-from trisect.core.methods import Rewind
 from trisect.core.schema import plain
 from trisect.core.spec import Design, read_experiment
 from trisect.core.study_data import CorpusData, Ledger, StudyAbout
@@ -29,10 +27,10 @@ from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_tab
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobOrder, land
 from trisect.engine.start import choose_device
-from trisect.experiments.study.ledger import FLEET, Task, extended_ledger, fleet_name, join_ledger, repeating
+from trisect.experiments.study.ledger import FLEET, Task, fleet_name, join_ledger, repeating
 from trisect.experiments.study.plan import Plan, designs, make_plan, make_tasks
-from trisect.experiments.study.planted import planted_rows
-from trisect.experiments.study.rows import StudyRows, described
+from trisect.experiments.study.planted import score_rows
+from trisect.experiments.study.rows import StudyRows, describe_study
 from trisect.experiments.study.settings import DesignSource, StudyFacts, StudySettings
 from trisect.experiments.study.tasks import EvaluationData, StudyJob, execute
 from trisect.lab.driver import conclude, describe
@@ -43,7 +41,6 @@ from trisect.lab.records import read_noted, record_of
 from trisect.lab.run_folder import STATEMENT, RunFolder, is_study
 from trisect.lm.matmul import STEP
 from trisect.lm.snapshots import read_snapshot
-from trisect.measure.criticality import criticality, mean_difference
 from trisect.text.corpus import Corpus
 
 T = TypeVar("T")
@@ -54,11 +51,12 @@ METRIC: tuple[str, ...] = ("epoch", "split", "name", "value")
 
 @dataclass(frozen=True)
 class _EndedStudy:
-    """What a study that has ended left: where, its record, and the tables that are no verdicts."""
+    """What a study that has ended left: where, its record, the tables that are no verdicts, and its statement."""
 
     place: Path
     about: About[StudyFacts]
     tables: dict[str, pl.DataFrame]
+    design: Design
 
     @classmethod
     def read(cls, place: Path) -> _EndedStudy:
@@ -69,30 +67,23 @@ class _EndedStudy:
         about = read_noted("study", StudyFacts, place / ABOUT, todo)
         if about.facts.experiment is None:
             raise StudyError(given, f"Its {ABOUT} names no experiment.", todo)
-        study = cls(place, about, {name: read_table(place / "tables", name) for name in RUN_OF})
+        tables = {name: read_table(place / "tables", name) for name in RUN_OF}
+        study = cls(place, about, tables, about.facts.experiment)
         for known in study._faults():
             raise StudyError(f"{place} does not agree with itself.", known, todo)
         return study
 
-    @property
-    def design(self) -> Design:
-        """Its statement, seeds among the rest."""
-        assert self.about.facts.experiment, "a study that has ended says what it was"
-        return self.about.facts.experiment
-
     def _faults(self) -> Iterator[str]:
         """What does not agree: the two statements, the seeds, the runs, or what was measured of each seed."""
         try:
-            stated = json.loads((self.place / STATEMENT).read_text(encoding="utf-8"))
-            design = None if isinstance(stated, list) else read_experiment(stated, STATEMENT)
+            statement = json.loads((self.place / STATEMENT).read_text(encoding="utf-8"))
+            if isinstance(statement, list):
+                yield f"{STATEMENT} holds a list, since not every seed was asked for the same runs."
+            elif read_experiment(statement, STATEMENT) != self.design:
+                yield f"{STATEMENT} and {ABOUT} state two designs."
         except (OSError, ValueError, SpecError) as error:
             yield f"{STATEMENT} cannot be read ({type(error).__name__}: {error})."
-            return
         runs, seeds = self.tables["runs"], list(self.design.seeds)
-        if design is None:
-            yield f"{STATEMENT} holds a list, since not every seed was asked for the same runs."
-        elif design != self.design:
-            yield f"{STATEMENT} and {ABOUT} state two designs."
         if sorted(runs["seed"].unique()) != sorted(seeds):
             yield f"Stated are seeds {seeds}, run were {sorted(runs['seed'].unique())}."
         if runs["run"].n_unique() < runs.height:
@@ -100,8 +91,8 @@ class _EndedStudy:
         for name, column in RUN_OF.items():
             if stray := set(self.tables[name][column]) - set(runs["run"]):
                 yield f"Its table {name} is also about {min(stray)}, which is no run of it."
-        measured = self.tables["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
-        whole = measured.filter((pl.col("status") == "finished").all().over("seed"))
+        sites = self.tables["sites"].join(runs.select("seed", "status", subject="run"), on="subject")
+        whole = sites.filter((pl.col("status") == "finished").all().over("seed"))
         for what, rows, columns in (
             ("runs", runs, ["edit", "site", "label", "strength", "variant"]),
             ("measures", whole, ["site", "measure", "label", "split"]),
@@ -159,7 +150,7 @@ class JoinedStudy:
         seconds = sum(study.about.facts.wall_seconds for study in studies)
         facts = replace(first.about.facts, experiment=design, wall_seconds=seconds)
         about = replace(first.about, facts=facts, seconds=seconds)
-        return cls(design, about, tables | judged(tables, described(about)), places)
+        return cls(design, about, tables | judge(tables, describe_study(about)), places)
 
     @property
     def name(self) -> str:
@@ -188,7 +179,7 @@ class JoinedStudy:
         )
 
 
-def judged(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, pl.DataFrame]:
+def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> dict[str, pl.DataFrame]:
     """The verdicts on the claims, and what is left of them beside controls."""
     return {"claims": claims.judge(tables, about), "controls": judge_controls(tables, about)}
 
@@ -242,7 +233,7 @@ def check_study(out: Path) -> list[StudyError]:
     return found
 
 
-def unfinished(out: Path) -> tuple[int, int]:
+def count_left(out: Path) -> tuple[int, int]:
     """How many runs of a study are not finished, and of how many; raises as `check_study` does."""
     folder = Folder(out)
     runs = folder.read_ledger().runs
@@ -252,9 +243,6 @@ def unfinished(out: Path) -> tuple[int, int]:
 def _evaluation_advice(path: Path) -> str:
     """What to do about a damaged evaluation."""
     return f"Delete {path} and call 'trisect study' again: only this is then done again."
-
-
-CURVES = ("loss_nats", "accuracy", "rise_low_nats", "rise_high_nats")  # the last two where the rows were a sample
 
 
 def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
@@ -282,48 +270,12 @@ def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
         )
         metrics += [{"run": run, **dict(zip(METRIC, row, strict=True))} for row in body.metrics]
         for path in sorted(folder.evaluations(run).glob("*.json")):
-            rows = _site_rows(read_record(path, _evaluation_advice(path), EvaluationData), ledger.experiment.rewind)
-            sites += [{"subject": run} | row for row in rows]
+            rows = read_record(path, _evaluation_advice(path), EvaluationData).get("rows", ())
+            sites += [{"subject": run} | row for row in rows if row["value"] is not None]
     tables = {"runs": frame("runs", runs), "metrics": frame("metrics", metrics), "sites": frame("sites", sites)}
-    if scored := planted_rows(StudyRows.of(tables, about)):
+    if scored := score_rows(StudyRows.of(tables, about)):
         tables["sites"] = pl.concat([tables["sites"], frame("sites", scored)])
-    return tables | judged(tables, about)
-
-
-def read_tables(folder: Folder) -> dict[str, pl.DataFrame]:
-    """The tables of a study as they lie on disk."""
-    return {name: read_table(folder.tables, name) for name in STUDY_TABLES}
-
-
-def _site_rows(body: EvaluationData, how: Rewind | None) -> list[dict[str, Any]]:
-    """An evaluation as rows of the table `sites`, but for whose they are; what is no finite number is missing."""
-    kind, site = body.get("kind", ""), body.get("site", "")
-    rows: list[dict[str, Any]] = [*body.get("rows", ())]
-    for split, curve in (("train", body.get("train")), ("valid", body.get("valid"))):
-        if curve is None:
-            continue
-        shared: dict[str, Any] = {"site": site, "split": split, "n": curve["n"]}
-        if kind == "cut":
-            unigram = body.get("unigram", {}).get(split)
-            rows.append(shared | {"measure": "self_only_loss_nats", "value": curve["loss_nats"][0]})
-            rows.append(shared | {"site": None, "measure": "unigram_loss_nats", "value": unigram})
-            continue
-        for name in [n for n in CURVES if n in curve]:
-            pairs = zip(curve["at"], curve[name], strict=True)
-            rows += [shared | {"measure": f"{kind}_{name}", "at": a, "value": v} for a, v in pairs]
-        losses, named = np.array(curve["loss_nats"], dtype=float), dict[str, float | None]()
-        if kind == "midstage":
-            named["midstage_area"] = mean_difference(losses, losses[-1])
-        else:
-            assert how, "a site is rewound, and no design asks for it"
-            found = criticality(np.array(curve["at"]), losses, how.epsilon)
-            named |= {"criticality": found.score, "criticality_first": found.first, "rewind_area": found.area}
-        named |= {f"{kind}_{end}": curve.get(end) for end in ("area_low", "area_high")}
-        if kind == "rewind":
-            named["rewind_check_nats"] = curve.get("check_nats")
-            named |= {f"rewind_{name}": body.get(name) for name in ("evaluations", "nodes")}
-        rows += [shared | {"measure": measure, "value": value} for measure, value in named.items()]
-    return [row for row in rows if row["value"] is not None and np.isfinite(row["value"])]
+    return tables | judge(tables, about)
 
 
 def check_precision(experiments: Sequence[Design], precision: str) -> None:
@@ -455,14 +407,18 @@ class PreparedStudy:
 
     def check(self, folder: Path) -> None:
         """Raise where the folder is not this study's, or what it goes on from is damaged."""
-        there, plan, machine = Folder(folder), self.plan, self.machine
-        asked = (plan.experiments, plan.corpus.fingerprint, self.device, machine.precision, machine.fleet)
-        _, ledger = extended_ledger(there, *asked)
+        there, plan = Folder(folder), self.plan
+        ledger = self._join_ledger(there, write=False)
         check_step(there, ledger, make_tasks(plan, there, ledger))
         if (folder / ABOUT).exists():
             read_study_about(there)
         if not self.force and not is_study(folder):
             plan.check_machine(folder)
+
+    def _join_ledger(self, folder: Folder, write: bool = True) -> Ledger:
+        plan, machine = self.plan, self.machine
+        asked = (plan.experiments, plan.corpus.fingerprint, self.device, machine.precision, machine.fleet)
+        return join_ledger(folder, *asked, write=write)
 
     def own(self, folder: Path) -> list[Path]:
         """Every folder that the study itself writes into."""
@@ -472,19 +428,20 @@ class PreparedStudy:
         """Run all that is not done yet; raises StudyError where the folder cannot be written."""
         plan, device, machine, folder = self.plan, self.device, self.machine, Folder(context.folder)
         began = time.monotonic()
-        ledger = join_ledger(
-            folder, plan.experiments, plan.corpus.fingerprint, device, machine.precision, machine.fleet
-        )
+        ledger = self._join_ledger(folder)
         _note(folder, plan, device, ledger, 0.0)
-        _keep_corpus(folder, plan)
+        try:
+            whole = Corpus.load(folder.corpus).fingerprint == plan.corpus.fingerprint
+        except (DamagedFileError, CorpusError):  # not there yet, or no longer whole
+            whole = False
+        if not whole:
+            plan.corpus.save(folder.corpus)  # where jobs map it
         for fleet in ledger.fleets:  # left where a process ended before it could
             if Task("train", fleet).is_done(folder):
                 folder.checkpoint(fleet_name(fleet)).unlink(missing_ok=True)
         try:
-            for again in (
-                False,
-                True,
-            ):  # once more what has gone in the meantime: a finished file that somebody deleted
+            # once more what has gone in the meantime: a finished file that somebody deleted
+            for again in (False, True):
                 tasks, known = make_tasks(plan, folder, ledger), set[str]()
                 untrained = {run for task in tasks if task.kind == "train" for run in task.runs}
                 if untrained:
@@ -497,7 +454,7 @@ class PreparedStudy:
                 _note(folder, plan, device, ledger, time.monotonic() - began)
             raise
         _note(folder, plan, device, ledger, time.monotonic() - began)
-        found = measured(folder)
+        found = read_results(folder)
         # tables are made of the files that are there
         lost = [p for task in make_tasks(plan, folder, ledger) for p in task.files(folder) if not p.exists()]
         if lost:
@@ -519,10 +476,10 @@ def prepare(settings: StudySettings, machine: Machine) -> PreparedStudy | Joined
     return PreparedStudy(plan, device, machine, settings.how.force)
 
 
-def measured(folder: Folder) -> Measured[StudyFacts]:
+def read_results(folder: Folder) -> Measured[StudyFacts]:
     """The tables of what a study has finished, with where they are from; trains nothing."""
     about = read_study_about(folder)
-    tables = collect(folder, described(about))
+    tables = collect(folder, describe_study(about))
     return Measured(tables, about.facts, seconds=about.facts.wall_seconds, packages=(), command=about.command)
 
 
@@ -530,17 +487,7 @@ def render_report(study: Experiment[Any, StudyFacts], out: Path) -> Result[Study
     """Make tables, figures, report and README.md again from what a study has finished; trains nothing."""
     folder = Folder(out)
     with folder.lock(lambda: read_study_about(folder)):
-        return describe(study, conclude(study, measured(folder), out, "", 0.0))
-
-
-def _keep_corpus(folder: Folder, plan: Plan) -> None:
-    """Have the text lie in the folder, where jobs map it."""
-    try:
-        if Corpus.load(folder.corpus).fingerprint == plan.corpus.fingerprint:
-            return
-    except (DamagedFileError, CorpusError):
-        pass  # not there yet, or no longer whole: written below
-    plan.corpus.save(folder.corpus)
+        return describe(study, conclude(study, read_results(folder), out, "", 0.0))
 
 
 def _note(folder: Folder, plan: Plan, device: str, ledger: Ledger, seconds: float) -> None:
@@ -568,7 +515,6 @@ def read_study_about(folder: Folder) -> About[StudyFacts]:
     """Where a study's tables are from; raises StudyError where there is no study, DamagedFileError naming what to delete."""
     experiment = folder.read_ledger().experiment
     path = folder.path / ABOUT
-    noted = read_noted(
-        "study", StudyFacts, path, f"Delete {path} and call 'trisect study' again: finished runs are kept."
-    )
+    todo = f"Delete {path} and call 'trisect study' again: finished runs are kept."
+    noted = read_noted("study", StudyFacts, path, todo)
     return replace(noted, versions=versions(), facts=replace(noted.facts, experiment=experiment))

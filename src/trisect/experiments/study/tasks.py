@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NotRequired
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from trisect.lm.matmul import check_numerics, fast_products, numerics, one_threa
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, parts_of, self_only_loss, stages
 from trisect.lm.snapshots import write_snapshot
 from trisect.lm.train import Progress, RunFiles, train_fleet
-from trisect.measure.criticality import adaptive_curves, exact_curves
+from trisect.measure.criticality import adaptive_curves, criticality, exact_curves, mean_difference
 from trisect.measure.patching import BASE, shares
 from trisect.stats.shares import paired_band
 from trisect.stats.tested import finite
@@ -49,7 +48,7 @@ def ablate(
     `final` are a baseline's weights without a member axis, `pieces` what is evaluated, by split. Means are over the tokens
     of the train pieces, of the unedited model; at a site of several layers all are replaced at once.
     """
-    changed = mean_ablated(final, model, site, pieces["train"])
+    changed = ablate_mean(final, model, site, pieces["train"])
     found = []
     for split, own in pieces.items():
         rises, low, high, n = loss_rises(final, model, list(own), site, [changed])
@@ -59,7 +58,7 @@ def ablate(
 
 
 @torch.no_grad()
-def mean_ablated(final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+def ablate_mean(final: Mapping[str, Tensor], model: Model, site: Site, pieces: Sequence[Piece]) -> dict[str, Tensor]:
     """The weights under which a resolved site of q, k or v is its mean over the pieces at every token."""
     changed, whole = dict(final), {name: values[None] for name, values in final.items()}
     sums: dict[int, Tensor] = {}  # of q, k and v side by side, by layer
@@ -91,8 +90,8 @@ def interchange(
     place at every token. Pairs with words that the vocabulary lacks are left out.
     """
     words = {BASE: pairs.unchanged, **pairs.predicted}
-    base, donor, predictions = _known(pairs, words, vocabulary)
-    answers = _patched_logits(final, model, site, base, donor).argmax(1).numpy()
+    base, donor, predictions = _token_ids(pairs, words, vocabulary)
+    answers = _logits_with_donor(final, model, site, base, donor).argmax(1).numpy()
     found = shares(answers, predictions, site.components[0])
     named = {"own": found.pop(site.components[0]), "unchanged": found.pop(BASE)}
     named |= {f"as_{name}": share for name, share in found.items()}
@@ -105,15 +104,15 @@ def change_one(
     final: Mapping[str, Tensor], model: Model, vocabulary: Sequence[str], site: Site, pairs: DonorPairs
 ) -> SiteRow:
     """Rise of the loss of the base's answer, in nats, where the donor differs in one attribute alone, at a resolved site."""
-    base, donor, predictions = _known(pairs, {BASE: pairs.unchanged}, vocabulary)
+    base, donor, predictions = _token_ids(pairs, {BASE: pairs.unchanged}, vocabulary)
     gold = torch.from_numpy(predictions[BASE])
-    logits = (_patched_logits(final, model, site, base, other).double() for other in (donor, base))
+    logits = (_logits_with_donor(final, model, site, base, other).double() for other in (donor, base))
     changed, unchanged = (float(F.cross_entropy(of, gold)) for of in logits)
     rise = changed - unchanged if len(gold) else None
     return SiteRow(str(site), "interchange_rise_nats", None, "valid", rise, len(gold))
 
 
-def _known(
+def _token_ids(
     pairs: DonorPairs, answers: Mapping[str, Sequence[str]], vocabulary: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Base and donor [N T] and answers [N] as numbers, of the pairs all of whose words are known."""
@@ -129,7 +128,7 @@ def _known(
 
 
 @torch.no_grad()
-def _patched_logits(
+def _logits_with_donor(
     final: Mapping[str, Tensor], model: Model, site: Site, base: np.ndarray, donor: np.ndarray
 ) -> Float[Tensor, "N V"]:
     """What each document says of the next word with the donor's representation at the site's only layer."""
@@ -146,104 +145,74 @@ def _patched_logits(
     return torch.cat(found)
 
 
-class _CurveData(TypedDict):
-    """Loss and accuracy of one split over n tokens at every place of a curve; what is not finite is missing."""
-
-    at: list[float]
-    loss_nats: list[float | None]
-    accuracy: list[float | None]
-    n: int
-    check_nats: NotRequired[float]
-    rise_low_nats: NotRequired[list[float | None]]
-    rise_high_nats: NotRequired[list[float | None]]
-    area_low: NotRequired[float | None]
-    area_high: NotRequired[float | None]
-
-
 class EvaluationData(TypedDict, total=False):
-    """One evaluation: `rows` where it has them, else a curve for each split."""
+    """One evaluation: rows of the table `sites` but for their subject, none of a run that diverged."""
 
     kind: str
     site: str
     label: str
     wall_seconds: float
-    diverged: bool
     rows: list[dict[str, Json]]
-    train: _CurveData
-    valid: _CurveData
-    unigram: dict[str, float]
-    evaluations: int
-    nodes: int
 
 
 Parameters = Mapping[str, Tensor]
 Pieces = Mapping[str, Sequence[Piece]]
-CurveSums = dict[str, Float[np.ndarray, "A R"]]  # split -> each row's summed loss along the curve, in nats
 
 
 def rewind(
     run: Run, site: Site, final: Parameters, epochs: Sequence[Parameters], convex: bool, pieces: Pieces, how: Rewind
-) -> EvaluationData:
-    """What an evaluation's file holds: towards the first of the stored epochs (convex), or through all of them.
+) -> list[SiteRow]:
+    """Curves of each split, exactly or between self-checking nodes, and what is read from them.
 
-    `final` and `epochs` have no member axis; `pieces` are all that is evaluated, by split.
+    Along (1 - α)·θ⁰ + α·θᶠ with the first of the stored epochs (convex), or through all of them. `final` and `epochs` have no
+    member axis; `pieces` are all that is evaluated, by split. Where rows are a sample, rises have intervals.
     """
-    sample, drawn = how.sample_tokens, pieces
+    kind, sample, drawn = "rewind" if convex else "midstage", how.sample_tokens, pieces
     if sample is not None:
         drawn = {split: draw_rows(part, sample, how.sample_seed, split) for split, part in pieces.items()}
-    body: EvaluationData = {}
-    if convex:
-        curves, sums = _convex(run, site, final, epochs[0], drawn, how, body)
-    else:
-        whole, at = {n: v[None] for n, v in final.items()}, [float(i) for i in range(len(epochs))]
-        found = {s: evaluate_variants(whole, run.model, p, site, stages(epochs)) for s, p in drawn.items()}
-        curves = {s: _curve_data(at, c.loss_nats, c.accuracy, c.n) for s, c in found.items()}
-        sums = {s: c.row_nats for s, c in found.items()}
-    if sample is not None:
-        for split, part in drawn.items():
-            tokens, curve = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs]), curves[split]
-            band = paired_band(sums[split], tokens, sum(len(p.inputs) for p in pieces[split]))
-            curve["rise_low_nats"], curve["rise_high_nats"] = numbers(band.low), numbers(band.high)
-            curve["area_low"], curve["area_high"] = numbers(np.array([band.area_low, band.area_high]))
-    body["train"], body["valid"] = curves["train"], curves["valid"]
-    return body
-
-
-def _convex(
-    run: Run, site: Site, final: Parameters, first: Parameters, pieces: Pieces, how: Rewind, body: EvaluationData
-) -> tuple[dict[str, _CurveData], CurveSums]:
-    """Loss and accuracy along (1 - α)·θ⁰ + α·θᶠ, exactly or between self-checking nodes, which `body` counts."""
-    whole, grid = {n: v[None] for n, v in final.items()}, np.arange(how.points) / (how.points - 1)
-    rows: dict[float, list[np.ndarray]] = {}
+    whole, at = {n: v[None] for n, v in final.items()}, np.arange(len(epochs), dtype=float)
+    by_row: dict[float, list[np.ndarray]] = {}  # each row's summed loss by split, at α
 
     def evaluate(alphas: list[float]) -> np.ndarray:
-        variants = blend(first, final, alphas)
-        found = [evaluate_variants(whole, run.model, p, site, variants) for p in pieces.values()]
-        rows.update({a: [c.row_nats[i] for c in found] for i, a in enumerate(alphas)})
-        return np.stack([c.loss_nats for c in found] + [c.accuracy for c in found])
+        variants = blend(epochs[0], final, alphas) if convex else stages(epochs)
+        curves = [evaluate_variants(whole, run.model, part, site, variants) for part in drawn.values()]
+        by_row.update({a: [c.row_nats[i] for c in curves] for i, a in enumerate(alphas)})
+        return np.stack([c.loss_nats for c in curves] + [c.accuracy for c in curves])
 
-    curves = (
-        exact_curves(evaluate, grid, len(pieces))
-        if how.mode == "exact"
-        else adaptive_curves(evaluate, grid, len(pieces), how.epsilon)
-    )
-    body["evaluations"], body["nodes"] = curves.evaluations, curves.nodes
-    found: dict[str, _CurveData] = {}
-    for i, (split, part) in enumerate(pieces.items()):
-        n = sum(p.tokens for p in part)
-        found[split] = _curve_data(grid.tolist(), curves.values[i], curves.values[i + len(pieces)], n)
-        found[split]["check_nats"] = float(curves.checks[i])
-    return found, {s: curves.mix @ np.stack([rows[x][i] for x in curves.points]) for i, s in enumerate(pieces)}
-
-
-def _curve_data(at: list[float], losses: np.ndarray, accuracies: np.ndarray, n: int) -> _CurveData:
-    """One split's curve, over n tokens."""
-    return {"at": at, "loss_nats": numbers(losses), "accuracy": numbers(accuracies), "n": n}
-
-
-def numbers(values: np.ndarray) -> list[float | None]:
-    """Finite ones as they are, the others missing."""
-    return [finite(v) for v in values.tolist()]
+    mix, nodes, single = np.eye(len(epochs)), at.tolist(), dict[str, list[float]]()
+    if convex:
+        at = np.arange(how.points) / (how.points - 1)
+        many, exact = len(pieces), how.mode == "exact"
+        curves = exact_curves(evaluate, at, many) if exact else adaptive_curves(evaluate, at, many, how.epsilon)
+        values, mix, nodes = curves.values, curves.mix, curves.points
+        counts = {"rewind_evaluations": curves.evaluations, "rewind_nodes": curves.nodes}
+        single = {"rewind_check_nats": list(curves.checks)}
+        single |= {name: [float(count)] * many for name, count in counts.items()}
+    else:
+        values = evaluate(nodes)
+    values, rows = np.where(np.isfinite(values), values, np.nan), list[SiteRow]()
+    for i, (split, part) in enumerate(drawn.items()):
+        losses, n = values[i], sum(p.tokens for p in part)
+        shown, numbers = {"loss_nats": losses, "accuracy": values[i + len(pieces)]}, dict[str, float]()
+        if convex:
+            drop = criticality(at, losses, how.epsilon)
+            numbers |= {"criticality": drop.score, "criticality_first": drop.first, "rewind_area": drop.area}
+        else:
+            numbers["midstage_area"] = mean_difference(losses, losses[-1])
+        if sample is not None:
+            tokens = np.array([p.tokens // len(p.inputs) for p in part for _ in p.inputs])
+            sums = mix @ np.stack([by_row[x][i] for x in nodes])
+            band = paired_band(sums, tokens, sum(len(p.inputs) for p in pieces[split]))
+            shown |= {"rise_low_nats": band.low, "rise_high_nats": band.high}
+            numbers |= {f"{kind}_area_low": band.area_low, f"{kind}_area_high": band.area_high}
+        numbers |= {name: of[i] for name, of in single.items()}
+        rows += [
+            SiteRow(str(site), f"{kind}_{name}", float(a), split, finite(value), n)
+            for name, curve in shown.items()
+            for a, value in zip(at, curve, strict=True)
+        ]
+        rows += [SiteRow(str(site), name, None, split, finite(value), n) for name, value in numbers.items()]
+    return rows
 
 
 @record
@@ -272,11 +241,10 @@ def execute(asked: StudyJob, context: JobContext) -> None:
         if asked.kind == "train":
             _train(asked, folder, corpus, context, products)
         else:
-            began = time.monotonic()
-            body = _evaluate(asked, folder, run, corpus)
-            body["kind"], body["site"], body["label"] = asked.kind, asked.site, asked.label
-            body["wall_seconds"] = time.monotonic() - began
-            write_json(folder.evaluation(run.id, asked.kind, asked.site, asked.label), body)
+            began, named = time.monotonic(), (asked.kind, asked.site, asked.label)
+            rows = _evaluate(asked, folder, run, corpus)
+            body = dict(zip(("kind", "site", "label"), named, strict=True)) | {"rows": rows}
+            write_json(folder.evaluation(run.id, *named), body | {"wall_seconds": time.monotonic() - began})
 
 
 def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext, products: str) -> None:
@@ -319,42 +287,45 @@ def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext,
     checkpoint.unlink(missing_ok=True)  # nobody goes on from it
 
 
-def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> EvaluationData:
-    """A curve for each split, or rows of the table `sites` about the run."""
+def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> list[dict[str, Json]]:
+    """Rows of the table `sites` about the run."""
     if read_finished(folder, run.id).status == "diverged":
-        return {"diverged": True}  # its last weights mean nothing, and the study goes on
+        return []  # its last weights mean nothing, and the study goes on
     final = weights(folder, run.id, "final.safetensors", task.device)
     design, label, model, training = task.design, task.label, run.model, run.training
+    rows: list[SiteRow] = []
     if task.kind == "probe":
         assert design.probe, "no design probes"
         sites = design.probe.sites or [Site((c,), (n,)) for n in range(1, model.layers + 1) for c in ("q", "k", "v")]
         own = (design.probe.kinds, sites, run.seed)
         rows = probe(final, model, corpus, training, label, *own, maps=design.probe.random_maps)
-        return {"rows": [row._asdict() | {"label": label} for row in rows]}
+        return [row._asdict() | {"label": label} for row in rows]
     pieces = {s: evaluation_pieces(corpus, training, s, (), task.device) for s in ("train", "valid")}
     if task.kind == "cut":
-        whole = {n: v[None] for n, v in final.items()}
-        cut = {s: self_only_loss(whole, model, p) for s, p in pieces.items()}
-        curves = {s: _curve_data([0.0], c.loss_nats, c.accuracy, c.n) for s, c in cut.items()}
-        gold = {s: np.concatenate([piece.gold.cpu().numpy() for piece in own]) for s, own in pieces.items()}
-        unigram = {split: unigram_loss(corpus, targets) for split, targets in gold.items()}
-        return {"train": curves["train"], "valid": curves["valid"], "unigram": unigram}
+        for split, part in pieces.items():
+            cut = self_only_loss({n: v[None] for n, v in final.items()}, model, part)
+            unigram = unigram_loss(corpus, np.concatenate([piece.gold.cpu().numpy() for piece in part]))
+            rows.append(SiteRow(task.site, "self_only_loss_nats", None, split, finite(cut.loss_nats[0]), cut.n))
+            rows.append(SiteRow(None, "unigram_loss_nats", None, split, finite(unigram), cut.n))
+        return [row._asdict() for row in rows]
     site = Site.parse(task.site)
     if task.kind == "ablate":
-        return {"rows": [row._asdict() for row in ablate(final, model, site, pieces)]}
-    if task.kind == "erase":
+        rows = ablate(final, model, site, pieces)
+    elif task.kind == "erase":
         assert design.erase, "no design erases"
         draws, shrinkage = design.erase.draws, design.erase.shrinkage
         rows = erase(final, model, corpus, training, site, label, draws, run.seed, shrinkage=shrinkage)
-        return {"rows": [row._asdict() | {"label": label} for row in rows]}
-    if task.kind == "interchange":  # by donors that differ in everything, and by those that differ in one attribute
+        return [row._asdict() | {"label": label} for row in rows]
+    elif task.kind == "interchange":  # by donors that differ in everything, and by those that differ in one attribute
         assert design.interchange, "no design interchanges"
         world, words, count = world_of(corpus), corpus.vocabulary, design.interchange.pairs
         rows = interchange(final, model, words, site, world.pairs(count, run.seed))
         near = {c: world.near_pairs(count, run.seed, c) for c in world.columns}
         each = [change_one(final, model, words, site, pairs)._asdict() | {"label": c} for c, pairs in near.items()]
-        return {"rows": [row._asdict() for row in rows] + each}
-    assert design.rewind, f"no design asks for {task.kind}"
-    epochs, convex = epoch_weights(folder, run.id, training.epochs), task.kind == "rewind"
-    stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
-    return rewind(run, site, final, stored, convex, pieces, design.rewind)
+        return [row._asdict() for row in rows] + each
+    else:
+        assert design.rewind, f"no design asks for {task.kind}"
+        epochs, convex = epoch_weights(folder, run.id, training.epochs), task.kind == "rewind"
+        stored = [weights(folder, run.id, e, task.device) for e in epochs[: 1 if convex else None]]
+        rows = rewind(run, site, final, stored, convex, pieces, design.rewind)
+    return [row._asdict() for row in rows]
