@@ -152,7 +152,7 @@ BRIEF = replace(
     ROLES[0],
     seeds=(1, 2),
     model=replace(ROLES[0].model, width=8, feedforward=8),
-    text=Text("roles", train_tokens=3_840, valid_tokens=600),
+    text=Text("roles", train_tokens=7_680, valid_tokens=1_200),
     training=replace(ROLES[0].training, epochs=1),
     interchange=Interchange(EVERY, pairs=50),
     **BARE,
