@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 from tests.planted import attack, judged, planted
-from tests.synthetic import about
+from tests.synthetic import about, study_tables
 
 import trisect
 from trisect import claims
@@ -133,29 +133,31 @@ def test_a_corpus_shows_its_size_not_its_words():
     )
 
 
-def test_a_chart_shows_itself_as_svg_and_is_still_a_chart(tables):
-    made = figures.collect(figures.StudyRows.of(tables, about((1, 2, 3, 4, 5, 6))))[0].chart()
+SMALL = ((1, 2), 2, 1, ("pos",))  # seeds, epochs, layers, labels
+
+
+def charts_of(tables):
+    return {one.name: one.chart() for one in figures.collect(figures.StudyRows.of(tables, about(*SMALL)))}
+
+
+def test_a_chart_shows_itself_as_svg_and_two_on_one_page_share_no_ids():
+    def svg(tables):
+        return notebook.chart(charts_of(tables)["fig08-rewind-heat"])._repr_mimebundle_()["image/svg+xml"]
+
+    tables = study_tables(*SMALL)
+    made = charts_of(tables)["answer"]
     shown = notebook.chart(made)
-    svg = shown._repr_mimebundle_()["image/svg+xml"]
-    assert_alone(svg.replace("&", "&amp;"))
     assert shown.to_dict(validate=False) == made.to_dict(validate=False)
     assert isinstance(shown, type(made))
     assert type(shown.copy()) is type(shown)
-
-
-def test_two_charts_on_one_page_share_no_ids(tables):
-    def drawn(tables):
-        found = {f.name: f for f in figures.collect(figures.StudyRows.of(tables, about((1, 2, 3, 4, 5, 6))))}
-        return notebook.chart(found["fig08-rewind-heat"].chart())._repr_mimebundle_()["image/svg+xml"]
-
-    other = {**tables, "sites": tables["sites"].with_columns(value=pl.col("value") * 2)}
-    texts = [drawn(tables), drawn(other)]
+    texts = [svg(tables), svg({**tables, "sites": tables["sites"].with_columns(value=pl.col("value") * 2)})]
+    assert_alone(texts[0].replace("&", "&amp;"))
     ids = [set(re.findall(r' id="([^"]+)"', text)) for text in texts]
     assert all(ids)
     assert not ids[0] & ids[1]
     for text, own in zip(texts, ids, strict=True):
         assert set(re.findall(r"url\(#([^)]+)\)", text)) <= own
-    assert drawn(tables) == texts[0]
+    assert svg(tables) == texts[0]
 
 
 def test_a_study_that_cannot_be_read_says_so(tmp_path):
