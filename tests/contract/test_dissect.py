@@ -38,12 +38,14 @@ SMALL = replace(
     tie=Tie(narrow=False),
 )
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
-TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1}
+RECALL |= {"invented": 40, "pretraining_batch": 64}
+TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1, "batch": 128, "longest": 6}
 BRIEF = find_experiments("roles-quick")[0]
 ROLES = replace(
     BRIEF,
     name="roles-tiny",
     model=replace(BRIEF.model, width=8, feedforward=8),
+    text=replace(BRIEF.text, train_tokens=7_680, valid_tokens=1_200),
     training=replace(BRIEF.training, epochs=1),
     seeds=(1,),
     rewind=None,

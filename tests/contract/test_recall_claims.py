@@ -176,8 +176,8 @@ def test_the_model_with_names_left_out_is_asked_what_it_made_up():
     sure = pl.when((pl.col("model") == "left-out") & (pl.col("split") == "valid")).then(-0.5)
     table = judge(both.with_columns(log_probability=sure.otherwise("log_probability")))
     part = table.filter(pl.col("part").str.contains("the answer's probability")).row(0, named=True)
-    assert (part["effect"], recall_rows.tasks_of(both)) == (0.0, "left-out")
-    assert recall_rows.tasks_of(answers()) == "pretrained"
+    assert (part["effect"], recall_rows.asked_of(both)) == (0.0, "left-out")
+    assert recall_rows.asked_of(answers()) == "pretrained"
     assert json.loads(table["runs"][0]) == ABOUT
 
 
