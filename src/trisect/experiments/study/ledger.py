@@ -75,14 +75,20 @@ def join_ledger(
         grouped = (*ledger.fleets, *_fleet_ids(new, ledger.fleet))
         ledger = replace(ledger, asked=(*asked, here) if more else asked, fleets=grouped)
     assert ledger is not None, "a study has a design"
-    for path in (folder.ledger, folder.copy) if write else ():
+    if write:
+        _write_ledger(folder, ledger)
+    return ledger
+
+
+def _write_ledger(folder: Folder, ledger: Ledger) -> None:
+    """Write the ledger and its copy where another one lies there; a process killed between two writes leaves an old copy."""
+    for path in (folder.ledger, folder.copy):
         try:
             same = read_json(path, "") == plain(ledger)
-        except DamagedFileError:  # gone, or altered; a process killed between two writes leaves an old copy
+        except DamagedFileError:  # gone, or altered
             same = False
         if not same:
             write_json(path, plain(ledger))
-    return ledger
 
 
 def repeating(ledger: Ledger) -> Design | tuple[Design, ...]:
