@@ -156,7 +156,7 @@ def test_erasure_stands_beside_random_subspaces(rows, drawn):
 
 
 def test_ties_stand_against_parameters_and_narrower_heads(rows, drawn):
-    found = removal.fewer(rows)
+    found = removal.smaller_models(rows)
     names = [one.name for one in found]
     assert sorted(names) == sorted(
         ["Q=K", "K=V", "Q=V", "Q=K=V", "Q the identity", "V the identity", *["narrower heads"] * 2]

@@ -15,7 +15,7 @@ from trisect.core.methods import Erase, Probe
 from trisect.core.site import Site
 from trisect.experiments.study import probing, words
 from trisect.experiments.study.ledger import join_ledger
-from trisect.experiments.study.probing import Fold, deal, probe, read_folds
+from trisect.experiments.study.probing import Fold, assign_folds, probe, read_folds
 from trisect.experiments.study.rows import StudyRows
 from trisect.lab.folder import Folder
 from trisect.lm.feed import evaluation_pieces
@@ -134,7 +134,7 @@ def positions(pieces):
 def test_folds_are_whole_articles_and_no_row_is_in_two():
     corpus = marked()
     pieces = evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu")
-    folds = deal(corpus, "valid", pieces, "y", 5)
+    folds = assign_folds(corpus, pieces, "y")
     begun = article_starts(corpus.splits["valid"].tokens, corpus.vocabulary)
     seen = [positions(fold.scored) for fold in folds]
     for fold, own in zip(folds, seen, strict=True):
@@ -149,7 +149,7 @@ def test_folds_are_whole_articles_and_no_row_is_in_two():
 
 def test_a_text_without_headings_is_cut_into_stretches_of_equal_share():
     corpus = overfitted()
-    folds = deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5)
+    folds = assign_folds(corpus, evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y")
     sizes = [sum(p.targets.numel() for p in fold.scored) for fold in folds]
     assert max(sizes) - min(sizes) <= 4 * TRAINING.window
     ends = [positions(fold.scored) for fold in folds]
@@ -158,7 +158,7 @@ def test_a_text_without_headings_is_cut_into_stretches_of_equal_share():
 
 def dealt(lengths):
     corpus = articles_of(lengths)
-    return deal(corpus, "valid", evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y", 5)
+    return assign_folds(corpus, evaluation_pieces(corpus, TRAINING, "valid", ("y",), "cpu"), "y")
 
 
 def share(folds):

@@ -164,7 +164,7 @@ def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding])
     return (
         opening(answers, picture_of(answers, shares, costs), _more(rows), none=_none(rows)),
         sure(said),
-        undecided(found, planted.blind(rows)),
+        undecided(found, planted.uninformative_methods(rows)),
     )
 
 

@@ -179,7 +179,7 @@ def findings(rows: StudyRows) -> Iterator[Finding]:
             yield Finding(f"interchange_{measure}", *own, title=title, per="seed", signed=False)
 
 
-def blind(rows: StudyRows) -> tuple[str, ...]:
+def uninformative_methods(rows: StudyRows) -> tuple[str, ...]:
     """Methods that do hardly better than guessing where the truth is known; nothing of a text that has nothing planted."""
     return tuple(
         f"{one.title}: AUROC {one.auroc:.2f} over {one.over}, where 0.5 is guessing."

@@ -30,6 +30,9 @@ from trisect.text.corpus import Corpus
 from trisect.text.sources import article_starts
 
 FOLDS = 3
+HELD = (
+    5  # of the tokens read for fitting, the last in so many stop the probe; as many labelled ones has a fold at least
+)
 MOST, FEWEST = 0.6, 0.1  # of the labelled tokens, in one fold: else articles are too uneven to be dealt
 KEPT = 0.95  # of the labelled tokens, at least, where articles of a fold lie apart: rows across two folds are left out
 
@@ -48,21 +51,21 @@ class Fold(NamedTuple):
     whole: bool
 
 
-def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least: int, count: int = FOLDS) -> list[Fold]:
-    """Rows of a split as `count` folds, as even in labelled tokens as whole articles that follow one another allow.
+def assign_folds(corpus: Corpus, pieces: Sequence[Piece], label: str) -> list[Fold]:
+    """Rows of validation as folds, as even in labelled tokens as whole articles that follow one another allow.
 
     Rows that lie across two folds are left out. Where a fold would have more than MOST of the labelled tokens, or less than
     FEWEST, articles of a fold lie apart: the longest first, each to the smallest fold; or, where that parts so many short
     articles that less than KEPT of the tokens stays, the longest article alone and the others in their order. Where that is
     not even either, or the text marks no articles, rows that follow one another are dealt, in equal shares, and are the units.
-    Raises CorpusError where a fold would have fewer than `least` labelled tokens.
+    Raises CorpusError where a fold would have fewer than HELD labelled tokens.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(len(piece.inputs))]
     start = np.concatenate([piece.starts for piece in pieces if piece.starts is not None])
     assert len(start) == len(rows), "a piece of no split has no place in it"
     stop = start + np.array([pieces[p].inputs.shape[1] for p, _ in rows])
     many = np.concatenate([(p.labels[label] >= 0).view(p.inputs.shape).sum(1).cpu().numpy() for p in pieces])
-    part = corpus.splits[split]
+    part = corpus.splits["valid"]
     begun = article_starts(part.tokens, corpus.vocabulary) if part.documents is None else np.empty(0, dtype=int)
 
     def chosen(which: np.ndarray) -> list[Piece]:
@@ -72,31 +75,30 @@ def deal(corpus: Corpus, split: str, pieces: Sequence[Piece], label: str, least:
                 kept.setdefault(p, []).append(r)
         return [pieces[p].some_rows(mine) for p, mine in kept.items()]
 
-    for whole, fold in _dealt(begun, start, stop, many, count):
-        sizes = np.array([many[fold == f].sum() for f in range(count)])
+    for whole, fold in _fold_assignments(begun, start, stop, many):
+        sizes = np.array([many[fold == f].sum() for f in range(FOLDS)])
         even = not whole or (sizes.max() <= MOST * sizes.sum() and sizes.min() >= FEWEST * sizes.sum())
-        if sizes.min() >= least and even:
+        if sizes.min() >= HELD and even:
             article = np.searchsorted(begun, start, side="right") if whole else np.arange(len(rows))
-            fitted = [(fold >= 0) & (fold != own) for own in range(count)]
+            fitted = [(fold >= 0) & (fold != own) for own in range(FOLDS)]
             return [
                 Fold(chosen(fitted[own]), chosen(fold == own), own + 1, article[fold == own], whole)
-                for own in range(count)
+                for own in range(FOLDS)
             ]
     raise CorpusError(
         f"The label column '{label}' of '{corpus.name}' cannot be probed.",
-        f"Of the {split} tokens that are read {int(many.sum())} carry a label: too few for {count} folds of {least} or more.",
+        f"Of the valid tokens that are read {int(many.sum())} carry a label: too few for {FOLDS} folds of {HELD} or more.",
         "Use another column, or a longer text.",
     )
 
 
-def _dealt(
+def _fold_assignments(
     begun: Int[np.ndarray, " A"],
     start: Int[np.ndarray, " R"],
     stop: Int[np.ndarray, " R"],
     many: Int[np.ndarray, " R"],
-    count: int,
 ) -> Iterator[tuple[bool, Int[np.ndarray, " R"]]]:
-    """Ways to deal rows, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
+    """Ways to assign rows to folds, the best first: whether folds are whole articles, and each row's fold, -1 for those in two."""
 
     def between(cuts: Int[np.ndarray, " C"]) -> Int[np.ndarray, " R"]:
         """Each row's fold where folds after the first begin at the cuts."""
@@ -104,23 +106,23 @@ def _dealt(
         return np.where(np.searchsorted(cuts, stop, side="left") == fold, fold, -1)
 
     first, last = np.searchsorted(begun, start, side="right"), np.searchsorted(begun, stop, side="left")
-    if (cuts := _cuts(first, start, many, count)) is not None:
+    if (cuts := _cuts(first, start, many, FOLDS)) is not None:
         yield True, between(begun[np.searchsorted(begun, cuts, side="right") - 1])
     sizes = np.bincount(first, many, minlength=len(begun) + 1)
     # each article's fold: the longest first, each to the fold that is the smallest by then (Graham 1969, LPT)
-    smallest, held = np.zeros(len(sizes), dtype=int), np.zeros(count)
+    smallest, held = np.zeros(len(sizes), dtype=int), np.zeros(FOLDS)
     for unit in np.argsort(-sizes, kind="stable"):
         smallest[unit] = held.argmin()
         held[smallest[unit]] += sizes[unit]
     # or the first holds the longest alone, the others the rest in their order, as even as can be
     alone, rest = np.zeros(len(sizes), dtype=int), np.delete(np.arange(len(sizes)), int(sizes.argmax()))
-    if (cuts := _cuts(rest, rest, sizes[rest], count - 1)) is not None:
+    if (cuts := _cuts(rest, rest, sizes[rest], FOLDS - 1)) is not None:
         alone[rest] = 1 + np.searchsorted(cuts, rest, side="right")
     for own in (smallest, alone):
         alike = np.array([len(set(own[a : z + 1])) == 1 for a, z in zip(first, last, strict=True)])
         if many[alike].sum() >= KEPT * many.sum():
             yield True, np.where(alike, own[first], -1)
-    if (cuts := _cuts(start, start, many, count)) is not None:
+    if (cuts := _cuts(start, start, many, FOLDS)) is not None:
         yield False, between(cuts)
 
 
@@ -151,7 +153,6 @@ def _cuts(
 
 
 TOKENS = 20_000  # of validation that are read, about
-HELD = 5  # of the tokens read for fitting, the last in so many stop the probe
 
 
 class SiteRow(NamedTuple):
@@ -191,7 +192,7 @@ def probe(
     """Accuracy, bits of V-information and selectivity of probes of the next word's label, at each resolved site.
 
     `final` are a run's weights without a member axis. Rows are drawn from validation, about so many `tokens`, and dealt into
-    folds (see `deal`): each is scored by probes that were fitted to the others and stopped by the last fifth of those.
+    folds (see `assign_folds`): each is scored by probes that were fitted to the others and stopped by the last fifth of those.
     Tokens without a label are left out. Selectivity is the accuracy less that on control
     labels, which every word type drew by chance (Hewitt & Liang 2019, section 2), `control_bits` those found of them; both are
     left out where there are no such labels. So many random `maps` of each layer's input of which a head is probed are probed like
@@ -261,7 +262,7 @@ def read_folds(
     """What is fitted on and what is measured: folds of held-out text; raises CorpusError."""
     corpus.column(label)
     valid = evaluation_pieces(corpus, training, "valid", (label,), device)
-    return deal(corpus, "valid", draw_rows(valid, tokens, "probe", seed), label, HELD)
+    return assign_folds(corpus, draw_rows(valid, tokens, "probe", seed), label)
 
 
 # at each place the representation [S N I], and each token's class and control class of the next word [N]
@@ -344,7 +345,7 @@ def erase(
 
     `final` are a baseline's weights without a member axis. Rows are drawn from validation and dealt into folds as whole
     articles: LEACE is fitted to all but one and applied at every token of that one, and the interval is over articles,
-    else over rows (see `deal`). Components of one
+    else over rows (see `assign_folds`). Components of one
     layer are erased together, layers one after the other, each as those below leave it. Each of `draws` controls takes out a
     random subspace of the same rank, in the same whitened space about the same mean.
     Raises CorpusError without labels enough, SpecError without the extra `erase`.

@@ -309,7 +309,7 @@ CHANGES = {  # of what a figure shows: split, metric and unit
 }
 
 
-class Fewer(NamedTuple):
+class SmallerModel(NamedTuple):
     """Models of one kind with fewer parameters: the edit, where, how many, and each seed's changes by what CHANGES names."""
 
     edit: str
@@ -335,7 +335,7 @@ class Fewer(NamedTuple):
         return narrow if self.edit == "narrow" else render.mark(place(self.site).group)
 
 
-def fewer(rows: StudyRows) -> list[Fewer]:
+def smaller_models(rows: StudyRows) -> list[SmallerModel]:
     """Every kind of model with fewer parameters that the study has, by layers, then as it stands in EDITS."""
     runs = rows.runs.filter(pl.col("edit").is_in(EDITS) & pl.col("parameters").is_not_null())
     ids: dict[tuple[str, str, int], set[str]] = {}
@@ -347,11 +347,11 @@ def fewer(rows: StudyRows) -> list[Fewer]:
         for title, (split, name, _) in CHANGES.items()
     }
     models = [
-        Fewer(*key, {title: [p for p in effects[key[0], title] if p.run in own] for title in CHANGES})
+        SmallerModel(*key, {title: [p for p in effects[key[0], title] if p.run in own] for title in CHANGES})
         for key, own in ids.items()
     ]
 
-    def rank(one: Fewer) -> tuple[object, ...]:
+    def rank(one: SmallerModel) -> tuple[object, ...]:
         at = place(one.site)
         return at.single, at.layers, EDITS.index(one.edit), -one.parameters, one.site
 
@@ -364,7 +364,7 @@ def _baseline_parameters(rows: StudyRows) -> int | None:
     return None if counts.is_empty() else int(counts[0])
 
 
-def against_narrow(one: Fewer, models: Sequence[Fewer]) -> Mean | None:
+def against_narrow(one: SmallerModel, models: Sequence[SmallerModel]) -> Mean | None:
     """The loss less that of the narrower heads at the same layers with as nearly as many parameters, paired by seed.
 
     None without such, or without a common seed.
@@ -377,7 +377,7 @@ def against_narrow(one: Fewer, models: Sequence[Fewer]) -> Mean | None:
 
 def tying_figures(rows: StudyRows) -> Iterator[Figure]:
     """Changes against parameters where several layers are tied, and by layer where single ones are."""
-    models = fewer(rows)
+    models = smaller_models(rows)
     if whole := [one for one in models if not place(one.site).single]:
         yield _by_parameters(rows, whole)
     single = [one for one in models if place(one.site).single and one.edit == "tie"]
@@ -388,10 +388,12 @@ def tying_figures(rows: StudyRows) -> Iterator[Figure]:
         panels += site_panels(points, "change", f"nats, {split}", shared=False)
     if panels:
         caption = "Difference to the baseline of the same seed when matrices of one layer are one from the first step."
-        yield site_figure(("tying-layers", BEYOND, "Fewer matrices in one layer"), f"{caption} {seeds(rows)}.", panels)
+        yield site_figure(
+            ("tying-layers", BEYOND, "SmallerModel matrices in one layer"), f"{caption} {seeds(rows)}.", panels
+        )
 
 
-def _by_parameters(rows: StudyRows, models: Sequence[Fewer]) -> Figure:
+def _by_parameters(rows: StudyRows, models: Sequence[SmallerModel]) -> Figure:
     full = _baseline_parameters(rows)
     shown: list[tuple[SharedAxis, Sequence[Point]]] = []
     panels = []
@@ -413,12 +415,12 @@ def _by_parameters(rows: StudyRows, models: Sequence[Fewer]) -> Figure:
     return Figure("tying", BEYOND, "Three matrices or fewer", caption, tuple(panels), tuple(key))
 
 
-def _layers_of(models: Sequence[Fewer]) -> str:
+def _layers_of(models: Sequence[SmallerModel]) -> str:
     return f"at layers {words.listed(list(dict.fromkeys(place(one.site).layers for one in models)))}"
 
 
 def _parameter_panel(
-    title: str, numbers: Sequence[tuple[Fewer, Sequence[Point]]], axis: SharedAxis, full: int | None
+    title: str, numbers: Sequence[tuple[SmallerModel, Sequence[Point]]], axis: SharedAxis, full: int | None
 ) -> Panel:
     """The mean and 95 % interval of every kind of model, each seed's point beside it; x is its parameters."""
     measure = Measure(f"change of {title.lower()}", axis.unit.partition(",")[0], True)
@@ -449,7 +451,7 @@ def _parameter_panel(
 
 def tying_findings(rows: StudyRows) -> Iterator[Finding]:
     """What fewer matrices cost, by component and by model; nothing without them."""
-    models, full = fewer(rows), _baseline_parameters(rows)
+    models, full = smaller_models(rows), _baseline_parameters(rows)
     shared: dict[
         str, dict[int, float]
     ] = {}  # by component and seed, mean over the pairs tied in every layer that hold it
