@@ -11,7 +11,7 @@ ALLOWED = {
     "core/files.py dataset_of": "xarray is no dependency, and so gives no type",
     "core/trace.py Reading.to_xarray": "xarray is no dependency, and so gives no type",
     "core/subject.py ModelInputs": "what a model's own forward takes by name; it means nothing to others",
-    "experiments/study/words.py study": "words of the page by name, of many kinds",
+    "experiments/study/rows.py StudyRows.statement": "a part of a statement, as JSON",
     "report/charts.py marks": "marks are charts of Altair, whose types say nothing",
     "report/measures.py place_order": "cells of any column",
     "report/measures.py Measures.distinct": "cells of any column",
