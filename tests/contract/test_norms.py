@@ -399,9 +399,3 @@ def test_what_lies_behind_w_o_is_measured_with_it_and_said(tmp_path):
     of_tokens = received[trace.key_real].double()
     want = float(of_tokens.std(unbiased=False) / of_tokens.mean())
     assert value(found.tables["measures"], "cv_af", layer=1, head=2)["value"] == pytest.approx(want, rel=1e-4)
-
-
-def test_layers_whose_sum_is_not_found_are_named():
-    layers = [Address("plain", n) for n in range(1, 6)]
-    (said,) = lab._noted(dict.fromkeys(layers, lab.LOST))
-    assert "layer 1, layer 2, layer 3 and 2 more" in said

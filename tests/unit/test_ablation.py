@@ -277,9 +277,6 @@ def test_components_with_different_heads_are_not_edited_head_by_head():
     ("named", "kind", "said"),
     [
         ({"how": "mode"}, SpecError, "how is 'mode'."),
-        ({"per": "token"}, SpecError, "per is 'token'."),
-        ({"batch": 0}, SpecError, "batch is 0."),
-        ({"hold": "pattern"}, SpecError, "hold is 'pattern'."),
         ({"sites": ["q@3"]}, SiteError, "The site 'q@3' lies outside the model"),
         ({"sites": ["nothing"]}, SiteError, "'nothing' is not a site"),
         ({"lines": [], "how": "zero"}, CorpusError, "The texts 'made' are none."),

@@ -255,34 +255,15 @@ def test_what_both_can_be_asked_is_what_is_compared(two):
 @pytest.mark.parametrize(
     ("named", "given", "known"),
     [
-        (
-            {"what": ("erase", "norms")},
-            "--what erase, norms was given.",
-            "Erasing is of the labels of a corpus, and texts were given one by one.",
-        ),
-        (
-            {"what": ("profile",)},
-            "--what profile was given.",
-            "A profile is of the words of a corpus, and texts were given one by one.",
-        ),
-        (
-            {"what": ("patch",)},
-            "--what patch was given.",
-            "Interchange is over pairs of texts, and none are named.",
-        ),
-        (
-            {"pairs": Path("x"), "task": "bindings"},
-            "--pairs and --task were both given.",
-            "Pairs come from one place.",
-        ),
-        (
-            {"what": ("norms",), "task": "bindings"},
-            "--task was given with --what norms.",
-            "Pairs are for patch.",
-        ),
+        ({"what": ("erase", "norms")}, "--what erase, norms was given.", "Erasing is of the labels of a corpus"),
+        ({"what": ("profile",)}, "--what profile was given.", "A profile is of the words of a corpus"),
+        ({"what": ("patch",)}, "--what patch was given.", "Interchange is over pairs of texts"),
+        ({"pairs": Path("x"), "task": "bindings"}, "--pairs and --task were both given.", "Pairs come from one place"),
+        ({"what": ("norms",), "task": "bindings"}, "--task was given with --what norms.", "Pairs are for patch"),
     ],
 )
 def test_a_part_without_what_it_is_of_is_refused(two, named, given, known):
     with pytest.raises(SpecError) as caught:
         asked(two, **named)
-    assert (caught.value.given, caught.value.known) == (given, known)
+    assert caught.value.given == given
+    assert caught.value.known.startswith(known)

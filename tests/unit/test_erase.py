@@ -255,13 +255,8 @@ def load_shape():
         ({"labels": []}, SpecError, "No label was given."),
         ({"labels": ["morph"]}, CorpusError, "embedded, train has no label column 'morph'."),
         ({"whose": "last"}, SpecError, "whose is 'last'."),
-        ({"per": "token"}, SpecError, "per is 'token'."),
-        ({"batch": 0}, SpecError, "batch is 0."),
-        ({"draws": 0}, SpecError, "draws is 0."),
-        ({"limit": 0}, SpecError, "limit is 0."),
         ({"tokens": 1}, SpecError, "tokens is 1."),
         ({"sites": ["q@9"]}, SiteError, "The site 'q@9' lies outside the model"),
-        ({"split": "dev"}, SpecError, "split is 'dev'."),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, given, error, says):

@@ -1,9 +1,10 @@
-"""Attention by hand: what each construction returns, the source's errors in numbers, refusals, figures, and a run."""
+"""Attention by hand: results, the source's errors in numbers, refusals, the solver on numbers of any size, figures, a run and its page."""
 
 import dataclasses
 import json
 import math
 import shutil
+from base64 import b64decode
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,17 @@ from tests.constructed import apart_of, odds_of, variances_of
 
 import trisect
 from trisect import theory
-from trisect.core.errors import StudyError, TheoryError
-from trisect.experiments.theory import THEORY
+from trisect.core.errors import SpecError, StudyError, TheoryError
+from trisect.experiments.theory import THEORY, page
 from trisect.experiments.theory.build import build
-from trisect.experiments.theory.page import chart, figure
+from trisect.experiments.theory.page import base_draws, chart, figure
 from trisect.experiments.theory.run import SCHEMA
 from trisect.lab.driver import render
 from trisect.report.charts import Panel
+from trisect.report.sheet import Document, write_document
 from trisect.theory import CONSTRUCTIONS, KeyDraws
 from trisect.theory.constructions import self_attention
-from trisect.theory.solver import certificate
+from trisect.theory.solver import certificate, rank_bound
 
 NAMES = (
     "copying",
@@ -426,3 +428,264 @@ def test_an_unknown_name_and_a_place_that_cannot_be_written_are_refused(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match=r".*file is a file\."):
         trisect.theory_page(("key_query_value",), out=tmp_path / "file", quiet=True)
+
+
+def three_parts(call) -> list[str]:
+    with pytest.raises(TheoryError) as caught:
+        call()
+    said = str(caught.value).split("\n  ")
+    assert len(said) == 3
+    return said
+
+
+# --- the solver ---
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "bound"),
+    [
+        ([[1, 0], [1, 0]], [[1e-200], [-1e-200]], 1e-200),
+        ([[1, 0], [1, 0], [0, 1]], [[1e-12], [0], [1e6]], 5e-13),
+        ([[1, 2], [1, 2]], [[1], [1 + 1e-10]], (1 + 1e-10 - 1) / 2),
+        ([[1, 2], [1, 2]], [[1e200], [-1e200]], 1e200),
+        ([[1e-200], [1e-200]], [[1], [2]], 0.5),
+        ([[0, 0]], [[3e200, 4e200]], 5e200),
+        ([[0], [1e308], [1e308]], [[0], [1], [1]], 0.4),  # x_i / x̄ is 3/2
+        ([[0], [1e-300]], [[0], [1e200]], 1e200 / 3),
+        (1e200 * np.array([[0, 0], [1, 0], [0, 1]]), [[0, 0], [1, 0], [0, 1]], 1 / math.sqrt(3) / 2.5),
+        (1e-200 * np.array([[1, 0], [0, 1], [1, 1]]), 1e200 * np.eye(3), 1e200 / math.sqrt(3)),
+    ],
+)
+def test_what_is_impossible_is_so_at_any_size(words, wanted, bound):
+    found = theory.solve(words, wanted)
+    assert found.status == "impossible"
+    assert found.bound == pytest.approx(bound, rel=1e-12, abs=0)
+
+
+def test_a_bound_beyond_floats_is_the_largest_float():
+    found = theory.solve([[1.0], [1.0]], [[1.7e308, 1.7e308], [-1.7e308, -1.7e308]])
+    assert found.bound == np.finfo(float).max
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        np.diag([1e-8, 1e8]),
+        [[1, 0], [1, 1e-15]],
+        [[1, 0, 3], [1, 1e-15, 3]],
+        np.diag([1e-160, 1e160]),
+        [[1e-200, 0], [0, 1e-200]],
+        [[1e200, 1e200], [-1e200, 1e200]],
+    ],
+)
+def test_independent_words_of_any_size_are_solved_in_closed_form(words):
+    found = theory.solve(words, np.eye(2))
+    assert (found.status, found.how) == ("solved", "closed form")
+    assert found.residual is not None
+    assert found.residual < 1e-12
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_dependent_words_of_any_size_are_searched(size):
+    found = theory.solve(size * np.array([[1.0, 0], [2, 0], [0, 1]]), [[1], [1.5], [1]])
+    assert (found.status, found.how) == ("solved", "search")
+
+
+def test_where_weights_have_no_inverse_in_floats_there_is_a_search():
+    found = theory.solve(np.eye(2), [[1.0], [2.0]], beta=1e-17)
+    assert (found.status, found.how) == ("solved", "search")
+
+
+def test_what_floats_cannot_hold_apart_is_not_called_solved():
+    table = np.random.default_rng(0).standard_normal((40, 40))
+    wild = table * 10.0 ** np.random.default_rng(1).integers(-300, 300, (40, 40))
+    found = theory.solve(wild, np.eye(40))
+    assert found.residual is not None
+    assert (found.status == "solved") == (found.residual <= 1e-6)
+
+
+@pytest.mark.parametrize("given", [[[1, 2], [1]], [["a"]], [[1j]], [[None]], "words", [[10**400]]])
+def test_what_is_no_table_of_numbers_is_refused(given):
+    for name, call in (
+        ("inputs", lambda: theory.solve(given, [[1.0]])),
+        ("outputs", lambda: theory.solve([[1.0]], given)),
+    ):
+        assert three_parts(call)[0].startswith(f"{name} that are no table of numbers")
+
+
+def test_matrices_beyond_floats_are_refused():
+    said = three_parts(lambda: theory.solve([[1e-200, 0], [0, 1e-200]], [[1e200], [1.5]]))
+    assert "1e-200" in said[0]
+    assert "1e+200" in said[0]
+
+
+def test_a_rank_is_counted_exactly_where_floats_do_not_find_it_full():
+    table = np.array([[1, 1e-30, 0], [1, 0, 0], [0, 0, 1.0], [0, 0, 0], [0, 0, 1]])
+    assert rank_bound(table) == 3
+    assert rank_bound(np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 0]])) == 2
+    assert rank_bound(np.zeros((2, 3))) == 0
+    # 3 to 10³⁰⁰ times its rows and columns: dependent, and beyond floats
+    assert rank_bound(np.outer([1e-300, 1.0, 1e300], [1.0, 2.0])) == 1
+
+
+def test_a_rank_that_would_take_long_is_bounded_by_the_shape(monkeypatch):
+    table = np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 0]])
+    monkeypatch.setattr("trisect.theory.solver.WORK", 10)
+    assert rank_bound(table) == 3
+
+
+# --- arguments ---
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "known"),
+    [
+        (lambda: theory.copying(dim=16.0), "dim 16.0", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.average(keys=2.5), "keys 2.5", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.copying(target=1.0), "target 1.0", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.random_keys_one_head(samples=1e5), "samples 100000.0", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.key_query_value(dim="4"), "dim '4'", "a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.copying(beta="3"), "beta '3'", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.random_keys_two_heads(variance="0"), "variance '0'", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.identity_attention(add_c=None), "add_c None", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.identity_attention(add_d="1"), "add_d '1'", "a number"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.solve([[1.0]], [[1.0]], beta=1j), "beta 1j", "a number"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: theory.average(keys=100_000, dim=100_000),
+            "dim 100000 was given with 100000 orthogonal keys",
+            "10,000,000",
+        ),
+        (lambda: theory.identity_attention(dim=100_000), "dim 100000", "10,000,000"),
+        (lambda: theory.random_keys_one_head(samples=10**12), "samples 1000000000000", "100,000,000"),
+    ],
+)
+def test_arguments_of_another_kind_or_too_large_for_memory_are_refused(call, given, known):
+    said = three_parts(call)
+    assert given in said[0]
+    assert known in said[1]
+
+
+def test_numbers_of_numpy_are_numbers():
+    found = theory.copying(beta=np.float32(2), dim=np.int64(8))  # pyright: ignore[reportArgumentType]
+    assert found.settings == {"beta": 2, "dim": 8, "keys": 8, "target": 1}
+
+
+def test_a_run_refuses_what_is_no_seed(tmp_path):
+    for seed in (-1, 1.5):
+        with pytest.raises(SpecError, match=f"seed is {seed}"):
+            trisect.theory_page(seed=seed, out=tmp_path / "out")  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "first", "known"),
+    [
+        ("average", {"keys": 20}, "keys 20 was given, and no dim", "dim 16 by default"),
+        ("copying", {"dim": 4}, "dim 4 was given, and no keys", "keys 8 by default"),
+        ("copying", {"keys": 1}, "keys 1 was given", "2 or more"),
+    ],
+)
+def test_a_default_that_leaves_no_room_is_called_a_default(name, given, first, known, tmp_path):
+    said = three_parts(lambda: trisect.theory_page((name,), out=tmp_path / "out", **given))
+    assert first in said[0]
+    assert known in said[1]
+
+
+# --- results ---
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_results_are_read_only(name):
+    found: Any = CONSTRUCTIONS[name](**({"samples": 50} if "keys" in name or "stretched" in name else {}))
+    for array in (*found.inputs.values(), found.logits, found.weights, found.predicted, found.computed):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    for mapping in (found.settings, found.inputs):
+        with pytest.raises(TypeError):
+            mapping["beta"] = 1
+    if found.odds is not None:
+        assert not found.odds.samples.flags.writeable
+
+
+def test_given_values_stay_the_callers_own():
+    values = np.eye(4)
+    theory.average(keys=4, dim=4, values=values)
+    values[0, 0] = 2.0
+    solved = theory.solve(values, np.eye(4))
+    assert solved.value is not None
+    assert not solved.value.flags.writeable
+
+
+def test_of_the_mean_of_two_rounding_decides_at_a_very_large_beta():
+    found = theory.average(beta=1e17)
+    assert found.expected == 0.0
+    assert found.error > 0.1
+    assert "β up to about 1e14" in found.domain
+
+
+def test_the_source_s_reasons_that_are_none():
+    exact, tilted = theory.average().errata[0].shown.values()
+    assert exact == (1.0, 1.0, 1.0)
+    assert tilted == pytest.approx((math.exp(0.1), math.e, math.exp(10)))
+    first, second = theory.key_query_value(beta=2.0).errata[2].shown.values()
+    assert first == pytest.approx((0, 0, 64), abs=1e-12)  # k_3ᵀq_1 = β⁶
+    assert second == pytest.approx((64, 0, 0), abs=1e-12)
+
+
+def test_the_page_holds_its_draws_exactly():
+    draws = base_draws(3, samples=300)
+    numbers = np.frombuffer(b64decode(page.encode_draws(draws)), dtype="<f4").astype(np.float64)
+    assert (numbers[:300] == draws.stretch).all()
+    assert (numbers[300:].reshape(300, 8, 2) == draws.along).all()
+    # 5,100 standard normals: their mean is N(0, 1/5100), five standard deviations are 0.07
+    assert abs(numbers.mean()) < 0.07
+    assert abs(numbers.std() - 1) < 0.05
+
+
+def test_all_eight_are_on_the_page_under_their_own_names():
+    assert list(page.constructions()) == list(theory.CONSTRUCTIONS)
+    text = page.html(base_draws(samples=300))
+    for name in theory.CONSTRUCTIONS:
+        assert text.count(f'data-name="{name}"') == 1
+        assert f"\n  {name}: {{\n" in text  # the script knows it
+
+
+@pytest.mark.parametrize(
+    ("plain", "html"),
+    [
+        ("α_a = e^β / (n − 2)", "α<sub>a</sub> = e<sup>β</sup> / (n − 2)"),
+        ("e^{−β⁶} and c_{ab}", "e<sup>−β⁶</sup> and c<sub>ab</sub>"),
+        ("logits -990 and word-for-word", "logits −990 and word-for-word"),
+        ("<script>a_b</script>", "&lt;script&gt;a<sub>b</sub>&lt;/script&gt;"),
+    ],
+)
+def test_plain_formulas_become_html(plain, html):
+    assert page.rich(plain) == html
+
+
+def test_numbers_in_a_row():
+    assert page.figures((0.5, -4.54e-05, 1e-17, 2.5e12)) == "0.5, −4.54·10<sup>−5</sup>, 0, 2.5·10<sup>12</sup>"
+
+
+def test_too_few_draws_are_refused():
+    for few in (base_draws(samples=299), KeyDraws(base_draws().stretch, base_draws().along[:, :7])):
+        samples, keys = few.along.shape[:2]
+        with pytest.raises(TheoryError) as caught:
+            page.html(few)
+        assert str(caught.value) == (
+            f"Draws of {samples} samples and {keys} keys were given.\n"
+            "  The page shows up to 8 keys and draws 300 samples as dots.\n"
+            "  Use those of base_draws(), or larger ones."
+        )
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match=r"theory\.html could not be written\."):
+        write_document(tmp_path / "file" / "theory.html", Document("theory.html", page.html(base_draws(samples=300))))
+
+
+def test_the_same_draws_give_the_same_page():
+    first = page.html(base_draws())
+    assert first == page.html(base_draws(0))
+    assert first != page.html(base_draws(1))
