@@ -43,20 +43,16 @@ def compare(values: Mapping[str, Sequence[float]] | Mapping[str, Float[np.ndarra
         kind = "most"
     else:
         kind = "above" if any(pair.above for pair in pairs) else "uncertain"
-    needed = _needed(samples, pairs, margin, n) if kind == "uncertain" else None
+    needed = None
+    if kind == "uncertain" and all(bool(sample.testable) for sample in samples):
+        # the fewest units, more than there are, with which some pair would be distinguished or all would be alike
+        counts = np.arange(max(2, n + 1), MOST_UNITS + 1, dtype=float)
+        distinct, alike = np.zeros(len(counts), bool), np.ones(len(counts), bool)
+        for sample in samples:
+            ahead = Sample(counts, np.full_like(counts, sample.mean), np.full_like(counts, sample.spread))
+            same = t_test(ahead, "within", np.asarray(margin)).p_for < ALPHA
+            distinct |= (len(pairs) * two_sided(t_test(ahead, "above", 0.0)) < ALPHA) & ~same
+            alike &= same
+        enough = np.flatnonzero(distinct | alike)
+        needed = int(counts[enough[0]]) if len(enough) else None
     return Comparison(kind, tuple(names), tuple(pairs), n, margin, needed)
-
-
-def _needed(samples: Sequence[Sample], pairs: Sequence[PairedDifference], margin: float, n: int) -> int | None:
-    """The fewest units, more than there are, with which some pair would be distinguished or all would be alike."""
-    if not all(bool(sample.testable) for sample in samples):
-        return None
-    counts = np.arange(max(2, n + 1), MOST_UNITS + 1, dtype=float)
-    above, alike = np.zeros(len(counts), bool), np.ones(len(counts), bool)
-    for sample in samples:
-        ahead = Sample(counts, np.full_like(counts, sample.mean), np.full_like(counts, sample.spread))
-        same = t_test(ahead, "within", np.asarray(margin)).p_for < ALPHA
-        above |= (len(pairs) * two_sided(t_test(ahead, "above", 0.0)) < ALPHA) & ~same
-        alike &= same
-    enough = np.flatnonzero(above | alike)
-    return int(counts[enough[0]]) if len(enough) else None

@@ -92,29 +92,27 @@ def make_replacement(
     if how == "zero":
         return lambda batch: dict.fromkeys(addresses, zeros())
     if how == "resample":
-        return lambda batch: _borrow(subject, read, addresses, batch, seed)
+
+        def borrow_parts(batch: Batch) -> Mapping[Address, Parts]:
+            """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
+            lender = MappedTensors[tuple[int, Address, int]]()
+            for text in dict.fromkeys(text for text, _ in batch.rows):
+                lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
+
+                def note(address: Address, parts: Parts, lent: Batch = lent, text: int = text) -> None:
+                    for i, part in enumerate(real_parts(parts, 0, *_real(lent, address, parts))):
+                        lender.add((text, address, i), part)
+
+                _listen(subject, lent, addresses, note)
+            return _BorrowedLayers(lender.finish(), batch, addresses)
+
+        return borrow_parts
     sums = {address: Means() for address in addresses}
     for batch in subject.batches(read.stream(), size, scored=True):
         _listen(subject, batch, addresses, lambda at, parts, batch=batch: sums[at].add(parts, *_real(batch, at, parts)))
         step(batch.rows[-1][0] + 1)
     means = {address: one.parts() for address, one in sums.items()}
     return lambda batch: means
-
-
-def _borrow(
-    subject: Subject, read: TextsRead, addresses: Sequence[Address], batch: Batch, seed: int
-) -> Mapping[Address, Parts]:
-    """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
-    lender = MappedTensors[tuple[int, Address, int]]()
-    for text in dict.fromkeys(text for text, _ in batch.rows):
-        lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
-
-        def note(address: Address, parts: Parts, lent: Batch = lent, text: int = text) -> None:
-            for i, part in enumerate(real_parts(parts, 0, *_real(lent, address, parts))):
-                lender.add((text, address, i), part)
-
-        _listen(subject, lent, addresses, note)
-    return _BorrowedLayers(lender.finish(), batch, addresses)
 
 
 @dataclass

@@ -371,6 +371,13 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
     The model is called by the name of its folder where the `command` says that it is one.
     """
     packed = pack(picture)
+    steps = 65_535 if packed.manifest["bits"] == 16 else 255
+    kept = (
+        f"Weights a are kept in {count(packed.levels)} steps of √a: a shown one is off by at most "
+        f"√a/{packed.levels} + 1/(4·{packed.levels}²); a head's norms inherit it from their weight, "
+        f"a layer's norms are kept in as many steps of √(norm / largest). "
+        f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size."
+    )
     return sheet.fill(
         HERE / "explorer.html",
         style(),
@@ -378,7 +385,7 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
         picture=picture,
         model=words.called(picture.model, command),
         summary=summary(picture, command),
-        facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", exactness(packed))),
+        facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", kept)),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
         manifest=Markup(manifest(packed).replace("<", "\\u003c")),
         chunks=[Markup(b64encode(chunk).decode()) for chunk in packed.chunks],
@@ -413,17 +420,6 @@ def summary(picture: ExplorerPicture, command: str = "") -> str:
     sides = [one for one in (picture.source, picture.target) if one is not None]
     tokens = " and ".join(f"{count(len(one.pieces))}" for one in sides)
     return f"{words.called(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
-
-
-def exactness(packed: Packed) -> str:
-    """What the page keeps of the arrays."""
-    steps = 65_535 if packed.manifest["bits"] == 16 else 255
-    return (
-        f"Weights a are kept in {count(packed.levels)} steps of √a: a shown one is off by at most "
-        f"√a/{packed.levels} + 1/(4·{packed.levels}²); a head's norms inherit it from their weight, "
-        f"a layer's norms are kept in as many steps of √(norm / largest). "
-        f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size."
-    )
 
 
 class Framed:

@@ -120,6 +120,13 @@ def _layer(trace: Trace, model: str) -> Layer:
     if not bool(trace.weights.isfinite().all()):
         known = f"The weights of {trace.address} hold values that are not finite."
         raise TrisectError(f"{model!r} cannot be shown.", known, "Load the model in float32, or look at its weights.")
+    plain = False  # whether log a - scale·q·k is one number along each row: the softmax of scale·q·k is the weights
+    if trace.scale is not None:
+        scores = (trace.q @ trace.keys.transpose(-1, -2)) * trace.scale
+        rest, counted = (trace.weights.clamp_min(1e-30).log() - scores).numpy(), trace.weights.numpy() > 1e-6
+        high = np.where(counted, rest, -np.inf).max(axis=-1)
+        low = np.where(counted, rest, np.inf).min(axis=-1)
+        plain = bool(((high - low)[counted.any(axis=-1)] < FLAT).all())
     norms = summed = None
     lacking = ""
     if trace.w_o is None:
@@ -137,19 +144,7 @@ def _layer(trace: Trace, model: str) -> Layer:
         norms,
         summed,
         trace.scale,
-        _is_plain(trace),
+        plain,
         lacking,
         trace.v[0].numpy(),
     )
-
-
-def _is_plain(trace: Trace) -> bool:
-    """Whether log a - scale·q·k is one number along each row, as where the softmax of scale·q·k is the weights."""
-    if trace.scale is None:
-        return False
-    scores = (trace.q @ trace.keys.transpose(-1, -2)) * trace.scale
-    rest = (trace.weights.clamp_min(1e-30).log() - scores).numpy()
-    counted = trace.weights.numpy() > 1e-6
-    high = np.where(counted, rest, -np.inf).max(axis=-1)
-    low = np.where(counted, rest, np.inf).min(axis=-1)
-    return bool(((high - low)[counted.any(axis=-1)] < FLAT).all())

@@ -178,7 +178,23 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     groups = [g for g in NAMES if all(g in found for found in whole.values())]
     if not groups:
         return None
-    panels = tuple(_stacked_bars(f"By {VIEWS[kind]}", _layer_rows(rows, f"{kind}_share")) for kind in whole)
+    panels, order = list[Panel](), list(NAMES)
+    y = alt.Y(
+        "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(labelExpr=SHARES)
+    )
+    for kind in whole:  # a bar per layer, from [CLS] at the bottom to the others at the top
+        title, own, bars = f"By {VIEWS[kind]}", _layer_rows(rows, f"{kind}_share"), list[dict[str, Any]]()
+        for layer in sorted({row["layer"] for row in own}):
+            low = 0.0
+            for row in sorted((r for r in own if r["layer"] == layer), key=lambda r: order.index(r["group"])):
+                ends = {"from": low, "to": low + row["value"]}
+                bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
+                low += row["value"]
+        look = chart_of("bars", bars).mark_bar()
+        chart = look.encode(_layer_axis(), y, alt.Y2("to"), alt.Color("colour:N", scale=None))
+        panels.append(
+            Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {_spans(own, NAMES)}.", (), {})
+        )
     shares = {g: {k: words.cells(found[g], text=words.share) for k, found in whole.items()} for g in groups}
     said = "; ".join(f"{NAMES[g]} {of['weight'][0]} by weight and {of['norm'][0]} by norm" for g, of in shares.items())
     beside = f" Then norms of the block, of {LENGTHS[block]}; claims are about attention's own." * ("block" in whole)
@@ -189,24 +205,8 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
     columns = ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %")))
     cells = [(NAMES[g], *(cell for pair in of.values() for cell in pair)) for g, of in shares.items()]
-    figure = Figure("shares", "", "Shares by weight and by norm", caption, panels, key)
+    figure = Figure("shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
     return (f"Over all layers: {said}.",), figure, columns, cells, "Mean over layers, with intervals over texts"
-
-
-def _stacked_bars(title: str, rows: _FigureRows) -> Panel:
-    """A bar per layer, made of the categories' shares from [CLS] at the bottom to the others at the top."""
-    order, bars = list(NAMES), list[dict[str, Any]]()
-    for layer in sorted({row["layer"] for row in rows}):
-        low = 0.0
-        for row in sorted((r for r in rows if r["layer"] == layer), key=lambda r: order.index(r["group"])):
-            ends = {"from": low, "to": low + row["value"]}
-            bars.append({"layer": layer, "name": NAMES[row["group"]], "colour": COLOURS[row["group"]]} | ends)
-            low += row["value"]
-    scale = alt.Scale(domain=[0, 1], nice=False, clamp=True)
-    y = alt.Y("from:Q", scale=scale, title="share", axis=alt.Axis(labelExpr=SHARES))
-    look = chart_of("bars", bars).mark_bar()
-    chart = look.encode(_layer_axis(), y, alt.Y2("to"), alt.Color("colour:N", scale=None))
-    return Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {_spans(rows, NAMES)}.", (), {})
 
 
 def _dispersion(rows: Measures, n: str, block: str) -> Made:

@@ -50,22 +50,26 @@ def chart(result: Construction) -> notebook.Chart:
 def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
     """Two panels: error, or variance, over β against the law; and the weights, or their samples against the law."""
     found = sweep(result) if curve is None else curve
-    if result.variances is not None:
-        first = _variances(result, found)
-    elif result.name == "stretched_key_one_head":
-        first = _weights(result)
-    else:
-        first = _errors(result, found)
+    is_flat = result.name == "stretched_key_one_head"
+    first = _weights(result) if is_flat else _curves(result, found)
     second = _samples(result) if result.odds is not None else _weights(result)
     beta = words.number(result.settings["beta"])
     caption = f"β = {beta}: {result.measured} {result.error:.3g}; {result.relation} {result.expected:.3g} by the law."
     return Figure(result.name, "", result.question, caption, tuple(p for p in (first, second) if p is not None))
 
 
-def _errors(result: Construction, curve: ErrorCurve) -> Panel | None:
-    """Computed errors as points, the law as a line, both axes logarithmic; None where every error is 0."""
+def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
+    """Over β errors and their law, or variances of c with one head and two, dashed the closed forms; None where every error is 0."""
     here = result.settings["beta"]
-    named = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
+    if (v := result.variances) is not None:
+        assert curve.variances is not None
+        named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
+        drawn = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
+        said = (
+            f"Variance of c over β with one head and with two, dashed the closed forms. At β {here:.3g} it is "
+            f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
+        )
+        return _panel("Variance of c, dashed the law", drawn, said)
     if not (curve.error > 0).any():
         return None
     looks = {
@@ -73,26 +77,13 @@ def _errors(result: Construction, curve: ErrorCurve) -> Panel | None:
         LAW: render.Mark(render.BASELINE, "stroke"),
         FIGURES_HERE: render.Mark(NUMBERS[TWO].colour, "diamond"),
     }
-    drawn = _over_beta(curve, named, {FIGURES_HERE: result.error}, here, looks, result.measured)
+    both = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
+    drawn = _over_beta(curve, both, {FIGURES_HERE: result.error}, here, looks, result.measured)
     said = (
         f"{result.measured} over β, both logarithmic. At β {here:.3g} it is {result.error:.3g}; the law says "
         f"{result.relation} {result.expected:.3g}."
     )
     return _panel("Error and law over β", drawn, said)
-
-
-def _variances(result: Construction, curve: ErrorCurve) -> Panel:
-    """Variance of c with one head and with two, over β: points computed, dashed lines the closed forms."""
-    assert curve.variances is not None
-    assert result.variances is not None
-    v, here = result.variances, result.settings["beta"]
-    named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
-    drawn = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
-    said = (
-        f"Variance of c over β with one head and with two, dashed the closed forms. At β {here:.3g} it is "
-        f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
-    )
-    return _panel("Variance of c, dashed the law", drawn, said)
 
 
 def _over_beta(
