@@ -352,9 +352,9 @@ def test_without_anywidget_a_notebook_gets_the_page_in_a_frame(monkeypatch):
     assert repr(explore(READINGS["decoder"])) == "<Explorer tiny/decoder · 2 layers × 4 heads · 12 tokens>"
 
 
-def test_the_script_is_in_rooms_of_their_own_size():
+def test_every_script_is_short_and_says_what_it_is():
     folder = Path(page.__file__).parent
-    assert {p.name for p in folder.glob("*.js")} == {*page.ROOMS, "page.js", "widget.js"}
+    assert {p.name for p in folder.glob("*.js")} == {*page.SCRIPTS, "page.js", "widget.js"}
     for path in folder.glob("*.js"):
         lines = path.read_text(encoding="utf-8").splitlines()
         assert len(lines) <= 400

@@ -156,9 +156,9 @@ def _scale(names: Sequence[Any]) -> alt.Scale:
     return alt.Scale(domain=list(names), paddingInner=inner, paddingOuter=inner / 2)
 
 
-def _axis(names: Sequence[Any], room: float, apart: float, title: float | None = None) -> alt.Axis:
-    """Every name where there is room, else every second, fourth, eighth … from the first on; `title` moves that off the legend."""
-    step = next((s for s in (1, 2, 4, 8, 16) if s * room >= apart), 32)
+def _axis(names: Sequence[Any], spacing: float, apart: float, title: float | None = None) -> alt.Axis:
+    """Every name where they fit, else every second, fourth, eighth … from the first on; `title` moves that off the legend."""
+    step = next((s for s in (1, 2, 4, 8, 16) if s * spacing >= apart), 32)
     # The theme's tickCount would thin out the values that are given.
     axis = alt.Axis(values=list(names[::step]), tickCount=len(names), minExtent=0, **TICKS)
     if title is not None:

@@ -31,7 +31,7 @@ from trisect.report.charts import (
 )
 from trisect.report.format import Mean, Point, by_site, order, place, side, stack_order
 
-ROOM = 11  # pixels of a mark with its interval
+MARK_WIDTH = 11  # pixels of a mark with its interval
 AIR = 2.0  # an interval may reach this many spans of the values beyond them before it is cut
 
 
@@ -91,7 +91,7 @@ def layer_panel(
     x = alt.X("layer:O", sort=layers, scale=alt.Scale(domain=layers, paddingInner=0.22), title=across)
     rows, small = ([bar._asdict() for bar in of] for of in (bars, units))
     looks, levels = {g: render.mark(g) for g in groups}, (ZERO,) if zero else ()
-    width = max(PANEL_WIDTH, ROOM * len(layers) * len(groups))
+    width = max(PANEL_WIDTH, MARK_WIDTH * len(layers) * len(groups))
     chart = lay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
     ends = (("Highest", max(bars, key=lambda b: b.value)), ("lowest", min(bars, key=lambda b: b.value)))
     extremes = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
@@ -124,9 +124,9 @@ def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) ->
     if not values:
         return []
     low, high = min(values), max(values)
-    room = AIR * (high - low)
+    margin = AIR * (high - low)
     ends = (end for one in intervals for end in (one.low, one.high) if end is not None)
-    return [end for end in ends if low - room <= end <= high + room]
+    return [end for end in ends if low - margin <= end <= high + margin]
 
 
 def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]]) -> str:

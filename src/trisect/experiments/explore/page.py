@@ -198,7 +198,7 @@ def readable(pieces: Sequence[str], special: Sequence[bool]) -> tuple[tuple[str,
     return tuple(found)
 
 
-ROOM = 20_800_000  # bytes: in base64 a third more, which with the script leaves the page below 28 MB
+MOST_BYTES = 20_800_000  # bytes: in base64 a third more, which with the script leaves the page below 28 MB
 FINE = 3_000_000  # numbers up to which each takes two bytes
 MOST = 250_000_000  # weights
 EFFORT = 6
@@ -232,8 +232,8 @@ def vectors(values: np.ndarray, bits: int) -> tuple[Int[np.ndarray, "H T E"], Fl
     return np.clip(ints, -most, most).astype(np.int8 if bits == 8 else np.int16), steps
 
 
-def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Packed:
-    """The picture in at most `room` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
+def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT) -> Packed:
+    """The picture in at most `size` bytes, in the finest steps that fit; `effort` is zlib's, from 0 to 9.
 
     Raises CorpusError where the text is too long for any page, or is empty.
     """
@@ -260,11 +260,11 @@ def pack(picture: ExplorerPicture, room: int = ROOM, effort: int = EFFORT) -> Pa
                     picture.layers[i].weights[::5] for i in {0, len(picture.layers) // 2, len(picture.layers) - 1}
                 ]
                 sizes = [len(_deflate(levels_of(few.transpose(0, 2, 1), levels))) / few.size for few in chosen]
-                if taken + sum(sizes) / len(sizes) * count > room * NEAR:
+                if taken + sum(sizes) / len(sizes) * count > size * NEAR:
                     continue
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
             chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair))
-            if last or sum(map(len, chunks)) <= room:
+            if last or sum(map(len, chunks)) <= size:
                 return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
     raise AssertionError
 
@@ -351,7 +351,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
 
 
 HERE = Path(__file__).parent
-ROOMS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "save.js", "explorer.js", "frame.js")
+SCRIPTS = ("data.js", "paint.js", "grid.js", "map.js", "words.js", "cell.js", "save.js", "explorer.js", "frame.js")
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Document:
@@ -381,7 +381,7 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
     return sheet.fill(
         HERE / "explorer.html",
         style(),
-        sheet.closed(sheet.SAVE, *(HERE / name for name in (*ROOMS, "page.js"))),
+        sheet.closed(sheet.SAVE, *(HERE / name for name in (*SCRIPTS, "page.js"))),
         picture=picture,
         model=words.called(picture.model, command),
         summary=summary(picture, command),
@@ -394,7 +394,7 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
 
 def script() -> str:
     """The explorer's script, as it stands in the page, in notebooks and on the served page."""
-    return "".join(map(sheet.read, (sheet.SAVE, *(HERE / name for name in ROOMS))))
+    return "".join(map(sheet.read, (sheet.SAVE, *(HERE / name for name in SCRIPTS))))
 
 
 def style() -> str:

@@ -202,7 +202,7 @@ def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
 
 
 HERE = Path(__file__).parent
-ROOMS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "save.js", "page.js")
+SCRIPTS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "save.js", "page.js")
 SAMPLES, SHOWN, KEYS = 2000, 300, 8  # samples in the page, those drawn as dots, and the most keys of its sliders
 RELATIONS = {"equals": "=", "at most": "≤", "near": "≈"}
 ROUNDING = 1e-14  # a number whose digits would be those of float64's rounding
@@ -261,7 +261,7 @@ def html(draws: KeyDraws) -> str:
     return sheet.fill(
         HERE / "theory.html",
         sheet.read(sheet.STYLE) + sheet.read(HERE / "theory.css"),
-        sheet.closed(sheet.SAVE, *(HERE / name for name in ROOMS)),
+        sheet.closed(sheet.SAVE, *(HERE / name for name in SCRIPTS)),
         {"rich": rich, "figures": figures},
         results=results,
         draws=Markup(encode_draws(draws)),
