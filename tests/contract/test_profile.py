@@ -181,10 +181,7 @@ def test_the_command_that_repeats_it_is_noted(found):
 def test_claims_of_few_layers_have_no_verdict(found):
     claims = found.tables["claims"].filter(pl.col("part").is_null())
     assert dict(claims.select("claim", "verdict").iter_rows()) == {"F-2": "inconclusive", "F-3": "inconclusive"}
-    assert set(claims["reason"]) == {
-        "3 layers are asked for, 2 given",
-        "3 layers are asked for, 1 given",
-    }
+    assert set(claims["reason"]) == {"3 layers are asked for, 2 given", "3 layers are asked for, 1 given"}
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

@@ -485,12 +485,7 @@ def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, contex
         return link(subject, pairs, batch, step)
 
 
-def _score(
-    several: Sequence[Linked],
-    pairs: Sequence[SentencePair],
-    kept: Sequence[int],
-    chosen: Chosen,
-) -> Scored:
+def _score(several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Sequence[int], chosen: Chosen) -> Scored:
     """Counts of all models against gold, and those of the diagonal."""
     words = {n: (len(pairs[n].source), len(pairs[n].target)) for n in kept}
     straight = np.stack([count_hits(diagonal(words[n]), _gold(pairs[n])) for n in kept])

@@ -357,11 +357,7 @@ def _count(subject: Subject, texts: Texts, batch: int, stack: str) -> Counted:
 
 @torch.no_grad()
 def _read(
-    subject: Subject,
-    batch: Batch,
-    tallies: Mapping[str, StackTally],
-    counted: Counted,
-    around: dict[Address, str],
+    subject: Subject, batch: Batch, tallies: Mapping[str, StackTally], counted: Counted, around: dict[Address, str]
 ) -> None:
     """One batch through the model and into the tallies; `around` gets what lies behind W_O where that is not nothing."""
     numbers = torch.tensor([text for text, _ in batch.rows])
