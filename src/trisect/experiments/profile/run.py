@@ -191,8 +191,8 @@ def erase_labels(
     subject, wanted = context.subject, settings.causal or 0
     ways = dict.fromkeys(("layer", settings.per))
     edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
-    own = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
-    fit, other = own, own  # the other is of a split that the profile does not read, where there is one
+    # measured on a split that the profile does not read, where there is one
+    fit = other = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
     for split in (split for split in reversed(SPLITS) if split != settings.split):
         with suppress(CorpusError):
             other = open_labelled(settings.corpus, split, settings.reader, bare=True)
