@@ -416,8 +416,8 @@ def deep(tmp_path):
 def test_a_site_that_only_the_second_model_lacks_is_met_before_any_is_measured(
     folder, deep, tmp_path, monkeypatch, command, workers
 ):
-    monkeypatch.setattr("trisect.lab.units.jobs.write_unit", None)
-    monkeypatch.setattr("trisect.lab.jobs.run_jobs", None)
+    monkeypatch.setattr("trisect.lab.units.run.write_unit", None)
+    monkeypatch.setattr("trisect.lab.units.run.run_jobs", None)
     given: dict[str, Any] = {"sites": "v@3", "out": tmp_path / "out", "workers": workers, "quiet": True}
     given |= {"texts": TEXTS} if command == "ablate" else {"base": "w1 w2 w3", "donor": "w1 w4 w3"}
     with pytest.raises(SiteError) as caught:

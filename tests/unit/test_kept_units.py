@@ -27,7 +27,6 @@ from trisect.engine.drive import drive
 from trisect.engine.start import Here
 from trisect.lab import command as lab_command
 from trisect.lab import driver, subject
-from trisect.lab import jobs as lab_jobs
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import Models, ModelSource, ModelWorkers, TextSource, Units
 from trisect.lab.run_folder import MANIFEST, RunFolder
@@ -201,7 +200,7 @@ def test_stopped_before_any_file_a_run_ends_with_the_same_files(tmp_path):
 
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Path:
     """A folder in which two of three models are finished."""
-    own, number = units_jobs.write_unit, [0]
+    own, number = units_run.write_unit, [0]
 
     def third_stops(*given):
         number[0] += 1
@@ -210,7 +209,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Pa
         own(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(units_jobs, "write_unit", third_stops)
+        patched.setattr(units_run, "write_unit", third_stops)
         with pytest.raises(KeyboardInterrupt):
             weigh(asked(tmp_path, **named), tmp_path / "out")
     measured.clear()
@@ -369,14 +368,14 @@ def test_a_file_that_changes_between_two_models_is_met(tmp_path, monkeypatch):
     (tmp_path / "texts").mkdir()
     path = tmp_path / "texts" / "train.txt"
     path.write_text("a")
-    own = units_jobs.write_unit
+    own = units_run.write_unit
 
     def edit(*given):
         path.write_text("b" if measured else "a")
         own(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(units_jobs, "write_unit", edit)
+        patched.setattr(units_run, "write_unit", edit)
         with pytest.raises(StudyError) as caught:
             weigh(asked(tmp_path, corpus=tmp_path / "texts"), tmp_path / "out")
     assert caught.value.given.startswith(f"{tmp_path / 'texts'} was changed")
@@ -400,7 +399,7 @@ def test_a_model_more_takes_what_is_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize("other", ["device", "device_map", "workers", "relative paths"])
 def test_the_same_question_takes_the_place_of_the_first_whatever_machine_answers_it(tmp_path, monkeypatch, other):
     (tmp_path / "texts").mkdir()
-    monkeypatch.setattr(lab_jobs, "run_jobs", lambda works, machine, device, folder: drive(works, Here(folder)))
+    monkeypatch.setattr(units_run, "run_jobs", lambda works, machine, device, folder: drive(works, Here(folder)))
     again = settings = asked(tmp_path, corpus=tmp_path / "texts")
     weigh(settings, tmp_path / "out")
     match other:
@@ -461,7 +460,7 @@ def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monke
 
 
 def test_nothing_stays_where_nothing_was_finished(tmp_path, monkeypatch):
-    monkeypatch.setattr(units_jobs, "write_unit", lambda *given: 1 / 0)
+    monkeypatch.setattr(units_run, "write_unit", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         weigh(asked(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -490,7 +489,7 @@ def test_models_in_memory_are_measured_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ModelSource, "open", lambda source: source.model)
     stones = tuple(Opened(name, name) for name in ("a", "b", "c"))
-    own, number = units_jobs.write_unit, [0]
+    own, number = units_run.write_unit, [0]
 
     def third_stops(*given):
         number[0] += 1
@@ -500,7 +499,7 @@ def test_models_in_memory_are_measured_again(tmp_path, monkeypatch):
 
     settings = WeighSettings(ModelSource(stones), units="models")
     with monkeypatch.context() as patched:
-        patched.setattr(units_jobs, "write_unit", third_stops)
+        patched.setattr(units_run, "write_unit", third_stops)
         with pytest.raises(KeyboardInterrupt):
             weigh(settings, tmp_path / "out")
     measured.clear()
@@ -529,7 +528,7 @@ def test_as_jobs_the_same_files_come_of_it(tmp_path, monkeypatch, engine):
                 assert str(gone) not in json.dumps(order.asked.settings)
         drive(works, Here(folder / ".jobs"))
 
-    monkeypatch.setattr(lab_jobs, "run_jobs", jobs)
+    monkeypatch.setattr(units_run, "run_jobs", jobs)
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     measured.clear()
     weigh(asked(tmp_path, read=texts, machine=ModelWorkers(engine=engine)), tmp_path / "away")

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
@@ -18,9 +18,8 @@ from rich.text import Text
 from trisect.core.errors import began, shown_by
 from trisect.core.machine import Machine
 from trisect.core.printable import percent
-
-if TYPE_CHECKING:
-    from trisect.engine.drive import JobWork
+from trisect.engine.drive import JobWork, drive
+from trisect.engine.start import open_engine
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
 FEW = 0.02  # of the whole, below which its pace is not known yet
@@ -274,9 +273,6 @@ def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]
 
 def run_jobs(works: Sequence[JobWork], machine: Machine, device: str, folder: Path) -> None:
     """Have every piece of work of the experiment in `folder` done; raises as `drive` does."""
-    from trisect.engine.drive import drive
-    from trisect.engine.start import open_engine
-
     scratch = folder / SCRATCH
     if not works:
         shutil.rmtree(scratch, ignore_errors=True)

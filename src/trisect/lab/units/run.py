@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -28,6 +28,8 @@ from trisect.core.subject import Subject, Texts
 from trisect.lab.command import place_marks
 from trisect.lab.experiment import Experiment, Measured, RunContext, UnitsFacts, UnitsResult
 from trisect.lab.inputs import UNITS, ModelSource, ModelWorkers
+from trisect.lab.jobs import run_jobs
+from trisect.lab.passes import plan_edits
 from trisect.lab.run_folder import RunFolder, is_study
 from trisect.lab.subject import (
     MODEL,
@@ -41,11 +43,24 @@ from trisect.lab.subject import (
     name_before,
     weight_files,
 )
+from trisect.lab.units import page
+from trisect.lab.units.jobs import (
+    TEXTS,
+    UNIT,
+    UnitMeasured,
+    UnitWork,
+    encoded,
+    made_on,
+    notes_by_model,
+    read_unit,
+    read_unit_data,
+    uses_gpu,
+    write_texts,
+    write_unit,
+)
+from trisect.lab.units.page import findings_table, joined, over_models
 from trisect.report.format import slug
 from trisect.report.sheet import Sheet
-
-if TYPE_CHECKING:
-    from trisect.lab.units.jobs import UnitMeasured
 
 MODELS, REVISIONS = UNITS
 FOLDER = "models"  # of each model's own page
@@ -196,8 +211,6 @@ def check_sites(settings: Any, sources: Sequence[ModelSource], at_once: bool) ->
     One model of each shape is opened for it, as its configuration or its name tells. The first model is not, unless several are
     measured at the same time (`at_once`): it is met as the first that is measured.
     """
-    from trisect.lab.passes import plan_edits
-
     sites: Sequence[Site | str] | None = getattr(settings, "sites", None)
     shapes: dict[str, ModelSource] = {}
     for source in sources if sites is not None else ():
@@ -300,9 +313,6 @@ class OverModels(Experiment[Any, UnitsFacts]):
         anything, and have no test over them. A finished model is a unit of the folder until all are, so that a call after one
         that was stopped goes on with the next. Raises ModelError where two models have the same weights.
         """
-        from trisect.lab.units.jobs import notes_by_model, read_unit_data
-        from trisect.lab.units.page import findings_table, joined, over_models
-
         assert self.models is not None
         several, folder = self.models, RunFolder(context.home or context.folder)
         places = measure_units(self.one, several, context, folder)
@@ -334,8 +344,6 @@ class OverModels(Experiment[Any, UnitsFacts]):
 
     def _read(self, unit: Unit, place: Path, context: RunContext) -> UnitMeasured:
         """One model, its page and figures among the files of this run."""
-        from trisect.lab.units.jobs import UNIT, read_unit
-
         for name in RunFolder(place).manifest()["files"]:
             if name not in (self.one.record, UNIT) and not name.startswith("tables/"):
                 target = context.folder / unit.page / name
@@ -345,14 +353,10 @@ class OverModels(Experiment[Any, UnitsFacts]):
 
     def findings(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sequence[Finding]:
         """What was found over models, which is the same for every experiment."""
-        from trisect.lab.units import page
-
         return page.findings(tables, about)
 
     def page(self, tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
         """The page of several models, which is the same for every experiment."""
-        from trisect.lab.units import page
-
         return page.page(tables, about)
 
 
@@ -360,9 +364,6 @@ def measure_units(
     one: Experiment[Any, Any], several: SeveralModels, context: RunContext, folder: RunFolder
 ) -> list[Path]:
     """Where each model's files lie: those that a call before finished, and those that are measured now."""
-    from trisect.lab.jobs import run_jobs
-    from trisect.lab.units.jobs import TEXTS, UnitWork, made_on, read_unit_data, uses_gpu, write_texts, write_unit
-
     settings, workers = several.settings, several.workers
     source: ModelSource = getattr(settings, several.group)
     plain = _settings_for(several, replace(source, model=None))
@@ -421,8 +422,6 @@ def unit_key(
     `plain` are the settings without their models. Nothing is found again under the key of what lies in memory, or of files that
     nobody can mark (empty `weights`).
     """
-    from trisect.lab.units.jobs import encoded
-
     try:
         given = encoded(plain)
     except SpecError:  # data in memory
