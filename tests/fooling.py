@@ -92,3 +92,24 @@ def parts(*shapes: tuple[int, int], seed: int = 5, size: float = 0.5) -> list[nn
             module.weight.copy_(size * torch.randn(outside, inside, generator=draw))
         made.append(module)
     return made
+
+
+class OwnBackward(torch.autograd.Function):
+    """Half as much again, and a gradient that says nothing of it."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return 1.5 * y
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return grad_outputs[0]
+
+
+HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {  # changes of y [B T D] that its gradient does not show
+    "twice": lambda y: y + y.detach(),
+    "a tenth less": lambda y: y - 0.1 * y.detach(),
+    "backward of its own": OwnBackward.apply,  # pyright: ignore[reportAssignmentType]
+    "rounded": lambda y: y + ((8 * y).round() / 8 - y).detach(),  # to eighths, straight through
+    "at one position": lambda y: torch.cat([y[:, :3], y[:, 3:4] + y[:, 3:4].detach(), y[:, 4:]], 1),
+}

@@ -17,7 +17,7 @@ from torch import Tensor
 from tests import shrunk
 from trisect.core.errors import ModelError
 from trisect.hf.batches import first_tensor
-from trisect.hf.hooks.calls import Call, Calls, Edits, copied, evaluating, tensors_in
+from trisect.hf.hooks.calls import Call, Calls, Edits, copy_call, evaluating, tensors_in
 from trisect.hf.hooks.interface_hook import eager
 from trisect.hf.verify.proof import Proof, prove
 
@@ -74,7 +74,7 @@ def wrong(model: Any, inputs: dict[str, Tensor], proof: Proof) -> str:
     """What was recorded of a layer and is not what the model itself gives out; empty where all agrees."""
     own = own_attentions(model, inputs) if eagerly_the_same(model, inputs) else Own([], defaultdict(list))
     # copies: a model may add to what it mixed, as Nyströmformer does
-    with torch.no_grad(), evaluating(model), proof.hook(model, Edits(), calls=Calls(copied)) as recorded:
+    with torch.no_grad(), evaluating(model), proof.hook(model, Edits(), calls=Calls(copy_call)) as recorded:
         model(**inputs)
     kept = zip(recorded, proof.found, proof.laws, strict=True)
     calls: list[tuple[Call, bool]] = [(c, law.sink) for c, found, law in kept if found.valid]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Parts
-from trisect.hf.hooks.calls import unwrapped
+from trisect.hf.hooks.calls import unwrap_model
 from trisect.hf.load import load
 
 NEAR = 2e-6
@@ -181,4 +181,4 @@ def test_a_model_inside_peft_is_read_with_its_adapters_and_one_with_prompts_is_r
     assert torch.allclose(found.w_q.transpose(1, 2).flatten(0, 1), whole.detach(), atol=1e-4)
     with pytest.raises(ModelError, match=r"learned prompts before what it is given"):
         load(Wrapped(model, True))
-    assert unwrapped(model) is model
+    assert unwrap_model(model) is model

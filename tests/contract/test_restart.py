@@ -13,7 +13,7 @@ from trisect.core.subject import Batch, SharingSubject
 from trisect.core.trace import Side
 from trisect.hf import batches
 from trisect.hf.batches import IGNORED, row_scores
-from trisect.hf.forward import APART, LEAST, WHOLE, Prefix, Restarts, SharedPasses, mark_of_bits
+from trisect.hf.forward import APART, LEAST, WHOLE, Prefix, PrefixReuse, SharedPasses, mark_of_bits
 from trisect.hf.hooks.calls import Call, Calls
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.load import Pretrained, load
@@ -215,7 +215,7 @@ def test_of_a_large_model_some_outputs_are_kept_and_the_last_of_each_list():
     with prefix.recording(calls):
         model(torch.empty(LEAST // 4 // 4))  # eight of them are twice what may be kept
     assert [block.output is not None for block in prefix.blocks] == [False, True, False, True, True, True, False, True]
-    assert Restarts().works
+    assert PrefixReuse().works
 
 
 def test_a_model_of_our_own_shares_nothing():

@@ -255,7 +255,7 @@ def test_a_model_is_run_once_to_be_read(monkeypatch):
 def test_scoring_keeps_no_calls():
     one = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
     kept = []
-    for call in run_forward(one._proved, {"input_ids": torch.arange(7, 12)[None]}, one_edit(one))[0]:
+    for call in run_forward(one._with_proof, {"input_ids": torch.arange(7, 12)[None]}, one_edit(one))[0]:
         kept += [call.q, call.k, call.v, call.output, call.weights]
     assert all(t is None or t.is_meta for t in kept)
 

@@ -77,11 +77,11 @@ def test_another_text_changes_every_site(kind):
 def test_q_k_and_v_of_a_layer_together_are_its_attention_output(kind):
     model, (base, _), (donor, (_, parts)) = subject(kind), read(kind, two(kind)[0]), read(kind, two(kind)[1])
     assert isinstance(model, Pretrained)
-    there = {call.order: call.output for call in run_forward(model._proved, donor.inputs, Edits())[0]}
+    there = {call.order: call.output for call in run_forward(model._with_proof, donor.inputs, Edits())[0]}
     for order, address in enumerate(model.shape.heads):
         (edit,) = plan_edits(model.shape, [Site(("q", "k", "v"), (address.layer,))], "layer")
         write = put_at(edit.targets, parts[address], base.source.real, base.source.real)
-        made = run_forward(model._proved, base.inputs, Edits({order: write}))[0][order].output
+        made = run_forward(model._with_proof, base.inputs, Edits({order: write}))[0][order].output
         real = base.source.real
         torch.testing.assert_close(
             made.transpose(1, 2)[real], there[order].transpose(1, 2)[real], rtol=0, atol=ROUNDING

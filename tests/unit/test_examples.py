@@ -1,6 +1,7 @@
 """Examples of inputs: their names are those that a forward takes, their sizes agree, and they are no longer than has to be."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ from transformers.models.whisper.modeling_whisper import WhisperForConditionalGe
 
 from trisect.core.errors import ModelError
 from trisect.hf.load import load
-from trisect.hf.verify.examples import grouped
+from trisect.hf.verify.examples import input_groups
 
 
 def made(takes: tuple[str, ...], **settings: object) -> list[dict[str, torch.Tensor]]:
-    return list(grouped(SimpleNamespace(**settings), takes, torch.Generator().manual_seed(0)))
+    return list(input_groups(SimpleNamespace(**settings), takes, torch.Generator().manual_seed(0)))
 
 
 def test_patches_are_as_many_as_their_grid_has_places():
@@ -90,7 +91,7 @@ def test_a_model_of_one_length_is_verified_on_a_few_positions_and_read_over_all_
 
 @pytest.mark.parametrize("name", ["v_proj", "out_proj", "k_proj"])
 def test_what_it_computes_otherwise_over_its_whole_length_is_refused_at_the_first_read(name):
-    model = whisper()
+    model: Any = whisper()
     module = model.model.encoder.layers[1].self_attn.get_submodule(name)
     module.register_forward_hook(lambda _m, args, out: out.roll(1, 1) if args[0].shape[1] > 50 else None)
     subject = load(model)
@@ -99,7 +100,7 @@ def test_what_it_computes_otherwise_over_its_whole_length_is_refused_at_the_firs
 
 
 def test_where_a_few_positions_are_not_taken_the_whole_length_is_the_example():
-    model, lengths = whisper(), list[int]()
+    model, lengths = cast(Any, whisper()), list[int]()
     model.model.encoder.embed_positions.forward = lambda _: (
         model.model.encoder.embed_positions.weight
     )  # as many as ever

@@ -26,11 +26,12 @@ from trisect.hf.hooks.calls import (
     Edits,
     ModelOutput,
     alone,
+    copy_caches,
     edits_at,
     evaluating,
     outline,
-    replaced_forwards,
-    sparing,
+    replace_forwards,
+    tensors_in,
 )
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.verify.laws import checking
@@ -62,7 +63,7 @@ class RestartPoint(NamedTuple):
 
 
 @dataclass(eq=False)
-class Restarts:
+class PrefixReuse:
     """What is known of one model's restarts. `works` turns false for good where one gave another answer than a whole pass.
 
     `checked` are the blocks after which a restart was compared with a whole pass, bit for bit, and whether an edit below had
@@ -166,11 +167,11 @@ def _bytes(output: Any) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A value with every tensor in it, in nested tuples and lists, changed."""
     if isinstance(value, Tensor):
         return change(value)
-    return type(value)(_mapped(one, change) for one in value) if isinstance(value, tuple | list) else value
+    return type(value)(_map_tensors(one, change) for one in value) if isinstance(value, tuple | list) else value
 
 
 class OtherCallsError(ModelError):
@@ -216,16 +217,16 @@ def run_forward(
         calls.extend(Call(name, order, nothing, nothing, nothing, None, nothing, None) for order, name in left_out)
     hook = proved.proof.hook(proved.model, edits, calls=calls)
     with ExitStack() as around:
-        for one in (torch.no_grad(), evaluating(proved.model), sparing(proved.model), hook):
+        for one in (torch.no_grad(), evaluating(proved.model), copy_caches(proved.model), hook):
             around.enter_context(one)
         if prefix is not None:
             around.enter_context(prefix.recording(calls))
         if start is not None:
             # the blocks below give what they gave, without being run
-            fresh = {id(output): _mapped(output, Tensor.clone) for output in start.given.values()}
+            fresh = {id(output): _map_tensors(output, Tensor.clone) for output in start.given.values()}
             give = lambda own, *_given, **_named: own  # noqa: E731
             given = {m: functools.partial(give, fresh[id(output)]) for m, output in start.given.items()}
-            around.enter_context(replaced_forwards(given))
+            around.enter_context(replace_forwards(given))
         around.enter_context(room(proved.name, "Running", own))
         made = proved.model(**own)
     todo = (
@@ -241,7 +242,7 @@ def run_forward(
     return list(calls), made
 
 
-def run_unedited(
+def run_clean(
     proved: ProvedModel, inputs: ModelInputs, prefix: Prefix | None = None
 ) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass without edits, looked at as a read is; raises ModelError where a law fails in it or weights are others.
@@ -312,7 +313,7 @@ class SharedPasses:
 
     proved: ProvedModel
     objective: str
-    restarts: Restarts
+    restarts: PrefixReuse
     together: int = 1
     _batch: Batch | None = None
     _hold: HeldWeights = None
@@ -335,7 +336,7 @@ class SharedPasses:
             edits = edits_at(self.proved.proof.addresses, None, hold)
             made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:
-            made = run_unedited(self.proved, batch.inputs, prefix)[1]
+            made = run_clean(self.proved, batch.inputs, prefix)[1]
         self._prefix = prefix
         return made
 
@@ -344,7 +345,7 @@ class SharedPasses:
         self, batch: Batch, write: Written = None, hold: HeldWeights = None, clean: RowScores | None = None
     ) -> RowScores:
         """The model's own loss of one batch, row by row."""
-        made = self.begin(batch, hold) if not write else self._edited(batch, write, hold)
+        made = self.begin(batch, hold) if not write else self._run_edits(batch, write, hold)
         return row_scores(made, batch, self.objective, clean)
 
     @alone
@@ -396,7 +397,7 @@ class SharedPasses:
             self._note_lowest(edits)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             pass_memory(error)
-            fits = all(_has_rows(value, rows) for value in batch.inputs.values())
+            fits = all(t.dim() and t.shape[0] == rows for t in tensors_in(batch.inputs.values()))
             self.restarts.apart = FAILED.format(type(error).__name__) if fits else NO_ROWS
             return None
         if made.shape[0] != rows * count:
@@ -404,7 +405,7 @@ class SharedPasses:
             return None
         order = self.proved.proof.addresses.index(address)
         if order not in self.restarts.compared:
-            alone = first_tensor(self._edited(batch, {address: writers[-1]}, hold))
+            alone = first_tensor(self._run_edits(batch, {address: writers[-1]}, hold))
             self.restarts.compared.add(order)
             if not _near(made[-rows:], alone):
                 self.restarts.apart = APART
@@ -416,10 +417,10 @@ class SharedPasses:
         self, batch: Batch, write: Written = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states."""
-        made = self.begin(batch, None) if not write else self._edited(batch, write, None)
+        made = self.begin(batch, None) if not write else self._run_edits(batch, write, None)
         return output_at(made, places)
 
-    def _edited(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights) -> Any:
+    def _run_edits(self, batch: Batch, write: Mapping[Address, Writer], hold: HeldWeights) -> Any:
         edits = edits_at(self.proved.proof.addresses, write, hold)
         start = self._start(batch, edits, hold)
         place = None if start is None else self._place(start)
@@ -463,15 +464,8 @@ class SharedPasses:
 def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
     """Whatever holds a batch's rows in its first axis, so many times one after the other; one object stays one."""
     repeat = lambda t: torch.cat([t] * count) if t.dim() and t.shape[0] == rows else t  # noqa: E731
-    same = {id(value): _mapped(value, repeat) for value in {id(value): value for value in given.values()}.values()}
+    same = {id(value): _map_tensors(value, repeat) for value in {id(value): value for value in given.values()}.values()}
     return {name: same[id(value)] for name, value in given.items()}
-
-
-def _has_rows(value: Any, rows: int) -> bool:
-    """Whether all tensors of an input hold a batch's rows in their first axis."""
-    if isinstance(value, Tensor):
-        return bool(value.dim()) and value.shape[0] == rows
-    return all(_has_rows(one, rows) for one in value) if isinstance(value, (tuple, list)) else True
 
 
 def _near(made: Tensor, alone: Tensor) -> bool:

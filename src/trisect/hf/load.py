@@ -48,8 +48,8 @@ from trisect.hf.forward import (
     ROWS_TOGETHER,
     HeldWeights,
     OtherCallsError,
+    PrefixReuse,
     ProvedModel,
-    Restarts,
     SharedPasses,
     Written,
     confirm,
@@ -65,16 +65,16 @@ from trisect.hf.hooks.calls import (
     edits_at,
     evaluating,
     outline,
-    unwrapped,
+    unwrap_model,
 )
 from trisect.hf.locate.blocks import watch
 from trisect.hf.processor import Processor, is_processor
-from trisect.hf.verify.agreement import check_weights, said_of_rounding
+from trisect.hf.verify.agreement import check_weights, rounding_notes
 from trisect.hf.verify.laws import check_maps, checking
 from trisect.hf.verify.proof import Proof, prove
 
 
-class OnDemand(Sequence[Projections]):
+class LazyProjections(Sequence[Projections]):
     """The weights of several layers, each copied to the CPU when it is asked for; `look` raises where the model's changed."""
 
     def __init__(self, own: Sequence[Projections], look: Callable[[], None]) -> None:
@@ -86,11 +86,11 @@ class OnDemand(Sequence[Projections]):
     @overload
     def __getitem__(self, index: int) -> Projections: ...
     @overload
-    def __getitem__(self, index: slice) -> OnDemand: ...
+    def __getitem__(self, index: slice) -> LazyProjections: ...
     @alone
-    def __getitem__(self, index: int | slice) -> Projections | OnDemand:
+    def __getitem__(self, index: int | slice) -> Projections | LazyProjections:
         if isinstance(index, slice):
-            return OnDemand(self._own[index], self._look)
+            return LazyProjections(self._own[index], self._look)
         self._look()
         return self._own[index].copied(CPU)
 
@@ -121,17 +121,13 @@ class Pretrained:
     state: State | None = field(default=None, repr=False)
     options: tuple[str, ...] = (ANY,)
     remarks: tuple[str, ...] = ()
-    restarts: Restarts = field(default_factory=Restarts, repr=False)
+    restarts: PrefixReuse = field(default_factory=PrefixReuse, repr=False)
     processor: Processor | None = field(default=None, repr=False)
     others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hex digits of the weights: the same for the same weights."""
-        return self._mark
-
-    @functools.cached_property
-    def _mark(self) -> str:
         return mark_of(self.model)
 
     @property
@@ -155,7 +151,7 @@ class Pretrained:
         with evaluating(self.model):
             check_maps(self.model, self.name, self.proof.call_laws(), self.addresses)
         check_state(self.name, self.state, self.model)
-        return OnDemand([found.projections for found in self.proof.found if found.valid], look)
+        return LazyProjections([found.projections for found in self.proof.found if found.valid], look)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -292,10 +288,10 @@ class Pretrained:
             watch(self.model, self.name, self.proof.around()) as blocks,
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
-            calls, made = run_forward(self._proved, inputs, edits_at(self.addresses, write), meet)
+            calls, made = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet)
         check_state(self.name, self.state, self.model)
         if not write:  # without the hooks
-            confirm(self._proved, inputs, calls, made)
+            confirm(self._with_proof, inputs, calls, made)
         return calls
 
     @torch.no_grad()
@@ -309,9 +305,9 @@ class Pretrained:
     @torch.no_grad()
     def predict(self, inputs: Inputs, write: Written = None, hold: HeldWeights = None) -> ModelOutput:
         """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
-        calls, made = run_forward(self._proved, inputs, edits_at(self.addresses, write, hold))
+        calls, made = run_forward(self._with_proof, inputs, edits_at(self.addresses, write, hold))
         if not write and not hold:
-            confirm(self._proved, inputs, calls, made)
+            confirm(self._with_proof, inputs, calls, made)
         return made
 
     @property
@@ -332,10 +328,10 @@ class Pretrained:
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
         together = ROWS_TOGETHER if self.desk.device.type == "cuda" else 1
-        return SharedPasses(self._proved, self.objective, self.restarts, together)
+        return SharedPasses(self._with_proof, self.objective, self.restarts, together)
 
     @property
-    def _proved(self) -> ProvedModel:
+    def _with_proof(self) -> ProvedModel:
         return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof, self.state)
 
 
@@ -356,7 +352,7 @@ def _verify_with(subject: Pretrained, inputs: Inputs) -> Pretrained:
         proved = prove(subject.name, subject.model, inputs)
         if proved.refusal is not None:
             raise proved.refusal
-        subject.others[kind] = replace(subject, proof=proved, restarts=Restarts(), others={})
+        subject.others[kind] = replace(subject, proof=proved, restarts=PrefixReuse(), others={})
     return subject.others[kind]
 
 
@@ -408,7 +404,7 @@ def load(
     if inputs is not None:
         check_inputs(inputs)
     if isinstance(model, nn.Module):
-        module = unwrapped(model)
+        module = unwrap_model(model)
         name, objective = type(module).__name__, objective_of(module)
         placed = None if device in ("auto", "cpu") else device
         chosen = {"revision": revision, "dtype": dtype, "device_map": device_map, "device": placed}
@@ -430,7 +426,7 @@ def load(
     if proof and proved.refusal is not None:
         raise proved.refusal
     objective, remarks = _settle(objective, module, tokenizer, proved)
-    remarks += said_of_rounding(module, [found.projections for found in proved.found], proved.rounding)
+    remarks += rounding_notes(module, [found.projections for found in proved.found], proved.rounding)
     desk = Desk.of(name, module, tokenizer, objective, window)
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
@@ -521,7 +517,7 @@ def cross_batches(
     fitting = [i for i, both in made.items() if max(len(p.ids) for p in both) <= window]
     fitting.sort(key=lambda i: (len(made[i][0].ids) + len(made[i][1].ids), i))
     parts = (fitting[start : start + size] for start in range(0, len(fitting), size))
-    batches = [_crossed(subject, some, [made[i] for i in some]) for some in parts]
+    batches = [_cross_batch(subject, some, [made[i] for i in some]) for some in parts]
     return batches, tuple(i for i in made if i not in set(fitting))
 
 
@@ -592,7 +588,7 @@ def _by_marks(
     return [SPECIAL if added else next(left) for added in special]
 
 
-def _crossed(
+def _cross_batch(
     subject: Pretrained, numbers: Sequence[int], rows: Sequence[tuple[SentencePieces, SentencePieces]]
 ) -> Crossed:
     desk = subject.desk

@@ -89,7 +89,7 @@ def _write(address: Address, writer: Writer, parts: Parts) -> Parts:
     return Parts(*three)
 
 
-def held_as(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def weights_to_hold(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Held weights where a call's own would be of that shape; raises ModelError where they do not fit."""
     if tuple(held.shape) != shape:
         given = f"Weights of shape {tuple(held.shape)} are to be held."
@@ -109,7 +109,7 @@ class Calls(list[Call]):
         super().append(call if self.take is None else self.take(call))
 
 
-def copied(call: Call) -> Call:
+def copy_call(call: Call) -> Call:
     """A call with copies of its numbers, in their graph: a model may write over what it has used."""
     weights = None if call.weights is None else call.weights.clone()
     return call._replace(
@@ -125,7 +125,7 @@ def outline(call: Call, pattern: bool = False) -> Call:
 
 
 @contextmanager
-def sparing(model: nn.Module) -> Iterator[None]:
+def copy_caches(model: nn.Module) -> Iterator[None]:
     """Forward passes inside are given copies of caches, which they would write to; the caller's stay as they are."""
 
     def spare(_m: nn.Module, args: Arguments, kwargs: NamedArguments) -> tuple[Arguments, NamedArguments]:
@@ -298,7 +298,7 @@ class Product:
         return self.call(self.left, self.right)
 
     @property
-    def batched(self) -> bool:
+    def shares_axis(self) -> bool:
         """Whether both operands and the result share an axis, as no projection does."""
         a, b, c = self.letters
         return bool(set(a) & set(b) & set(c))
@@ -359,9 +359,9 @@ class Product:
         roles = self._roles()
         assert roles is not None
         side, first, second = roles
-        return self.replaced(side, first.give(q)).replaced(1 - side, second.give(k))
+        return self.replace_operand(side, first.give(q)).replace_operand(1 - side, second.give(k))
 
-    def replaced(self, side: int, tensor: Tensor) -> Product:
+    def replace_operand(self, side: int, tensor: Tensor) -> Product:
         """The same product with another operand."""
         return replace(self, right=tensor) if side else replace(self, left=tensor)
 
@@ -443,10 +443,10 @@ def use_sdpa(
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[None]:
+def traceable_forward() -> Iterator[None]:
     """Inside, every operation of a forward pass can be seen; afterwards everything is as it was before."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    with eagerly():
+    with without_compile():
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
@@ -455,7 +455,7 @@ def opened() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def replace_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Modules with other functions as their forward, and with their own again afterwards."""
     before = {module: module.__dict__.get("forward") for module in forwards}
     try:
@@ -482,7 +482,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def without_recompute() -> Iterator[None]:
     """Inside, activation checkpoints keep what they would compute again: a backward pass is no second forward pass.
 
     Several threads may be inside; torch's own is back when the last one leaves.
@@ -506,13 +506,13 @@ _lock = threading.Lock()
 _replaced: list[tuple[Any, Any]] = []  # torch's own, once for each that is inside
 
 
-def eagerly() -> contextlib.AbstractContextManager[None]:
+def without_compile() -> contextlib.AbstractContextManager[None]:
     """Inside, what torch.compile made runs as the Python that it was made from."""
     stance: Any = torch.compiler.set_stance
     return stance("force_eager")
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_model(model: nn.Module) -> nn.Module:
     """The model inside what torch.compile or PEFT made of it; adapters inside its projections stay where they are.
 
     Raises ModelError for adapters that stand before the model (prompts and prefixes), and would be lost.

@@ -28,9 +28,9 @@ from trisect.hf.hooks.calls import (
     Edits,
     NamedArguments,
     gradients_of,
-    held_as,
-    opened,
     product_of,
+    traceable_forward,
+    weights_to_hold,
 )
 from trisect.hf.locate.affine import affine_modules
 
@@ -57,7 +57,7 @@ def record_interface(
         def get_interface(self: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:
             function = original(self, implementation, default)
 
-            def recorded(*given: Any, **by_name: Any) -> Any:
+            def record(*given: Any, **by_name: Any) -> Any:
                 # module, q, k and v, each by place or by name, then the rest
                 named = dict(by_name)
                 places = list(inspect.signature(function).parameters)[len(given) : OWN]
@@ -74,7 +74,7 @@ def record_interface(
                 own = multiplied is None or multiplied.has(weights, output)
                 if order in edits.hold:
                     heads = q.shape[1], q.shape[2], k.shape[2]
-                    weights = held_as(edits.hold[order], v, (q.shape[0], *heads))
+                    weights = weights_to_hold(edits.hold[order], v, (q.shape[0], *heads))
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 # the factor of q·k as a number: what was passed, else the module's own
                 scale, mixed = named.get("scaling"), output.transpose(1, 2)
@@ -87,9 +87,9 @@ def record_interface(
                 calls.append(Call(names[id(module)], order, *parts, fault=fault))
                 return output, weights
 
-            return recorded
+            return record
 
-        with eager(model), opened():
+        with eager(model), traceable_forward():
             AttentionInterface.get_interface = get_interface  # pyright: ignore[reportAttributeAccessIssue]
             try:
                 yield calls
@@ -319,13 +319,13 @@ class PieceReader:
         finally:
             self.visit = None
             torch.set_grad_enabled(visit.was_enabled)
-        return out if visit.was_enabled else _detached(out)
+        return out if visit.was_enabled else _detach(out)
 
 
-def _detached(out: Any) -> Any:
+def _detach(out: Any) -> Any:
     if isinstance(out, Tensor):
         return out.detach()
-    return type(out)(_detached(x) for x in out) if isinstance(out, (tuple, list)) else out
+    return type(out)(_detach(x) for x in out) if isinstance(out, (tuple, list)) else out
 
 
 @torch.enable_grad()

@@ -32,13 +32,13 @@ from trisect.hf.hooks.calls import (
     Operand,
     Product,
     factor_after,
-    held_as,
-    opened,
     parts_of,
     product_of,
     rows_of,
     tensors_in,
+    traceable_forward,
     use_sdpa,
+    weights_to_hold,
 )
 from trisect.hf.hooks.interface_hook import PieceReader, UnreadAttention, WindowedLayer
 
@@ -158,10 +158,10 @@ class ForwardPass:
     def plan(self, score: ScoreProduct, shared: Sequence[ModuleCall], values: Operand) -> None:
         """Note where a call's v, scores and mixing are made; `late` where v is made of more than was there before."""
         tensor, views = values.tensor, []
-        while self._made(tensor)[0] >= score.made and (parent := self.parents.get(tensor)) is not None:
+        while self._birth_of(tensor)[0] >= score.made and (parent := self.parents.get(tensor)) is not None:
             tensor = parent[0]
             views.insert(0, parent[1])
-        born, index = self._made(tensor)
+        born, index = self._birth_of(tensor)
         if born >= score.made:
             self.late[self.order] = shared[-1].name
             return
@@ -170,23 +170,23 @@ class ForwardPass:
         plan = CallPlan(self.order, (place[0], index), place[1], place[2], values, tuple(views))
         self.plans.setdefault((frame.name, frame.nth), []).append(plan)
 
-    def _made(self, tensor: Tensor) -> tuple[int, int]:
+    def _birth_of(self, tensor: Tensor) -> tuple[int, int]:
         return self.births.get(tensor) or (self.count, 0)
 
-    def _planned(self) -> Iterator[tuple[CallPlan, int]]:
+    def _plans_now(self) -> Iterator[tuple[CallPlan, int]]:
         for frame in self.frames if self.plans else ():
             for plan in self.plans.get((frame.name, frame.nth), ()):
                 yield plan, self.count - frame.start
 
     def keep(self, out: Any, edits: Edits) -> None:
         """Keep a v that will be written to."""
-        for plan, now in self._planned():
+        for plan, now in self._plans_now():
             if now == plan.keep[0] and plan.order in edits.write:
                 self.kept[plan.order] = pick(out, plan.keep[1])
 
     def edit(self, product: Product, edits: Edits, weights: Callable[[Tensor], bool]) -> Product:
         """The product with what the edits put in place of its operands; `weights` says of a tensor if it is such."""
-        for plan, now in self._planned():
+        for plan, now in self._plans_now():
             writer = edits.write.get(plan.order)
             if writer is not None and now == plan.score:
                 v = plan.v.of(reduce(lambda t, view: view.of(t), plan.views, self.kept.pop(plan.order)))
@@ -194,7 +194,7 @@ class ForwardPass:
                 self.written[plan.order] = v.give(parts.v)
                 product = product.with_scores_of(parts.q, parts.k)
             elif now == plan.value and plan.order in self.written:
-                product = product.replaced(1 if weights(product.left) else 0, self.written.pop(plan.order))
+                product = product.replace_operand(1 if weights(product.left) else 0, self.written.pop(plan.order))
         return product
 
 
@@ -209,7 +209,7 @@ ONE_PATTERN = "one pattern of weights is shared by several heads of values"
 SOFTMAXES = "its weights are made of {} softmaxes, each with queries and keys of its own"
 
 
-class Follower(TorchFunctionMode):
+class MatmulTracer(TorchFunctionMode):
     """Follows tensors through torch's functions during a model's forward passes.
 
     `calls` holds what was recorded, `unread` the attention that could not be put into a Call's shapes.
@@ -234,7 +234,7 @@ class Follower(TorchFunctionMode):
             leaving = lambda _m, _a, _o: self._at and self._at.leave()  # noqa: E731
             yield module.register_forward_hook(leaving, always_call=True)
         for one in self.pieces:
-            doing = self.edits.write.get, self.edits.hold.get, self._attended, self._pause
+            doing = self.edits.write.get, self.edits.hold.get, self._note_pieces, self._pause
             yield from PieceReader(self.model, one, self._order, *doing).watch()
         yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
 
@@ -291,7 +291,7 @@ class Follower(TorchFunctionMode):
         if self._at is not None:
             self._at.paused = paused
 
-    def _attended(self, module: str, parts: Parts, weights: Tensor, output: Tensor, raw: Tensor) -> None:
+    def _note_pieces(self, module: str, parts: Parts, weights: Tensor, output: Tensor, raw: Tensor) -> None:
         if self._at is not None:
             self.calls.append(Call(module, self._at.order, *parts, weights, output, None, raw))
             self._at.order += 1
@@ -329,7 +329,7 @@ class Follower(TorchFunctionMode):
                 if given is not None:
                     self._tags[given] = {tag: None}
             out = product.run()
-            self._multiplied(at, product, out)
+            self._follow_product(at, product, out)
         else:
             out = func(*args, **kwargs)
             self._pass_on(at, func, args, kwargs, out)
@@ -359,7 +359,7 @@ class Follower(TorchFunctionMode):
         if func in STOPS:
             at.remixed |= {id(tag) for tag in tags}
             if func is F.linear and given[0].dim() == HEADS_LAST:
-                self._tags[out] = mixed_scores(self._on(given[0]), given[0].movedim(-1, 1), at.rows)
+                self._tags[out] = score_mixtures(self._on(given[0]), given[0].movedim(-1, 1), at.rows)
             return
         if func in SOFTMAX:
             scores = [t for t in tags if isinstance(t, ScoreProduct)]
@@ -382,15 +382,15 @@ class Follower(TorchFunctionMode):
         fitting = [s for s in scores if s.product.makes_scores(given, at.rows)]
         if fitting:
             # scores of a layer below may be added to a layer's own
-            first = min(fitting, key=lambda s: (-len(_shared(s.frames, at.frames)), s.made))
-            pattern = OpenSoftmax(first, tags[first], sum(s.product.batched for s in scores))
+            first = min(fitting, key=lambda s: (-len(_common_modules(s.frames, at.frames)), s.made))
+            pattern = OpenSoftmax(first, tags[first], sum(s.product.shares_axis for s in scores))
             at.open[id(pattern)] = pattern
             self._tags[out] = {pattern: None}
-        elif any(s.product.batched for s in scores):
+        elif any(s.product.shares_axis for s in scores):
             first = min(scores, key=lambda s: s.made)
             self.unread.append(UnreadAttention(first.frames[-1].name, IN_PIECES, first.product.width))
 
-    def _multiplied(self, at: ForwardPass, product: Product, out: Tensor) -> None:
+    def _follow_product(self, at: ForwardPass, product: Product, out: Tensor) -> None:
         for side, operand in enumerate((product.left, product.right)):
             if patterns := self._patterns(operand):
                 for pattern in patterns:
@@ -398,16 +398,16 @@ class Follower(TorchFunctionMode):
                 self._record(at, patterns, product, side, out)
                 return
         self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
-        for operand in () if product.batched else (product.left, product.right):
-            self._tags[out] |= mixed_scores(self._on(operand), operand, at.rows)
+        for operand in () if product.shares_axis else (product.left, product.right):
+            self._tags[out] |= score_mixtures(self._on(operand), operand, at.rows)
 
     def _record(
         self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
     ) -> None:
         pattern = patterns[0]
         score, roles = pattern.score, product.mixing(side)
-        shared = _shared(score.frames, at.frames)
-        if (why := why_unread(pattern, product, side, at.rows)) or roles is None:
+        shared = _common_modules(score.frames, at.frames)
+        if (why := reading_fault(pattern, product, side, at.rows)) or roles is None:
             self.unread.append(UnreadAttention(shared[-1].name, why, score.product.width))
             return
         weights, values, result = roles
@@ -420,9 +420,9 @@ class Follower(TorchFunctionMode):
         at.order += 1
 
 
-def mixed_scores(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
+def score_mixtures(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
     """Tags of what a product makes of scores; `tags` are those of the scores, which lie as a softmax is given them."""
-    found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.batched]
+    found = [t for t in tags if isinstance(t, ScoreProduct) and t.product.shares_axis]
     return {MixedScores(t): None for t in found[:1] if t.product.makes_scores(scores, rows)}
 
 
@@ -432,16 +432,16 @@ def holding(
     """The product with held weights in place of the softmax's, those weights, and what they stand for."""
     for side, own in enumerate(tags):
         roles = product.mixing(side) if own and held is not None else None
-        if roles is not None and held is not None and not why_unread(own[0], product, side, rows):
-            given = roles[0].give(held_as(held, roles[0].tensor, tuple(roles[0].take(rows).shape)))
-            return product.replaced(side, given), given, own[0]
+        if roles is not None and held is not None and not reading_fault(own[0], product, side, rows):
+            given = roles[0].give(weights_to_hold(held, roles[0].tensor, tuple(roles[0].take(rows).shape)))
+            return product.replace_operand(side, given), given, own[0]
     return product, None, None
 
 
-def why_unread(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> str:
+def reading_fault(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> str:
     """Why a product of weights (the operand at `side`) is no call that is read; empty where it is one."""
     roles = product.mixing(side)
-    if not product.batched:
+    if not product.shares_axis:
         return REMIXED
     lengths = tuple(t.shape[2] for t in pattern.score.product.parts(rows))
     whole = roles is not None and all(part.fits(rows) for part in roles[:2])
@@ -451,7 +451,7 @@ def why_unread(pattern: OpenSoftmax, product: Product, side: int, rows: int) -> 
     return ONE_PATTERN if weights.take(rows).shape[1] % values.take(rows).shape[1] else ""
 
 
-def _shared(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:
+def _common_modules(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[ModuleCall]:
     """The modules' calls that are around both."""
     return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
 
@@ -459,12 +459,12 @@ def _shared(one: Sequence[ModuleCall], other: Sequence[ModuleCall]) -> list[Modu
 @contextmanager
 def following(
     model: nn.Module, edits: Edits | None = None, pieces: Sequence[WindowedLayer] = (), calls: Calls | None = None
-) -> Iterator[Follower]:
+) -> Iterator[MatmulTracer]:
     """Forward passes inside are recorded, edited and counted; hooks and mode are removed in the end."""
-    follower = Follower(model, edits or NOTHING, pieces)
+    follower = MatmulTracer(model, edits or NOTHING, pieces)
     follower.calls = follower.calls if calls is None else calls
     with RECORDING, ExitStack() as stack:
-        stack.enter_context(opened())
+        stack.enter_context(traceable_forward())
         for handle in follower.watch():
             stack.callback(handle.remove)
         stack.enter_context(follower)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
 from trisect.core.errors import pass_memory
-from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of, replaced_forwards
+from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of, replace_forwards
 
 DYNAMIC = "torch.ao.nn.quantized.dynamic"
 EIGHT, FOUR = "Linear8bitLt", ("Linear4bit", "LinearFP4", "LinearNF4")
@@ -35,7 +36,7 @@ class Quantised(NamedTuple):
         return x if self.rounds is None else self.rounds(x.detach())
 
 
-def quantised(module: nn.Module) -> Quantised | None:
+def quantisation_of(module: nn.Module) -> Quantised | None:
     """What is known of a quantised map; None for one that is not, or of a kind that is not known."""
     kinds = [kind.__name__ for kind in type(module).__mro__]
     if type(module).__module__.startswith(DYNAMIC) and kinds[0] == "Linear":
@@ -118,7 +119,7 @@ class Passed:
         kind = None if self.quantised is None else self.quantised.kind
         return 0.0 if kind is None else TOLERANCE[kind]
 
-    def rounded_off(self) -> Tensor:
+    def rounding_loss(self) -> Tensor:
         """What rounding its input took from what it made [N... out]; 0 where it rounds nothing."""
         if self.quantised is None or self.quantised.rounds is None:
             return torch.zeros_like(self.leaf)
@@ -174,7 +175,7 @@ def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
     """The map of a module with `width` inputs, from its parameters where it simply has them, else by feeding 0 and I."""
     own = (getattr(module, part, None) for part in ("weight", "bias"))
     weight, bias = (p if isinstance(p, Tensor) else None for p in own)
-    named = _stored(name, module, "weight"), _stored(name, module, "bias")
+    named = _parameter_name(name, module, "weight"), _parameter_name(name, module, "bias")
     plain = not list(module.children()) and weight is not None and weight.is_floating_point()
     if plain and weight is not None and isinstance(module, Conv1D):
         return Affine(weight.T, bias, *named, transposed=True)
@@ -183,7 +184,7 @@ def affine_of(name: str, module: nn.Module, width: int, like: Tensor) -> Affine:
         return Affine(dense, bias, *named)
     if plain and weight is not None and weight.shape[1:] == (width,) and type(module).forward is nn.Linear.forward:
         return Affine(weight, bias, *named)
-    return _probed(name, module, width, like, weight)
+    return _probe_map(name, module, width, like, weight)
 
 
 def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float[Tensor, "H E in"]:
@@ -195,13 +196,13 @@ def rows_of(weight: Float[Tensor, "out in"], units: Int[Tensor, "H E"]) -> Float
     return weight[units]
 
 
-def _stored(name: str, module: nn.Module, part: str) -> str | None:
+def _parameter_name(name: str, module: nn.Module, part: str) -> str | None:
     """The name of a module's own weight or bias in the state dict; None where it is made of others, as a normed or masked one."""
     return f"{name}.{part}" if module._parameters.get(part) is not None or part in module._buffers else None
 
 
 @torch.no_grad()
-def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
+def _probe_map(name: str, module: nn.Module, width: int, like: Tensor, weight: Tensor | None) -> Affine:
     one = torch.eye(width, dtype=like.dtype, device=like.device)
     feed: Callable[[Tensor], Tensor] = lambda x: module(x[:, None])[:, 0]  # noqa: E731
     try:  # some take nothing else than positions of rows
@@ -221,7 +222,7 @@ def _probed(name: str, module: nn.Module, width: int, like: Tensor, weight: Tens
     )
     bias = getattr(module, "bias", None)
     own = bias if isinstance(bias, Tensor) and bias.shape == zero.shape else None
-    names = (_stored(name, module, "weight"), _stored(name, module, "bias")) if stored else (None, None)
+    names = (_parameter_name(name, module, "weight"), _parameter_name(name, module, "bias")) if stored else (None, None)
     names = names[0], None if own is None else names[1]
     return Affine(weight if stored and weight is not None else found, zero if zero.any() else None, *names)
 
@@ -254,6 +255,26 @@ def following_parameters(model: nn.Module, note: Callable[[str, Tensor, Tensor],
             stack.callback(module.register_forward_pre_hook(lambda _m, _a: step(1)).remove)
             stack.callback(module.register_forward_hook(lambda _m, _a, _o: step(-1), always_call=True).remove)
         stack.enter_context(_Parameters(model, see))
+        yield
+
+
+@contextlib.contextmanager
+def watch_uses(
+    model: nn.Module, names: Collection[str], note: Callable[[str, Tensor, Tensor], object]
+) -> Iterator[None]:
+    """Inside, uses of the named maps and norms are noted: the name, what entered and what came out, units last."""
+    modules = dict(model.named_modules())
+
+    def use(name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: Any) -> None:
+        if (ends := ends_of(module, args, kwargs, out)) is not None:
+            note(name, *ends)
+
+    with contextlib.ExitStack() as stack:
+        for name in modules.keys() & set(names):
+            hook = functools.partial(use, name)
+            stack.callback(modules[name].register_forward_hook(hook, with_kwargs=True).remove)
+        if bare := set(names) - modules.keys():  # XLNet multiplies by parameters
+            stack.enter_context(following_parameters(model, lambda n, x, y: note(n, x, y) if n in bare else None))
         yield
 
 
@@ -314,7 +335,7 @@ def cut(model: nn.Module, calls: Sequence[object]) -> Iterator[PassRecord]:
         if depth[0]:
             return None
         leaf = y.detach().requires_grad_()
-        own = None if module is None else quantised(module)
+        own = None if module is None else quantisation_of(module)
         about = (len(calls), record.use(name), own, torch.is_grad_enabled())
         record.passed.append(Passed(name, made, x.clone(), leaf, *about))
         return leaf.clone()
@@ -379,7 +400,7 @@ def holding(
     modules = dict((*affine_modules(model), *norm_modules(model)))
     bare = {name for name, _ in values} - modules.keys()
     following = _Parameters(model, lambda n, _made, x, _y: take(n, x) if n in bare else None) if bare else nullcontext()
-    with replaced_forwards({m: giving(name, m, m.forward) for name, m in modules.items()}), following:
+    with replace_forwards({m: giving(name, m, m.forward) for name, m in modules.items()}), following:
         yield
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, pass_memory
 from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock
-from trisect.hf.hooks.calls import Arguments, Call, ModelOutput, NamedArguments, gradients_of
+from trisect.hf.hooks.calls import Call, gradients_of
 from trisect.hf.locate.affine import (
     Affine,
     ForwardLaw,
@@ -21,10 +20,8 @@ from trisect.hf.locate.affine import (
     PartLaw,
     Passed,
     PassRecord,
-    ends_of,
-    following_parameters,
-    is_affine,
     map_law,
+    watch_uses,
 )
 from trisect.measure.norms import NAMES, activation
 
@@ -44,7 +41,7 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.equal(a.detach(), b.detach().to(a.device))
 
 
-def as_added(given: Tensor, leaf: Tensor) -> bool:
+def enters_sum(given: Tensor, leaf: Tensor) -> bool:
     """Whether a leaf is added to a sum as it is. Values alone do not say so: beside a large residual anything is rounding."""
     factor = factor_of(given, leaf)
     return factor is not None and bool(((factor - 1).abs() <= 1e-3).all())
@@ -124,8 +121,8 @@ class Around(NamedTuple):
     """The norm and the residual around attention, and where they are met: the nth use of a module, from 0.
 
     The residual is what enters `source`: the norm itself in a 'pre' block, a projection in the others; `turned` where
-    it is [T B D] there; what a 'pre' block's norm makes `enters` that use of a map. `norm` is None in a 'bare' block,
-    `behind` where W_O's result is added as it is.
+    it is [T B D] there; what a 'pre' block's norm makes `enters` that use of a map, there with rows and positions the other way
+    round where `crossed`. `norm` is None in a 'bare' block, `behind` where W_O's result is added as it is.
     """
 
     kind: str
@@ -137,6 +134,7 @@ class Around(NamedTuple):
     forward: FeedForward | None = None
     sum: Sum | None = None
     enters: tuple[str, int] | None = None
+    crossed: bool = False
 
 
 def find_around(
@@ -165,7 +163,7 @@ def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed
     # the next layer may lie on another device
     beside = [((p.name, p.nth), p.leaf.detach().to(y.device)) for p in near_by if p.leaf.shape == y.shape]
     later = [n for n in record.normed if n.calls > call.order and n.x.shape == y.shape]
-    if later and near(later[0].x, x + y, allowed) and as_added(later[0].given, out.leaf):
+    if later and near(later[0].x, x + y, allowed) and enters_sum(later[0].given, out.leaf):
         first, rest = later[0].x, later[1:2]
         # where the sum itself, not its norm, is the next residual, the norm belongs to the layer after
         if not any(near(n.x, first + extra.to(first), allowed) for n in rest for _, extra in beside):
@@ -179,17 +177,21 @@ def _around(call: Call, record: PassRecord, source: Passed, out: Passed, allowed
     next_maps = [p for p in record.passed if p.calls == call.order + 1 and p.x.numel() == y.numel()]
     met += [(p.name, p.nth, p.x.reshape(y.shape)) for p in next_maps]
     behind = [n for n in later if same(n.x, out.leaf.detach())]
-    if before and (found := _added(met, before[-1].x, out, behind, beside, allowed)) is not None:
+    if before and (found := _find_sum(met, before[-1].x, out, behind, beside, allowed)) is not None:
         norm = measure_norm(before[-1])
         own = before[-1].name, before[-1].nth, norm, turned[1], found[0]
-        return None if norm is None else Around("pre", *own, sum=found[1], enters=(source.name, source.nth))
-    if (found := _added(met, x, out, behind, beside, allowed)) is None:
+        return (
+            None
+            if norm is None
+            else Around("pre", *own, sum=found[1], enters=(source.name, source.nth), crossed=swapped)
+        )
+    if (found := _find_sum(met, x, out, behind, beside, allowed)) is None:
         return None
     where = found[1]._replace(swapped=swapped)
     return Around("bare", source.name, source.nth, None, turned[0], found[0], sum=where)
 
 
-def _added(
+def _find_sum(
     met: Sequence[tuple[str, int, Tensor]],
     residual: Tensor,
     out: Passed,
@@ -204,7 +206,7 @@ def _added(
     y, use = out.leaf.detach(), (out.name, out.nth)
     extras: list[tuple[tuple[str, int] | None, Tensor | float]] = [(None, 0.0), *beside]
     for name, nth, given in met:
-        if not as_added(given, out.leaf):
+        if not enters_sum(given, out.leaf):
             continue
         for other, extra in extras:
             if near(given, residual + y + extra, allowed):
@@ -230,15 +232,8 @@ def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iter
     where one is something else.
     """
     blocks: dict[Address, ResidualBlock] = {}
-    watched = _Watched(around, blocks)
-    with contextlib.ExitStack() as stack:
-        modules, names = dict(model.named_modules()), {name_of for name_of, _ in watched.wanted}
-        for name_of in names & modules.keys():
-            hook = lambda m, a, k, out, name=name_of: watched.used(name, m, a, k, out)  # noqa: E731
-            stack.callback(modules[name_of].register_forward_hook(hook, with_kwargs=True).remove)
-        if bare := names - modules.keys():  # XLNet multiplies by parameters
-            note = lambda n, x, y: watched.use(n, x, y) if n in bare else None  # noqa: E731
-            stack.enter_context(following_parameters(model, note))
+    watched = _BlockWatcher(around, blocks)
+    with watch_uses(model, {of for of, _ in watched.wanted}, watched.use):
         yield blocks
     if watched.wrong:
         address, words = watched.wrong[0]
@@ -246,7 +241,7 @@ def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iter
         raise ModelError(given, f"In this read {words}.", "Load the model again as it is now.")
 
 
-class _Watched:
+class _BlockWatcher:
     """The uses of modules that a block is made of, in one forward pass, and what of them is not as it was on loading."""
 
     def __init__(self, around: Mapping[Address, Around], blocks: dict[Address, ResidualBlock]) -> None:
@@ -266,16 +261,9 @@ class _Watched:
             for key in keys:
                 self.wanted.setdefault(key, []).append((address, one))
 
-    def used(self, name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: ModelOutput) -> None:
-        """A module was used."""
-        x, y = args[0] if args else next(iter(kwargs.values())), out
-        if is_affine(module) and (ends := ends_of(module, args, kwargs, out)) is not None:
-            x, y = ends
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
-            self.use(name, x.detach(), y.detach())
-
     def use(self, name: str, x: Tensor, y: Tensor) -> None:
         """What entered a module, and what it made."""
+        x, y = x.detach(), y.detach()
         key = name, self.uses.get(name, 0)
         self.uses[name] = key[1] + 1
         for address, one in self.wanted.get(key, ()):
@@ -296,8 +284,8 @@ class _Watched:
                     self._compare(address, one.norm, f"{name} makes", x, y)
                     made["normed", 0] = y.clone()
             elif key == one.enters:
-                normed = made.pop(("normed", 0), None)
-                if normed is None or not _near(normed, x, loose(x.dtype)):
+                normed, entered = made.pop(("normed", 0), None), x.transpose(0, 1) if one.crossed else x
+                if normed is None or not _near(normed, entered, loose(x.dtype)):
                     self.wrong.append(
                         (address, f"what enters {name} is not what {one.source} makes, as it was on loading")
                     )
@@ -349,7 +337,7 @@ def _near(one: Tensor, other: Tensor, allowed: float) -> bool:
 NORMED = 0.02  # share of a derivative along the input that a norm's ε may leave
 
 
-def find_normed(
+def find_norm_map(
     name: str, t: Tensor, use: Passed, gradient: Tensor, norms: Sequence[Normed], allowed: float
 ) -> tuple[Origin, NormedMap | None, PartLaw | None]:
     """What q, k or v [B H T E] is where it is no selection of a map (normed per head or as a whole, or something else), its rows and law.
@@ -380,14 +368,9 @@ def find_normed(
     if found is None:
         return origin, None, None
     norm, factors, turned, time_first = found
-    normed = partial(_norm_of, norm, across)
+    normed = lambda x: apply(norm, x.flatten(1)).view_as(x) if across else apply(norm, x)  # noqa: E731
     law = PartLaw(map_law(use.name, use.nth, affine), units, factors, None, turned, time_first, normed)
-    return origin, _left_of(affine, units, across, norm), law
-
-
-def _norm_of(norm: Rescaling, across: bool, x: Float[Tensor, "N H E"]) -> Float[Tensor, "N H E"]:
-    """A norm of each head's units, or of all together."""
-    return apply(norm, x.flatten(1)).view_as(x) if across else apply(norm, x)
+    return origin, _rows_under_norm(affine, units, across, norm), law
 
 
 def _blocks(t: Tensor, use: Passed, shape: torch.Size, row: int) -> list[Int[Tensor, " N"]] | None:
@@ -441,7 +424,7 @@ def apply(norm: Rescaling, x: Tensor) -> Tensor:
     return made if norm.beta is None else made + norm.beta.to(x)
 
 
-def _left_of(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Rescaling) -> NormedMap:
+def _rows_under_norm(affine: Affine, units: Int[Tensor, "H E"], across: bool, norm: Rescaling) -> NormedMap:
     """The rows under a norm: without their mean where it subtracts it, and without those that it multiplies by 0."""
     heads, width = units.shape
     flat = units.flatten().to(affine.weight.device)
@@ -529,7 +512,7 @@ def _whole(
     (name, operand, gate), (norms, maps) = inner, later
     met = [n.given for n in norms] + [p.x for p in maps]
     behind, y = None, last.leaf.detach()
-    if not any(near(z + y, g, allowed) and as_added(g, last.leaf) for g in met if g.shape == z.shape):
+    if not any(near(z + y, g, allowed) and enters_sum(g, last.leaf) for g in met if g.shape == z.shape):
         behind = next((n for n in norms if same(n.x, y)), None)
         if behind is None or not any(near(z + behind.y, g, allowed) for g in met if g.shape == z.shape):
             return None

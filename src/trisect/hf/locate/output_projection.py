@@ -27,9 +27,9 @@ from trisect.hf.hooks.calls import (
     ModelOutput,
     NamedArguments,
     gradients_of,
-    opened,
     outline,
     tensors_in,
+    traceable_forward,
 )
 from trisect.hf.locate.affine import (
     DIRECTIONS,
@@ -140,20 +140,20 @@ def find_output(
     made = next((made for name, made, uses in left if name == owner and uses > index), ())
     alike = (t for t in made if t.numel() == passed.leaf.numel() and _reaches(t, passed))
     made = next(alike, made[0] if made else None)
-    norm = None if made is None else _normed_after(record, passed, made, allowed)
+    norm = None if made is None else _norm_after(record, passed, made, allowed)
     leaving = (
         None if made is None else Leaving(owner, made if norm is None else norm.given, norm and (norm.name, norm.nth))
     )
     columns = _columns(call.output.detach(), passed.x.detach())
     if columns is None:
         return Output(_between(call, record, passed, sources), passed=passed, leaving=leaving)
-    found = _checked(call, passed, columns, allowed)
+    found = _check_columns(call, passed, columns, allowed)
     if found.weight is None:
         return found
-    if made is not None and norm is None and _changed(made, passed, allowed):
+    if made is not None and norm is None and _is_more_than_sum(made, passed, allowed):
         words = f"what {passed.name} makes of the output is not what {owner or 'the model'} adds: it is changed before it leaves"
         return Output(Origin("mixed", words), passed=passed, leaving=leaving)
-    if made is not None and (next_map := _entered(record, passed, made, owner)) is not None:
+    if made is not None and (next_map := _next_map(record, passed, made, owner)) is not None:
         words = f"what {passed.name} makes of the output enters {next_map} before it leaves {owner}, so that neither alone is W_O"
         return Output(Origin("mixed", words), passed=passed)
     same = made is not None and made.shape == passed.leaf.shape and torch.equal(made.detach(), passed.leaf.detach())
@@ -182,9 +182,9 @@ def compare_with_gradients(
     for use, order in uses.items():
         places[use] += [(n.name, n.nth) for n in record.normed if n.calls > order and _same(n.x, values[use])]
     leaves = {one: values[one].clone().requires_grad_() for own in places.values() for one in own}
-    before = _run_held(model, inputs, values | leaves, uses)
+    before = _run_with_values(model, inputs, values | leaves, uses)
     added = {one: _addition(values[one], segment) for use, segment in before.items() for one in places[use]}
-    after = _run_held(model, inputs, values | {one: values[one] + t for one, t in added.items()}, uses)
+    after = _run_with_values(model, inputs, values | {one: values[one] + t for one, t in added.items()}, uses)
     shares: dict[int, float] = {}
     for use, segment in before.items():
         near, rounding = NEAR.get(values[use].dtype, COARSE), ROUNDED * segment.rounding
@@ -194,8 +194,8 @@ def compare_with_gradients(
         # alone, since what moves behind an earlier use moves here too; and half way, where more than sums follows
         own = {one: added[one] for one in places[use]}
         half = {one: (values[one] + t / 2).requires_grad_() for one, t in own.items()}
-        between = _run_held(model, inputs, values | half, uses)
-        alone = _run_held(model, inputs, values | {one: values[one] + t for one, t in own.items()}, uses)
+        between = _run_with_values(model, inputs, values | half, uses)
+        alone = _run_with_values(model, inputs, values | {one: values[one] + t for one, t in own.items()}, uses)
         at_first, _ = _linear_change(segment.total, {one: leaves[one] for one in own}, own)
         change, size = _linear_change(between[use].total, half, own)
         off = float((alone[use].total - segment.total - change).detach().norm())
@@ -227,7 +227,7 @@ class _Segment:
     rounding: float = 0.0
 
 
-def _run_held(
+def _run_with_values(
     model: nn.Module, inputs: ModelInputs, values: Mapping[_Use, Tensor], uses: Container[_Use]
 ) -> dict[_Use, _Segment]:
     """A pass in which maps and norms make the given values, and what of their width it meets behind each of those uses."""
@@ -266,7 +266,7 @@ def _run_alike(model: nn.Module, inputs: ModelInputs) -> None:
     """A pass that draws the same random numbers as every other, and of which the model notes nothing."""
     # as a quantiser's observer does; larger buffers are no notes
     noted = [(b, b.clone()) for b in model.buffers() if b.numel() <= NOTED]
-    with opened(), torch.random.fork_rng(devices=[]):
+    with traceable_forward(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # a model may draw which positions it looks at
         model(**inputs)
     with torch.no_grad():
@@ -320,13 +320,13 @@ def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -
         return 1.0
     if passed.quantised is not None or out.origin.how == "normed":  # neither moves by its derivative
         return 1.0
-    through = _pushed(passed.x, call.raw, moved.raw[call.order] - base.raw[call.order])
+    through = _push_forward(passed.x, call.raw, moved.raw[call.order] - base.raw[call.order])
     weight = passed.map().weight.detach()
     made = None if through is None else (through.to(weight) @ weight.T).reshape(passed.leaf.shape).to(passed.leaf)
-    through = None if made is None else _pushed(own.made, passed.leaf, made)
+    through = None if made is None else _push_forward(own.made, passed.leaf, made)
     if through is None:
         return 1.0
-    still = ~changed_places(pair[0].shape[:-1]).to(through.device)
+    still = ~half_of_positions(pair[0].shape[:-1]).to(through.device)
     whole, through = ((t.double().flatten(0, -2))[still] for t in (pair[1].double() - pair[0].double(), through))
     here, beside = float(through.norm()), float((whole - through).norm())
     near = NEAR.get(own.made.dtype, COARSE) if out.law is not None else COARSE
@@ -334,7 +334,7 @@ def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -
     return here / (here + beside) if beside > near * (here + beside) + rounding else 1.0
 
 
-def _pushed(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
+def _push_forward(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
     """By what a tensor in its graph moves where another moves by a little, by its derivative; None where it has none."""
     back = torch.zeros_like(made, requires_grad=True)
     try:
@@ -347,7 +347,7 @@ def _pushed(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
         return None
 
 
-def changed_places(shape: torch.Size) -> Tensor:
+def half_of_positions(shape: torch.Size) -> Tensor:
     """A random half of the places of that shape."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(0)).flatten() < 0.5
 
@@ -378,7 +378,7 @@ class _Given:
             return args, kwargs
         shapes = [t.shape[:-1] for t in self.base.left.get(self.around[-1], ())]
         before = self.base.entered.get(self.around[-1], ())
-        given = {id(t): _changed_half(own, shapes) for t, own in zip(tensors, before, strict=False)}
+        given = {id(t): _change_half(own, shapes) for t, own in zip(tensors, before, strict=False)}
         return tuple(given.get(id(t), t) for t in args), {n: given.get(id(t), t) for n, t in kwargs.items()}
 
     def leave(self, _name: str, _m: nn.Module, _a: Arguments, out: ModelOutput) -> None:
@@ -396,12 +396,12 @@ class _Given:
         return outline(call)
 
 
-def _changed_half(t: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
+def _change_half(t: Tensor, shapes: Sequence[torch.Size]) -> Tensor:
     """Something random added to half of the places of what lies as what leaves a module, or is a sequence; else as it is."""
     if (t.shape[:-1] not in shapes and t.dim() != SEQUENCE) or not float(t.abs().max()) < LARGE:
         return t.clone()
     draw = torch.randn(t.shape, generator=torch.Generator().manual_seed(t.numel())).to(t)
-    places = changed_places(t.shape[:-1]).view(*t.shape[:-1], 1).to(t.device)
+    places = half_of_positions(t.shape[:-1]).view(*t.shape[:-1], 1).to(t.device)
     return t + STEP * t.double().square().mean().sqrt().to(t) * places.to(t) * draw
 
 
@@ -415,7 +415,7 @@ def _addition(made: Tensor, behind: _Segment) -> Tensor:
     return size * steps.to(made) * draw
 
 
-def _entered(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> str | None:
+def _next_map(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> str | None:
     """The map of the same module that takes in what a use made, as it is, where nothing of that leaves the module otherwise."""
     if not owner or _reaches(made, passed):
         return None
@@ -423,7 +423,7 @@ def _entered(record: PassRecord, passed: Passed, made: Tensor, owner: str) -> st
     return next((p.name for p in later if _same(p.x.detach(), passed.leaf)), None)
 
 
-def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
+def _is_more_than_sum(made: Tensor, passed: Passed, allowed: float) -> bool:
     """Whether a tensor that has a use's result in it has more of it than a sum."""
     mixed = torch.randn(made.shape, generator=torch.Generator().manual_seed(0)).to(made)
     (gradient,) = gradients_of(made, [passed.leaf])
@@ -437,13 +437,13 @@ def _changed(made: Tensor, passed: Passed, allowed: float) -> bool:
     return off > allowed * float(mixed.abs().max())
 
 
-def _normed_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> Normed | None:
+def _norm_after(record: PassRecord, passed: Passed, made: Tensor, allowed: float) -> Normed | None:
     """The norm of what was made and something besides that leaves, as where the block is LN(x + attention(x)); None for none."""
     for norm in record.normed:
         if norm.calls != passed.calls or norm.given.numel() != passed.leaf.numel() or not _same(norm.y, made):
             continue
         alone = _same(norm.x, passed.leaf.detach())
-        if not alone and _reaches(norm.given, passed) and not _changed(norm.given, passed, allowed):
+        if not alone and _reaches(norm.given, passed) and not _is_more_than_sum(norm.given, passed, allowed):
             return norm
     return None
 
@@ -482,7 +482,7 @@ def _bytes(flat: Tensor):  # noqa: ANN202 - NumPy rows
     return flat.T.contiguous().cpu().view(torch.uint8).numpy()
 
 
-def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:
+def _check_columns(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Output:
     affine, flat = passed.map(), columns.flatten()
     weight = rows_of(affine.weight.detach().T, columns)
     # Σ_h weights_h v_h W_O[h] as [B T D], with the weights where the hook has them
@@ -501,7 +501,7 @@ def _checked(call: Call, passed: Passed, columns: Tensor, allowed: float) -> Out
     made = made if affine.bias is None else made + affine.bias.detach()
     rounding = None
     if passed.quantised is not None:
-        lost, words = passed.rounded_off(), f"{words}, of {passed.quantised.words}"
+        lost, words = passed.rounding_loss(), f"{words}, of {passed.quantised.words}"
         rounding, y = share_of(lost, y), y + lost.reshape(y.shape)  # as it would be made of what enters, unrounded
     size = float(y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
     off = min(float((made.reshape(-1, y.shape[-1]) - y[order]).abs().max()) for order in _orders(call)) / size
@@ -539,7 +539,7 @@ def _between(call: Call, record: PassRecord, passed: Passed, sources: Sequence[P
 DIGIT = 100  # whole numbers up to it are exact in half precision
 
 
-def misplaced(call: Call, consumers: Sequence[Passed]) -> str:
+def row_order_fault(call: Call, consumers: Sequence[Passed]) -> str:
     """What is wrong with the order of a call's rows, in words; empty where nothing is, or where that does not show.
 
     What row t of weights makes has to enter the next map at position t; where that map takes more positions, as far
@@ -565,7 +565,7 @@ def misplaced(call: Call, consumers: Sequence[Passed]) -> str:
     return ""
 
 
-def mixed_texts(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str:
+def text_order_fault(parts: Mapping[str, Tensor], uses: Sequence[Passed]) -> str:
     """Which of q, k and v of the first text is made of other texts, in words; empty where none is, or where that does not show.
 
     Heads and texts may lie in one axis, heads first, so that a row of what was recorded is no text's.

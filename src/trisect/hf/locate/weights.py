@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Address, NormedMap, Origin, Projections
-from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, copied, gradients_of
+from trisect.hf.hooks.calls import Call, CallHook, Calls, Edits, copy_call, gradients_of
 from trisect.hf.locate.affine import (
     TOLERANCE,
     Affine,
@@ -32,7 +32,7 @@ from trisect.hf.locate.affine import (
     rows_of,
     share_of,
 )
-from trisect.hf.locate.blocks import Around, find_around, find_forward, find_normed
+from trisect.hf.locate.blocks import Around, find_around, find_forward, find_norm_map
 from trisect.hf.locate.output_projection import (
     OTHERWISE,
     UNFOLLOWED,
@@ -45,8 +45,8 @@ from trisect.hf.locate.output_projection import (
     find_placement,
     find_shares,
     leaving,
-    misplaced,
-    mixed_texts,
+    row_order_fault,
+    text_order_fault,
 )
 
 # codes are read back from a ratio of two gradients, so that they must be few in half precision
@@ -91,7 +91,7 @@ def find_weights(
     left: list[Left] = []
     with (
         torch.enable_grad(),
-        hook(model, Edits(), calls=Calls(copied)) as calls,
+        hook(model, Edits(), calls=Calls(copy_call)) as calls,
         cut(model, calls) as record,
         leaving(model, lambda name, made: left.append((name, made, len(record.passed)))),
     ):
@@ -154,7 +154,7 @@ def _one(
     used += [] if out.law is None else [out.law.map.name]
     laws = CallLaws(own, out.law, marks_of(model, used), behind)
     normed = {n: part.normed for n, part in parts.items() if part.normed is not None}
-    order = mixed_texts(given, sources) or ("" if out.origin.how == "rows" else misplaced(call, consumers))
+    order = text_order_fault(given, sources) or ("" if out.origin.how == "rows" else row_order_fault(call, consumers))
     return CallWeights(call.module, Projections(address, origins, **detached, normed=normed), around, True, laws, order)
 
 
@@ -180,8 +180,8 @@ def _trace(
     use, gradient = sources[0]
     selection = _selection(t[0, :, 0, :], use.leaf)
     if selection is not None:
-        return _selected(model, module, name, t, use, *selection, passed)
-    origin, normed, law = find_normed(name, t, use, gradient, norms, tolerance(t))
+        return _trace_selection(model, module, name, t, use, *selection, passed)
+    origin, normed, law = find_norm_map(name, t, use, gradient, norms, tolerance(t))
     return TracedPart(origin, passed=(use,), normed=normed, law=law)
 
 
@@ -231,7 +231,7 @@ def _codes(first: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor] | None:
     return order.view(first.shape).cpu(), factor[order].view(first.shape).cpu()
 
 
-def _selected(
+def _trace_selection(
     model: nn.Module,
     module: str,
     name: str,
@@ -268,7 +268,7 @@ def _selected(
     kind += "" if even else ", each dimension times a factor of its own"
     if passed.quantised is not None:
         kind += f", of {passed.quantised.words}"
-        rounding = share_of(passed.rounded_off()[..., units.flatten()], passed.leaf[..., units.flatten()])
+        rounding = share_of(passed.rounding_loss()[..., units.flatten()], passed.leaf[..., units.flatten()])
     origin = Origin("rows", kind, affine.parameter, bias_name, units, affine.transposed, scale, residual, rounding)
     if residual > allowed:
         words = f"{name} looks like rows of {passed.name}, but recomputed from them it is off by {residual:.1e}"

@@ -17,13 +17,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from trisect.core.errors import ModelError
-from trisect.core.subject import ModelInputs
+from trisect.core.errors import ModelError, pass_memory
+from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Projections
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import room
-from trisect.hf.hooks.calls import Call, CallHook, ModelOutput, eagerly, evaluating, opened, replaced_forwards, sparing
-from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantised, share_of
+from trisect.hf.hooks.calls import (
+    Call,
+    CallHook,
+    Calls,
+    Edits,
+    ModelOutput,
+    copy_caches,
+    copy_call,
+    evaluating,
+    replace_forwards,
+    traceable_forward,
+    without_compile,
+)
+from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantisation_of, share_of
 
 LOOSE = 4  # sums over more positions round more
 AT_ONCE = 1 << 17  # numbers of an answer that are compared at once
@@ -62,7 +74,7 @@ class Agreement:
         if length <= self.longest:
             return
         with ExitStack() as around:
-            quiet = (torch.no_grad(), evaluating(model), sparing(model), eagerly())
+            quiet = (torch.no_grad(), evaluating(model), copy_caches(model), without_compile())
             for one in (room(name, "Running", inputs), *quiet):
                 around.enter_context(one)
             own = first_tensor(model(**inputs))
@@ -180,8 +192,66 @@ def _absorbs(call: Call, k: Tensor, near: float, size: float) -> bool:
     return float((moved - wanted).abs().max()) <= 10 * near * float(wanted.abs().max())
 
 
+STEP = 0.25  # of the size of queries and keys
+SEEN = 1e-2  # weights whose logarithms are compared
+
+
+@torch.no_grad()
+def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: Sequence[Call]) -> set[int]:
+    """Calls whose weights are not, by their values, a softmax of scale · q·k with something added, by their order.
+
+    A little is added to all queries and keys, with values of 0, so that every layer is given the same. A derivative alone would not
+    say that scores are rounded "straight through".
+    """
+
+    def run(step: float) -> list[Call]:
+        def write(order: int, parts: Parts) -> Parts:
+            draw = torch.Generator().manual_seed(order)
+            sizes = (step * t.double().square().mean().sqrt().to(t) for t in parts[:2])
+            q, k = (
+                t + size * torch.randn(t.shape, generator=draw).to(t) for t, size in zip(parts, sizes, strict=False)
+            )
+            return Parts(q, k, torch.zeros_like(parts.v))
+
+        edits = Edits({call.order: functools.partial(write, call.order) for call in calls})
+        with hook(model, edits, calls=Calls(copy_call)) as made:
+            model(**inputs)
+        return list(made)
+
+    def scores(call: Call) -> Tensor:
+        assert call.scale is not None
+        k = call.k.double().repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+        return call.scale * call.q.double() @ k.transpose(2, 3)
+
+    found = set[int]()
+    try:
+        pairs = list(zip(run(0.0), run(STEP), strict=True))
+    except Exception as error:  # of some nothing can be replaced
+        pass_memory(error)
+        return found
+    for one, other in pairs:
+        if one.scale is None or one.scale != other.scale or one.weights is None or other.weights is None:
+            continue
+        was, now = one.weights.double(), other.weights.double()
+        is_seen = (was > SEEN) & (now > SEEN)
+        is_seen &= is_seen.sum(-1, keepdim=True) > 1
+        before, after = scores(one), scores(other)
+        both = torch.stack([now.log() - was.log(), after - before]).masked_fill(~is_seen, 0)
+        both = (both - both.sum(-1, keepdim=True) / is_seen.sum(-1, keepdim=True).clamp_min(1)).masked_fill(~is_seen, 0)
+        kinds = [t.dtype for t in (one.q, one.weights)]
+        rounding = (
+            8
+            * max(torch.finfo(kind).eps for kind in kinds)
+            * (1 / SEEN + float(before.masked_fill(~is_seen, 0).abs().max()))
+        )
+        most = max(NEAR.get(kind, COARSE) for kind in kinds) * float(both[1].abs().max()) + rounding
+        if float((both[0] - both[1]).abs().max()) > most:
+            found.add(one.order)
+    return found
+
+
 @contextlib.contextmanager
-def unspoilt(model: nn.Module) -> Iterator[None]:
+def copy_saved_tensors(model: nn.Module) -> Iterator[None]:
     """Inside, what gradients need is copied, so that a model may write over it, as inference code does."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     own = {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
@@ -194,7 +264,7 @@ def unspoilt(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def cached_otherwise(
+def check_kv_cache(
     name: str, model: nn.Module, inputs: ModelInputs, calls: Sequence[Call], answer: Tensor, allowed: float
 ) -> ModelError | None:
     """Why a model is refused that keeps keys of several calls in one place of its cache; None where it does not.
@@ -205,7 +275,7 @@ def cached_otherwise(
     module, times = Counter(call.module for call in calls).most_common(1)[0]
     if times == 1 or "use_cache" not in inspect.signature(model.forward).parameters:
         return None
-    with opened():
+    with traceable_forward():
         without = first_tensor(model(**{**inputs, "use_cache": False}))
     if apart(answer, without, ()) <= LOOSE * allowed:
         return None
@@ -217,13 +287,13 @@ def cached_otherwise(
     return ModelError(given, known, todo)
 
 
-def derived(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+def differentiate_quantisation(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Inside, gradients pass quantised maps as those of their weights; what they make stays the same, bit for bit.
 
     Of some there is no derivative, or a wrong one that PyTorch warns of.
     """
-    maps = [module for _, module in affine_modules(model) if quantised(module) is not None]
-    return replaced_forwards({m: functools.partial(_straight, m, m.forward) for m in maps})
+    maps = [module for _, module in affine_modules(model) if quantisation_of(module) is not None]
+    return replace_forwards({m: functools.partial(_straight, m, m.forward) for m in maps})
 
 
 def _straight(module: nn.Module, forward: Callable[..., Any], x: Tensor) -> Tensor:
@@ -254,10 +324,10 @@ def rounding_of(
 
     `calls` and `answer` are those of the model as it is, `hook` is what recorded them.
     """
-    maps = [(name, module) for name, module, own in _found(model) if own.rounds is not None]
+    maps = [(name, module) for name, module, own in _quantised_maps(model) if own.rounds is not None]
     if not maps:
         return Rounding(((0.0, 0.0, 0.0),) * len(calls))
-    with _unrounded(maps), hook(model) as others:
+    with _without_rounding(maps), hook(model) as others:
         made = first_tensor(model(**inputs))
     both = zip(calls, others, strict=False)  # a pass that makes more or fewer calls moves what both have
     pairs = [((was.q, new.q), (was.k, new.k), (was.v, new.v)) for was, new in both]
@@ -266,7 +336,7 @@ def rounding_of(
 
 
 @contextlib.contextmanager
-def _unrounded(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
+def _without_rounding(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
     """Inside, those maps make x Wᵀ + b of x itself."""
     probing = False
 
@@ -288,9 +358,9 @@ def _unrounded(maps: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
         yield
 
 
-def said_of_rounding(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
+def rounding_notes(model: nn.Module, projections: Sequence[Projections], moved: Rounding) -> tuple[str, ...]:
     """What is said of a model with quantised maps: of which kinds they are, and by how much their rounding moved what was seen."""
-    kinds = {own.words: own for _, _, own in _found(model)}
+    kinds = {own.words: own for _, _, own in _quantised_maps(model)}
     if not kinds:
         return ()
     said = f"Maps of it are quantised: {'; '.join(kinds)}. Weights are those that it multiplies by, not those before."
@@ -309,11 +379,13 @@ def said_of_rounding(model: nn.Module, projections: Sequence[Projections], moved
 
 def coarsest(model: nn.Module) -> float:
     """What share of the largest value is rounding in the coarsest of a model's quantised maps; 0 without any."""
-    return max((TOLERANCE[own.kind] for _, _, own in _found(model) if own.kind is not None), default=0.0)
+    return max((TOLERANCE[own.kind] for _, _, own in _quantised_maps(model) if own.kind is not None), default=0.0)
 
 
-def _found(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
-    return [(name, module, own) for name, module in affine_modules(model) if (own := quantised(module)) is not None]
+def _quantised_maps(model: nn.Module) -> list[tuple[str, nn.Module, Quantised]]:
+    return [
+        (name, module, own) for name, module in affine_modules(model) if (own := quantisation_of(module)) is not None
+    ]
 
 
 def check_weights(name: str, model: nn.Module) -> None:

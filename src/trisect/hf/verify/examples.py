@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, pass_memory
-from trisect.hf.hooks.calls import eagerly
+from trisect.hf.hooks.calls import without_compile
 
 TEXTS, LONG = 2, 5
 
 
-def grouped(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
+def input_groups(config: Any, takes: Sequence[str], draw: torch.Generator) -> Iterator[dict[str, Tensor]]:
     """Groups of inputs for a forward that takes those names, in the shapes that kinds of models have; none for most."""
     if "grid_thw" in takes:
         yield from _patches(config, takes, draw)
@@ -181,7 +181,7 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
     first: Exception | None = None
     for given in _candidates(model, seed):
         try:
-            with torch.no_grad(), eagerly(), torch.random.fork_rng(devices=[]):
+            with torch.no_grad(), without_compile(), torch.random.fork_rng(devices=[]):
                 model(**given)
         except FAILED as error:
             pass_memory(error)
@@ -209,31 +209,31 @@ def _candidates(model: nn.Module, seed: int) -> Iterator[dict[str, Tensor]]:
     main = _main_input(model)
     like = next((p for p in model.parameters() if p.is_floating_point()), None)
 
-    def placed(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_model(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if like is None:
             return dict(given)
         return {n: t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for n, t in given.items()}
 
-    def drawn(name: str) -> list[Tensor]:
+    def make_inputs(name: str) -> list[Tensor]:
         made = MAKERS[name](config, torch.Generator().manual_seed(seed)) if name in MAKERS else []
         return made if name in takes or name == main else []
 
     pair = {"decoder_input_ids": _ids(config, TARGET, torch.Generator().manual_seed(seed + 1))}
     beside = {n: t[0] for n, t in pair.items() for t in [t] if getattr(config, "is_encoder_decoder", False) and t}
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name in MAKERS and p.name != main]
-    for group in grouped(config, list(takes), torch.Generator().manual_seed(seed)):
-        yield placed(group)
-    for own in drawn(main):
-        yield placed({main: own, **({n: made[0] for n in needed if (made := drawn(n))}), **beside})
+    for group in input_groups(config, list(takes), torch.Generator().manual_seed(seed)):
+        yield to_model(group)
+    for own in make_inputs(main):
+        yield to_model({main: own, **({n: made[0] for n in needed if (made := make_inputs(n))}), **beside})
     others = [n for n in MAKERS if n in takes and n != main and n not in APART]
-    known = {n: made for n in others if (made := drawn(n))}
-    for own in drawn(main) or [None]:
+    known = {n: made for n in others if (made := make_inputs(n))}
+    for own in make_inputs(main) or [None]:
         for turn in range(max(map(len, known.values()), default=0)):
             rest = {n: made[min(turn, len(made) - 1)] for n, made in known.items()}
-            yield placed(({main: own} if own is not None else {}) | rest | beside)
+            yield to_model(({main: own} if own is not None else {}) | rest | beside)
     for n in others:
-        for own in drawn(n):
-            yield placed({n: own} | beside)
+        for own in make_inputs(n):
+            yield to_model({n: own} | beside)
 
 
 def _ids(config: Any, length: int, draw: torch.Generator) -> list[Tensor]:

@@ -8,7 +8,6 @@ off at one word alone.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -31,9 +30,9 @@ from trisect.hf.locate.affine import (
     PartLaw,
     Quantised,
     ends_of,
-    following_parameters,
     marks_of,
-    quantised,
+    quantisation_of,
+    watch_uses,
 )
 from trisect.measure.norms import activation
 
@@ -79,7 +78,7 @@ class _Use(NamedTuple):
     rounded: Tensor
     kind: torch.dtype | None = None
 
-    def sampled(self, sample: Places, rows: int, length: int, time_first: bool) -> _Use:
+    def at_places(self, sample: Places, rows: int, length: int, time_first: bool) -> _Use:
         """The same at some positions."""
         x, y = (sample.of(t, rows, length, time_first) for t in (self.x, self.y))
         rounded = x if self.rounded is self.x else sample.of(self.rounded, rows, length, time_first)
@@ -218,7 +217,7 @@ class Checker:
             return
         for name, part in laws.parts.items():
             self._part(call, name, part)
-        self._mixed(call, laws.out)
+        self._check_mixing(call, laws.out)
         self.uses = {key: use for key, use in self.uses.items() if self.last[key] > call.order}
         self.entered = None
 
@@ -264,7 +263,7 @@ class Checker:
         """A map's input and output; a length of 0 says that no position of a text is meant."""
         words = f"what {law.name} makes is not x Wᵀ + b of what was found in it on loading"
         for sample in _places(rows, length or len(use.y.reshape(-1, use.y.shape[-1]))):
-            here = use.sampled(sample, rows, sample.length, time_first)
+            here = use.at_places(sample, rows, sample.length, time_first)
             kind, x, y = law.images.dtype, here.rounded, here.y
             allowed, x, y = _rounding(x, y, kind=use.kind), x.to(kind), y.to(kind)
             made, given = x @ law.images.to(x.device) + law.shift.to(x.device), y @ law.directions.to(y.device)
@@ -272,7 +271,7 @@ class Checker:
             off, where = (made - given).norm(dim=1) / DIRECTIONS**0.5, sample if length else sample._replace(length=0)
             self.note(off, size, allowed, where, order, words)
 
-    def _mixed(self, call: Call, law: OutLaw | None) -> None:
+    def _check_mixing(self, call: Call, law: OutLaw | None) -> None:
         """Weights times v beside the output, and beside what enters W_O when that comes."""
         assert call.weights is not None
         rows, heads, length, width = call.output.shape
@@ -376,16 +375,12 @@ def checking(
     modules = dict(model.named_modules())
     names = {key[0] for key in checker.wanted}
     owners = {law.out.owner for law in laws if law is not None and law.out is not None and law.out.owner}
+    quantised = {n: quantisation_of(modules[n]) for n in names & modules.keys()}
     with contextlib.ExitStack() as stack:
-        for one in names & modules.keys():
-            hook = functools.partial(_meet, checker, one, quantised(modules[one]))
-            stack.callback(modules[one].register_forward_hook(hook, with_kwargs=True).remove)
+        stack.enter_context(watch_uses(model, names, lambda n, x, y: checker.meet(n, x, y, quantised.get(n))))
         for one in owners & modules.keys():
             hook = lambda _m, _a, out, one=one: checker.left(one, out)  # noqa: E731
             stack.callback(modules[one].register_forward_hook(hook).remove)
-        if bare := names - modules.keys():
-            note = lambda n, x, y: checker.meet(n, x, y) if n in bare else None  # noqa: E731
-            stack.enter_context(following_parameters(model, note))
         yield checker
     checker.judge(name, addresses)
 
@@ -419,14 +414,7 @@ def check_maps(model: nn.Module, name: str, laws: Sequence[CallLaws | None], add
                 module(x.transpose(1, 2) if isinstance(module, nn.Conv1d) else x)
             assert met[0] is not None
             x, y = met[0]
-            own = quantised(module)
+            own = quantisation_of(module)
             use = _Use(x[0], y[0], x[0]) if own is None else _Use(x[0], y[0], own.entered(x)[0], own.kind)
             checker.look(law, use, order, 1, 0)
     checker.judge(name, addresses)
-
-
-def _meet(
-    checker: Checker, name: str, own: Quantised | None, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any
-) -> None:
-    if (ends := ends_of(module, args, kwargs, out)) is not None:
-        checker.meet(name, *ends, own)

@@ -24,13 +24,13 @@ from trisect.hf.hooks.calls import (
     Calls,
     Edits,
     alone,
-    copied,
-    eagerly,
+    copy_caches,
+    copy_call,
     evaluating,
     gradients_of,
-    kept,
-    opened,
-    sparing,
+    traceable_forward,
+    without_compile,
+    without_recompute,
 )
 from trisect.hf.hooks.interface_hook import UnreadAttention, eager, find_pieces, record_interface
 from trisect.hf.hooks.product_hook import IN_PIECES, following, record_products
@@ -43,16 +43,17 @@ from trisect.hf.verify.agreement import (
     Response,
     Rounding,
     autocast_of,
-    cached_otherwise,
+    check_kv_cache,
     coarsest,
-    derived,
+    copy_saved_tensors,
+    differentiate_quantisation,
+    find_other_scales,
     find_response,
     longest,
     rounding_of,
-    unspoilt,
 )
 from trisect.hf.verify.examples import example_inputs, shorten_positions
-from trisect.hf.verify.sources import displaced, find_addresses
+from trisect.hf.verify.sources import find_addresses, find_position_shifts
 
 SILENT = "it mixes its sequence without a softmax of one product of queries and keys"
 
@@ -80,9 +81,9 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
 
     Raises ModelError where two passes over the same inputs differ by themselves.
     """
-    with _running(model) as ran, eagerly():
+    with _running(model) as ran, without_compile():
         own = first_tensor(model(**inputs))
-    with following(model, calls=Calls(copied)) as follower:
+    with following(model, calls=Calls(copy_call)) as follower:
         followed = first_tensor(model(**inputs))
     # a second pass that differs may be the hook's doing or the model's
     if not torch.equal(own, followed) and not torch.equal(own, first_tensor(model(**inputs))):
@@ -95,7 +96,7 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
         given = f"{type(model).__name__} answers the same inputs in two ways."
         raise ModelError(given, "What is recorded would not be what it computes.", "Switch its randomness off.")
     plain = error = None
-    with opened():
+    with traceable_forward():
         # where PyTorch's fast path is in use, its answer is another
         open_own = own if torch.equal(own, followed) else first_tensor(model(**inputs))
         try:
@@ -104,7 +105,7 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
         except RuntimeError as own_error:  # it has no eager attention that runs
             pass_memory(own_error)
             error = own_error
-    calls, taped = Calls(copied), own
+    calls, taped = Calls(copy_call), own
     if plain is not None:
         with record_interface(model, NOTHING, calls=calls):
             taped = first_tensor(model(**inputs))
@@ -116,7 +117,7 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
     cut = [s for s in follower.unread if s.words == IN_PIECES and not _among(s.module, read)]
     pieces = find_pieces(model, inputs, cut)
     if pieces:
-        with following(model, pieces=pieces, calls=Calls(copied)) as follower:
+        with following(model, pieces=pieces, calls=Calls(copy_call)) as follower:
             followed = first_tensor(model(**inputs))
     by_tape = bool(calls) and len(calls) >= len(follower.calls)
     if plain is not None and len(calls) == len(follower.calls) and not _near(model, plain, own):
@@ -215,7 +216,7 @@ class Law(NamedTuple):
     output, `sink` whether rows may sum to less, `ahead` whether a position gives weight to a later one. `cause` says
     of q, k and v whether a write there reaches the answer, `order` what is wrong with the order of rows. `fault` is what
     was seen of the call by itself that forbids to read it; `scaled` says that its weights move with q and k as a softmax
-    of `scale` q·k does; `terms` is that of the Call.
+    of `scale` q·k does, by their derivatives and by their values; `terms` is that of the Call.
     """
 
     rows: float
@@ -327,10 +328,17 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     began(f"Verifying {name} …")
-    with room(name, "Verifying", inputs), evaluating(model), sparing(model), derived(model), unspoilt(model), kept():
+    with (
+        room(name, "Verifying", inputs),
+        evaluating(model),
+        copy_caches(model),
+        differentiate_quantisation(model),
+        copy_saved_tensors(model),
+        without_recompute(),
+    ):
         try:
             if inputs is None:
-                return _prove_shortened(name, model) or _prove(name, model, example_inputs(name, model))
+                return _prove_at_few_positions(name, model) or _prove(name, model, example_inputs(name, model))
             # beside what was made in inference mode no gradients can be asked for
             given = {n: t.clone() if isinstance(t, Tensor) and t.is_inference() else t for n, t in inputs.items()}
             try_out(name, model, given)
@@ -343,7 +351,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
             raise ModelError(f"{name} keeps a tensor that was made in inference mode.", known, todo) from error
 
 
-def _prove_shortened(name: str, model: nn.Module) -> Proof | None:
+def _prove_at_few_positions(name: str, model: nn.Module) -> Proof | None:
     """The proof on a few positions of a model that takes one length alone; None for others, and where all decides.
 
     The first read over the whole length is compared with the model's own answer, as with any longer text.
@@ -367,7 +375,7 @@ def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
     known = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in given.items())
     words = f"{name} does not run with the example {known}."
     todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
-    with saying(lambda error: ModelError(words, said_of(error, 200), todo)), eagerly():
+    with saying(lambda error: ModelError(words, said_of(error, 200), todo)), without_compile():
         model(**given)
 
 
@@ -388,6 +396,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
         raise ModelError(f"The example of inputs of {name} has one position.", known, "Give one with several.")
     addresses, orders = find_addresses(name, model, seen.calls, given, seen.hook)
     causes = find_causes(model, given, seen.hook, seen.calls)
+    unscaled = find_other_scales(model, given, seen.hook, seen.calls)
     checked: list[Law] = []
     for call, (reached, response) in zip(seen.calls, causes, strict=True):
         module = model.get_submodule(call.module)
@@ -396,9 +405,13 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
         # sinks have one number per head, or a map that makes one
         law = check_law(call, reached, call.q.shape[1] in sizes)
         fault = law.fault or response.fault or (BEHIND if law.sink and not response.sink else "")
-        checked.append(law._replace(scaled=response.scaled, fault=fault, sink=law.sink and response.sink))
+        checked.append(
+            law._replace(
+                scaled=response.scaled and call.order not in unscaled, fault=fault, sink=law.sink and response.sink
+            )
+        )
     found = find_weights(model, given, seen.hook, addresses)
-    elsewhere, moved = displaced(name, model, given, seen.hook, addresses)
+    elsewhere, moved = find_position_shifts(name, model, given, seen.hook, addresses)
     orders = [f.order or elsewhere.get(n, "") or order for n, (f, order) in enumerate(zip(found, orders, strict=True))]
     laws = tuple(law._replace(order=order) for order, law in zip(orders, checked, strict=True))
     found = tuple(replace(f, valid=not law.failure) for f, law in zip(found, laws, strict=True))
@@ -406,8 +419,8 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
     heads = {address: Heads(call.q.shape[1], call.v.shape[1]) for address, call in valid}
     rounding = rounding_of(model, given, seen.hook, seen.calls, seen.answer)
     allowed = max(*(law.allowed for law in laws), coarsest(model), 2 * rounding.answer)
-    refusal = cached_otherwise(name, model, given, seen.calls, seen.answer, allowed)
-    refusal = refusal or moved or _refused(name, seen, addresses, laws, allowed)
+    refusal = check_kv_cache(name, model, given, seen.calls, seen.answer, allowed)
+    refusal = refusal or moved or _find_refusal(name, seen, addresses, laws, allowed)
     agreement = Agreement(longest(seen.calls), allowed, autocast_of(model))
     about = (addresses, found, laws, Shape(heads), seen.unread, refusal, rounding, agreement)
     own = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}  # one may have several names
@@ -458,7 +471,7 @@ def find_causes(
     orders, unreached = range(len(calls)), (False, False, False)
     edits = Edits(write={n: partial(nudge, n) for n in orders})
     try:
-        with torch.enable_grad(), hook(model, edits, calls=Calls(copied)) as made:
+        with torch.enable_grad(), hook(model, edits, calls=Calls(copy_call)) as made:
             answer = first_tensor(model(**inputs))
     except ModelError as error:  # a hook that cannot write here
         return [(unreached, Response(False, f"nothing can be written to it ({error.known})"))] * len(calls)
@@ -468,13 +481,17 @@ def find_causes(
 
     def reaches(order: int, part: int) -> bool:
         grad = grads[3 * order + part]
-        return (grad is not None and bool(grad.any())) or _opposed(model, inputs, hook, order, part, answer.detach())
+        return (grad is not None and bool(grad.any())) or _answers_to_opposite(
+            model, inputs, hook, order, part, answer.detach()
+        )
 
     return [((reaches(n, 0), reaches(n, 1), reaches(n, 2)), find_response(made[n], *written[n][:2])) for n in orders]
 
 
 @torch.no_grad()
-def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor) -> bool:
+def _answers_to_opposite(
+    model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, part: int, clean: Tensor
+) -> bool:
     """Whether the answer changes when the negative of q, k or v is written to one call.
 
     Where it does not, q and k are tried once more between random values: an example may give every position the same
@@ -495,7 +512,7 @@ def _opposed(model: nn.Module, inputs: ModelInputs, hook: CallHook, order: int, 
     return NAMES[part] != "v" and not torch.equal(answer(True, True), answer(False, True))
 
 
-def _refused(
+def _find_refusal(
     name: str, seen: Coverage, addresses: Sequence[Address], laws: Sequence[Law], allowed: float
 ) -> ModelError | None:
     """Why the whole model is refused; None where at least one layer passes and the answer stays what it is.

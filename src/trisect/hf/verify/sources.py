@@ -57,7 +57,7 @@ class EnteredFloats:
             return None
         made: dict[int, Any] = {}
         leaves: list[tuple[Tensor, Tensor]] = []
-        given = _mapped((args, dict(kwargs)), made, leaves, self.put)
+        given = _with_leaves((args, dict(kwargs)), made, leaves, self.put)
         if not leaves:
             self.restore()
             return None
@@ -93,7 +93,7 @@ class EnteredFloats:
         self.put.clear()
 
 
-def _mapped(
+def _with_leaves(
     given: Any, made: dict[int, Any], leaves: list[tuple[Tensor, Tensor]], put: list[tuple[Any, Any, Any, Any]]
 ) -> Any:
     """The same nest of arguments, with a fresh leaf's copy in place of every float tensor; one object stays one.
@@ -110,11 +110,11 @@ def _mapped(
             made[id(given)] = leaf.clone()
         return made[id(given)]
     if type(given) is tuple:
-        return tuple(_mapped(one, made, leaves, put) for one in given)
+        return tuple(_with_leaves(one, made, leaves, put) for one in given)
     if type(given) in (list, dict) and id(given) not in made:
         made[id(given)] = given
         for place, own in list(enumerate(given) if type(given) is list else given.items()):
-            copy = _mapped(own, made, leaves, put)
+            copy = _with_leaves(own, made, leaves, put)
             if copy is not own:
                 given[place] = copy
                 put.append((given, place, own, copy))
@@ -161,11 +161,11 @@ def _watching(
 
 def _source(call: Call, cut: EnteredFloats) -> Met:
     kind, lengths = _kind(call, cut), (call.q.shape[2], call.k.shape[2])
-    order = _other_axis(call, cut.leaves) or _displaced_parts(call, kind, cut.leaves)
+    order = _other_axis(call, cut.leaves) or _part_shift(call, kind, cut.leaves)
     return Met(call.module, cut.uses.get(call.module, 0), kind, *lengths, order)
 
 
-def _displaced_parts(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
+def _part_shift(call: Call, kind: str, leaves: Sequence[Tensor]) -> str:
     """Whether keys or values are displaced against the queries of the same sequence (in cross-attention values against keys), in words.
 
     Position by position both have to be made of something that entered the layer at one place. What a convolution or a
@@ -212,7 +212,7 @@ def _other_axis(call: Call, leaves: Sequence[Tensor]) -> str:
                     return True
         return False
 
-    t = next((t for t in (call.q, call.k) if t.requires_grad and _reached(t, leaves)), None)
+    t = next((t for t in (call.q, call.k) if t.requires_grad and _leaves_of(t, leaves)), None)
     if t is None or t.shape[2] == 1 or apart(t, 2):
         return ""
     other = next((words for axis, words in ((3, "units"), (1, "heads")) if t.shape[axis] > 1 and apart(t, axis)), "")
@@ -227,14 +227,16 @@ def _support(t: Tensor, leaves: Sequence[Tensor]) -> Bool[Tensor, " N"]:
 
 
 def _kind(call: Call, cut: EnteredFloats) -> str:
-    asks, gives = _reached(call.q, cut.leaves), _reached(call.v, cut.leaves)
+    asks, gives = _leaves_of(call.q, cut.leaves), _leaves_of(call.v, cut.leaves)
     if not gives or not asks:  # learned queries, or nothing that is known
         return _by_length(call)
     if asks & gives:
         return MERGED if gives - asks and call.k.shape[2] > call.q.shape[2] else SELF
     # a shorter sequence made of the other one just before, as Funnel's
     pooled = any(
-        _reached(cut.given[a], [cut.given[b]]) or _reached(cut.given[b], [cut.given[a]]) for a in asks for b in gives
+        _leaves_of(cut.given[a], [cut.given[b]]) or _leaves_of(cut.given[b], [cut.given[a]])
+        for a in asks
+        for b in gives
     )
     # where no position sees a later one, one sequence made in two ways may be read, as by norms of their own
     weights, length = call.weights, call.q.shape[2]
@@ -242,7 +244,7 @@ def _kind(call: Call, cut: EnteredFloats) -> str:
     return SELF if pooled or (causal and cut.words(asks) == cut.words(gives)) else CROSS
 
 
-def _reached(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
+def _leaves_of(t: Tensor, leaves: Sequence[Tensor]) -> set[int]:
     return {i for i, grad in enumerate(gradients_of(t, leaves)) if grad is not None and bool(grad.any())}
 
 
@@ -255,7 +257,7 @@ TRIES = 8  # orders that are drawn until one rises and falls
 
 
 @torch.no_grad()
-def displaced(
+def find_position_shifts(
     name: str, model: nn.Module, inputs: ModelInputs, hook: CallHook, addresses: Sequence[Address]
 ) -> tuple[dict[int, str], ModelError | None]:
     """Calls whose queries, keys or values are not at the positions of the tokens, in words, by their order; and why a model is refused.
@@ -291,7 +293,9 @@ def displaced(
             before, after = run(inputs), run({**inputs, tokens: changed})
             if tokens == "input_ids":
                 try:
-                    refusal = _reordered(name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids}))
+                    refusal = _find_reordering(
+                        name, inputs, before, after, lambda ids: run({**inputs, "input_ids": ids})
+                    )
                 except Exception as error:
                     # some take no other order of their tokens; their layers are looked at all the same
                     pass_memory(error)
@@ -299,7 +303,7 @@ def displaced(
                 if refusal is not None:
                     return {}, refusal
             for n, part in ((n, part) for n, names in fed.items() for part in names):
-                moved = _moved(before[n][PARTS.index(part)], after[n][PARTS.index(part)], changed)
+                moved = _change_at(before[n][PARTS.index(part)], after[n][PARTS.index(part)], changed)
                 if moved is not None and bool(moved.any()) and not moved[-1, PLACE]:
                     words = f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
                     found.setdefault(n, f"{words} {len(changed) - 1} is at {_first(moved)} there")
@@ -310,7 +314,7 @@ def displaced(
     return found, None
 
 
-def _reordered(
+def _find_reordering(
     name: str,
     inputs: ModelInputs,
     before: Sequence[Parts],
@@ -327,7 +331,7 @@ def _reordered(
 
     def moves(one: Sequence[Parts], other: Sequence[Parts]) -> Bool[Tensor, "B T"] | None:
         for was, now in zip(one, other, strict=True):
-            places = [m for a, b in zip(was, now, strict=True) if (m := _moved(a, b, ids)) is not None]
+            places = [m for a, b in zip(was, now, strict=True) if (m := _change_at(a, b, ids)) is not None]
             if places and bool((moved := torch.stack(places).any(0)).any()):
                 return moved
         return None
@@ -356,7 +360,7 @@ def _reordered(
     return None
 
 
-def _moved(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
+def _change_at(was: Tensor, now: Tensor, ids: Tensor) -> Bool[Tensor, "B T"] | None:
     """Where a part [B H T E] changed; None where it has other positions than the tokens."""
     if was.shape != now.shape or (was.shape[0], was.shape[2]) != tuple(ids.shape):
         return None
@@ -494,7 +498,7 @@ def number_layers(met: Sequence[Met], stacks: Sequence[str]) -> list[tuple[str, 
     for stack in dict.fromkeys(stacks):
         own = [i for i, s in enumerate(stacks) if s == stack]
         uses = list(dict.fromkeys((met[i].module, met[i].nth) for i in own))
-        layers = {use: (name, n) for use, name, n in _split(stack, uses, met, own, taken)}
+        layers = {use: (name, n) for use, name, n in _split_stack(stack, uses, met, own, taken)}
         seen: dict[tuple[str, int], int] = {}
         for i in own:
             use = met[i].module, met[i].nth
@@ -507,7 +511,7 @@ def number_layers(met: Sequence[Met], stacks: Sequence[str]) -> list[tuple[str, 
 Use = tuple[str, int]
 
 
-def _split(
+def _split_stack(
     stack: str, uses: Sequence[Use], met: Sequence[Met], own: Sequence[int], taken: set[str]
 ) -> list[tuple[Use, str, int]]:
     numbers = layer_numbers([m for m, _ in uses])
