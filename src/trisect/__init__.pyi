@@ -263,7 +263,7 @@ def patch(
     reader: str | None = None,
     count: int = 100,
     per: str = 'layer',
-    positions: str = 'all',
+    positions: str | None = None,
     path: str = 'all',
     how: str = 'denoise',
     answered: bool = False,

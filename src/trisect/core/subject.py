@@ -254,6 +254,35 @@ class AnsweringSubject(Subject, Protocol):
         ...
 
 
+class StreamPoint(NamedTuple):
+    """A point of the residual stream at an attention layer.
+
+    `where` is 'input', what enters the block that the layer stands in; 'attention', what its attention gives; or 'output', what
+    leaves the block.
+    """
+
+    address: Address
+    where: str = "input"
+
+
+StreamWriters: TypeAlias = Mapping[StreamPoint, Callable[["Float[Tensor, 'B T D']"], "Float[Tensor, 'B T D']"]]
+
+
+@runtime_checkable
+class StreamSubject(AnsweringSubject, Protocol):
+    """An AnsweringSubject whose residual stream can be read and edited."""
+
+    def stream_outputs(
+        self,
+        batch: Batch,
+        streams: StreamWriters,
+        write: Mapping[Address, Writer] | None = None,
+        places: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """As `outputs`; writers are given the stream at their points, and what they return goes on in its place."""
+        ...
+
+
 @runtime_checkable
 class SeeingSubject(Subject, Protocol):
     """A Subject that may be given images or sound."""

@@ -23,6 +23,7 @@ from trisect.core.subject import (
     ReadGiven,
     RowScores,
     Shape,
+    StreamWriters,
     TextOrPair,
     as_sample,
 )
@@ -67,6 +68,7 @@ from trisect.hf.hooks.calls import (
     outline,
     unwrap_model,
 )
+from trisect.hf.hooks.streams import edited_streams
 from trisect.hf.locate.blocks import watch
 from trisect.hf.processor import Processor, is_processor
 from trisect.hf.verify.agreement import check_weights, rounding_notes
@@ -311,6 +313,11 @@ class Pretrained:
         return made
 
     @property
+    def sampling_rate(self) -> int | None:
+        """Samples of sound that its processor takes a second; None where it takes none."""
+        return None if self.processor is None else self.processor.rate
+
+    @property
     def mask(self) -> str | None:
         """The mask of a masked language model; None for the others, which predict the next token."""
         return getattr(self.tokenizer, "mask_token", None) if self.objective == "masked" else None
@@ -324,6 +331,17 @@ class Pretrained:
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
         return output_at(self.predict(batch.inputs, write, hold), places)
+
+    @alone
+    @torch.no_grad()
+    def stream_outputs(
+        self, batch: Batch, streams: StreamWriters, write: Written = None, places: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B T V"]:
+        """As `outputs`, with the residual stream edited; see StreamSubject. Raises ModelError where no block has a stream."""
+        calls = list(zip(self.addresses, self._proved.modules, strict=True))
+        with edited_streams(self.name, self.model, calls, streams):
+            made = run_forward(self._proved, batch.inputs, edits_at(self.addresses, write))[1]
+        return output_at(made, places)
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""

@@ -45,6 +45,12 @@ class Processor:
         """That of a processor in memory."""
         return cls(name, lambda: processor)
 
+    @property
+    def rate(self) -> int | None:
+        """Samples a second of the sounds that it takes; None where it takes none. Raises ModelError where it cannot be read."""
+        extractor = _extractor(self.opened())
+        return None if extractor is None else int(extractor.sampling_rate)
+
     def inputs(
         self, sample: InputSample, like: Tensor, tokenizer: Any, start: int | None
     ) -> tuple[ModelInputs, tuple[str, ...]]:

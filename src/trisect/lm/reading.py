@@ -23,6 +23,8 @@ from trisect.core.subject import (
     PlainText,
     RowScores,
     Shape,
+    StreamPoint,
+    StreamWriters,
     TextOrPair,
     Writer,
     as_sample,
@@ -223,6 +225,21 @@ class OwnModel:
             hidden = hidden[torch.arange(len(hidden)), places][:, None]
         return self._logits(hidden)
 
+    @torch.no_grad()
+    def stream_outputs(
+        self,
+        batch: Batch,
+        streams: StreamWriters,
+        write: Mapping[Address, Writer] | None = None,
+        places: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """As `outputs`, with what enters a layer's block replaced; raises ModelError for another point of the stream."""
+        if other := [point for point in streams if point.where != "input"]:
+            known = "Its norms stand behind the sums, so that what a layer adds is no part of the next layer's input."
+            raise ModelError(f"{self.name} was asked for the stream at {other[0].where}.", known, "Ask for its inputs.")
+        hidden = self._pass(batch.inputs["ids"], write or {}, {}, None, streams)
+        return self._logits(hidden if places is None else hidden[torch.arange(len(hidden)), places][:, None])
+
     def _logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         flat = linear(hidden.flatten(0, 1)[None], self.parameters["decoder.weight"], self.parameters["decoder.bias"])
         return flat[0].view(*hidden.shape[:2], flat.shape[-1])
@@ -233,6 +250,7 @@ class OwnModel:
         write: Mapping[Address, Writer],
         hold: Mapping[Address, Tensor],
         seen: list[tuple[Tensor, Parts, Tensor, Tensor]] | None,
+        streams: StreamWriters | None = None,
     ) -> Float[Tensor, "B T D"]:
         """The last hidden states. Of every layer its input [B T D], its q, k, v as they were used, the weights [B H T T] and the
         heads' outputs [B H T E] are added to `seen`, where there is such a list.
@@ -241,6 +259,8 @@ class OwnModel:
         x = embed(embedding_rows(p["embed.weight"], ids), ids, None)
         mask = causal(ids.shape[1], x.dtype, x.device)
         for n in range(1, self.model.layers + 1):
+            if streams and (change := streams.get(StreamPoint(Address(STACK, n)))) is not None:
+                x = change(x[0])[None]
             split = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in project(p, n, x)[0].chunk(3, -1))
             parts = Parts(*(t.contiguous() for t in split))
             address = Address(STACK, n)

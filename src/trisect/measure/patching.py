@@ -86,6 +86,14 @@ def put_at(
     return write
 
 
+def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]) -> Float[Tensor, "B H S E"]:
+    """Each row's numbers at one position put at another, zeros elsewhere."""
+    rows = torch.arange(len(part), device=part.device)
+    found = part.new_zeros(*part.shape[:2], int(end.max()) + 1, part.shape[3])
+    found[rows, :, end.to(part.device)] = part[rows, :, start.to(part.device)]
+    return found
+
+
 def put_all(source: Parts) -> Writer:
     """A writer that puts all of `source`, recorded from the same batch, in place of what the call has."""
     return lambda parts: Parts(*(made.to(there) for made, there in zip(source, parts, strict=True)))

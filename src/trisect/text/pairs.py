@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from trisect.core import files
 from trisect.core.errors import CorpusError, shortened
-from trisect.core.subject import PlainText
+from trisect.core.subject import InputSample, TextOrPair
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.lines import read_lines
 from trisect.text.sources import Labelled, LabelledTexts
@@ -21,20 +21,35 @@ from trisect.text.sources import Labelled, LabelledTexts
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is
 ANSWERS = ("base", "q", "k", "v", "q+k", "q+v", "k+v", "donor")
 FORM = (
-    'A line is a JSON object: {"base": TEXT, "donor": TEXT, "answers": {"base": …, "q": …, "k": …, "v": …, "donor": …}}, '
-    "answers as far as they are known; for encoder-decoders a text is [SOURCE, TARGET]"
+    'A line is a JSON object: {"base": TEXT, "donor": TEXT, "answers": {"base": …, "donor": …, "q-place": …, …}}, an answer for each '
+    "hypothesis by any name, as a text or as ids of tokens; a text is a string, [SOURCE, TARGET] for encoder-decoders, "
+    '{"audio": FILE, "text": …} or {"image": FILE, "text": …}'
 )
+CONTENT = {"q-content": "q", "k-content": "k", "v-content": "v"}  # hypotheses that are a component's own answer
+Answer: TypeAlias = str | tuple[int, ...]  # a text, or ids of tokens
+
+
+class Bound(NamedTuple):
+    """One text's facts: the keys in their order, the value of each, and the key that is asked for."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    asked: str
 
 
 @dataclass(frozen=True)
 class TextPair:
-    """A base, a donor, and the answers predicted by what is from the donor (ANSWERS); `place` is for errors, `kind` a template's."""
+    """A base, a donor, and the answer that each hypothesis predicts: what is from the donor (ANSWERS), or any other name.
 
-    base: PlainText
-    donor: PlainText
-    answers: Mapping[str, str] = field(default_factory=dict)
+    `place` is for errors, `kind` a template's name; `facts` are what base and donor say, where that is known.
+    """
+
+    base: TextOrPair
+    donor: TextOrPair
+    answers: Mapping[str, Answer] = field(default_factory=dict)
     place: str = ""
     kind: str = ""
+    facts: tuple[Bound, Bound] | None = None
 
 
 def read_pairs(path: Path) -> tuple[TextPair, ...]:
@@ -47,7 +62,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
                 body = files.parse(line)
             except ValueError as error:
                 raise bad_pair(place, f"it is no JSON ({error})") from None
-            found.append(_pair(body, place))
+            found.append(_pair(body, place, path.parent))
     if not found:
         raise CorpusError(f"{path} holds no pair.", f"{FORM}.", "Give at least one.")
     return tuple(found)
@@ -77,32 +92,61 @@ def bad_pair(place: str, what: str) -> CorpusError:
     return CorpusError(f"{said}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
 
-def _pair(body: object, place: str) -> TextPair:
+def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:
     if not isinstance(body, Mapping):
         raise bad_pair(place, f"it is {type(body).__name__}, no object")
     if unknown := set(body) - {"base", "donor", "answers", "kind"}:
         raise bad_pair(place, f"it has {shortened(min(map(str, unknown)))}, which is no field")
-    texts: list[PlainText] = []
-    for name in ("base", "donor"):
-        match body.get(name):
-            case str(text) if text.strip():
-                texts.append(text)
-            case [str(source), str(target)] if source.strip() and target.strip():
-                texts.append((source, target))
-            case None:
-                raise bad_pair(place, f"it has no {name}")
-            case text:
-                raise bad_pair(place, f"its {name} is {shortened(text)}, no text")
-    if isinstance(texts[0], tuple) != isinstance(texts[1], tuple):
+    base, donor = (_text(body.get(name), name, place, folder) for name in ("base", "donor"))
+    if isinstance(base, tuple) != isinstance(donor, tuple):
         raise bad_pair(place, "one of its texts has a source and a target, the other has not")
     answers = body.get("answers") or {}
     if not isinstance(answers, Mapping):
         raise bad_pair(place, "its answers are no object")
-    if unknown := [name for name in answers if name not in ANSWERS]:
-        raise bad_pair(place, f"it has an answer for {shortened(unknown[0])}, where there are {', '.join(ANSWERS)}")
-    if wrong := [name for name, answer in answers.items() if not isinstance(answer, str) or not answer.strip()]:
-        raise bad_pair(place, f"its answer for {wrong[0]!r} is {shortened(answers[wrong[0]])}, no text")
-    return TextPair(texts[0], texts[1], dict(answers), place, str(body.get("kind") or ""))
+    return TextPair(
+        base,
+        donor,
+        {str(name): _answer(str(name), answer, place) for name, answer in answers.items()},
+        place,
+        str(body.get("kind") or ""),
+    )
+
+
+def _text(given: object, name: str, place: str, folder: Path) -> TextOrPair:
+    """One side of a pair: a text, source and target, sound or images beside a text, or a model's own inputs."""
+    match given:
+        case str(text) if text.strip():
+            return text
+        case [str(source), str(target)] if source.strip() and target.strip():
+            return source, target
+        case InputSample():
+            return given
+        case None:
+            raise bad_pair(place, f"it has no {name}")
+        case Mapping() if {"audio", "image"} & set(given):
+            media: dict[str, tuple[Any, ...]] = {}
+            for kind in ("audio", "image"):
+                files = given.get(kind, ())
+                files = files if isinstance(files, list | tuple) and not isinstance(files, str) else (files,)
+                # a file is named as it is seen from the file of pairs
+                media[kind] = tuple(folder / one if isinstance(one, str) else one for one in files)
+            return InputSample(given.get("text"), media["audio"], media["image"])
+        case Mapping() if "text" not in given and all(hasattr(value, "shape") for value in given.values()):
+            return InputSample(inputs=given)
+        case text:
+            raise bad_pair(place, f"its {name} is {shortened(text)}, no text")
+
+
+def _answer(name: str, given: object, place: str) -> Answer:
+    match given:
+        case str(text) if text.strip():
+            return text
+        case int(number) if not isinstance(number, bool):
+            return (number,)
+        case [*ids] if ids and all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
+            return tuple(int(str(one)) for one in ids)
+        case other:
+            raise bad_pair(place, f"its answer for {name!r} is {shortened(other)}, neither text nor ids of tokens")
 
 
 BINDINGS = 4  # keys, each with its value, in one text: as many as there are answers to tell apart
@@ -114,14 +158,6 @@ T = TypeVar("T")
 FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of either direction of a patch
 # texts -> the token ids of each, without the tokenizer's own
 TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]
-
-
-class Bound(NamedTuple):
-    """One text's facts: the keys in their order, the value of each, and the key that is asked for."""
-
-    keys: tuple[str, ...]
-    values: tuple[str, ...]
-    asked: str
 
 
 class BindingTemplate(NamedTuple):
@@ -196,31 +232,41 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
 
 
 def draw_bindings(templates: Sequence[BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
-    """So many pairs; the donor has the base's keys and values in another order, paired otherwise, and asks another key.
+    """So many pairs; the donor has the base's keys at other places, other values at the same places, and asks another key.
 
-    The base's answer and those of q, k and v from the donor all differ; so do the donor's and those of q, k and v from the base.
+    The answers that differ are then those of q, k and v from the donor by content, of q by place (what the base has where the
+    donor has the key it asks for), the base's and the donor's. Where a template has too few values for that, the donor has
+    the base's paired otherwise: the base's answer and those of q, k and v from the donor differ, and place is not told apart.
     """
     draw = np.random.default_rng([seed, 11])
     pairs = []
     for number in range(count):
         template = templates[number % len(templates)]
-        keys, values = (_shuffle(draw, words)[:BINDINGS] for words in (template.keys, template.values))
-        base, donor, answers = _draw_bound(draw, keys, values)
+        keys, values = (_shuffle(draw, words) for words in (template.keys, template.values))
+        base, donor, answers = _draw_bound(draw, keys[:BINDINGS], values[:BINDINGS], values[BINDINGS:][:BINDINGS])
         place = f"pair {number + 1} of bindings"
-        pairs.append(TextPair(template.write(base), template.write(donor), answers, place, template.name))
+        texts = template.write(base), template.write(donor)
+        pairs.append(TextPair(*texts, answers, place, template.name, (base, donor)))
     return tuple(pairs)
 
 
 def _draw_bound(
-    draw: np.random.Generator, keys: Sequence[str], values: Sequence[str]
+    draw: np.random.Generator, keys: Sequence[str], values: Sequence[str], others: Sequence[str]
 ) -> tuple[Bound, Bound, Mapping[str, str]]:
-    """Base and donor of these keys and values, and every answer as it stands behind a text; they differ as `draw_bindings` says."""
+    """Base and donor of these keys and values, and every answer as it stands behind a text; they differ as `draw_bindings` says.
+
+    The donor's values are the `others` where these are as many.
+    """
     base = Bound(tuple(keys), tuple(values), keys[int(draw.integers(BINDINGS))])
+    apart = len(others) == BINDINGS
     while True:
         order = _shuffle(draw, keys)
-        donor = Bound(order, _shuffle(draw, values), order[int(draw.integers(BINDINGS))])
-        answers = predicted(base, donor)
-        if all(_differ(answers, names) for names in (FROM_DONOR, FROM_BASE)) and answers["base"] != answers["donor"]:
+        donor = Bound(order, _shuffle(draw, others if apart else values), order[int(draw.integers(BINDINGS))])
+        answers = dict(predicted(base, donor))
+        if apart:  # by place, the donor's query looks where the donor has its key, as with its keys beside it
+            answers["q-place"] = answers["q+k"]
+        differ = [ANSWERS] if apart else [FROM_DONOR, FROM_BASE, ("base", "donor")]
+        if all(_differ(answers, names) for names in differ):
             return base, donor, {name: f" {answer}" for name, answer in answers.items()}
 
 
@@ -312,20 +358,22 @@ def draw_induction(
 ) -> tuple[TextPair, ...]:
     """So many pairs: four times two words (A B) in a passage, and one of the As again; B is to come.
 
-    The donor has the same words at the same places, its As in another order, otherwise paired, and ends in another A. The answers of the
-    base and those that q, k and v from the donor predict all differ. Raises CorpusError where the tokenizer does not give such texts.
+    The donor has the base's As at other places, other Bs at the same places (the same ones otherwise paired where there are
+    too few words), and ends in another A; answers differ as those of `draw_bindings`. Raises CorpusError where the tokenizer
+    does not give such texts.
     """
     draw, found = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
     for attempt in range(2 * TRIES):
         missing = [number for number, pair in enumerate(found) if pair is None]
-        drawn = [_draw_texts(draw, usable, between, in_passage=attempt < TRIES) for _ in missing]
+        how = {"in_passage": attempt < TRIES, "apart": attempt % TRIES < TRIES // 2}
+        drawn = [_draw_texts(draw, usable, between, **how) for _ in missing]
         rows = ids([text for texts, _, _ in drawn for text in texts])
         for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, drawn, strict=True)):
             # the tokens of the As and Bs stand where they were put and nowhere else, the asked one last
             put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.asked)] for b in bounds]
             own = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
             if own == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
-                found[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction")
+                found[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
         if None not in found:
             break
     pairs = tuple(pair for pair in found if pair is not None)
@@ -337,17 +385,21 @@ def draw_induction(
 
 
 def _draw_texts(
-    draw: np.random.Generator, usable: InductionWords, between: int, in_passage: bool
+    draw: np.random.Generator, usable: InductionWords, between: int, *, in_passage: bool, apart: bool
 ) -> tuple[tuple[str, str], tuple[Bound, Bound], Mapping[str, str]]:
     """A base and its donor, what they say, and the answers: pairs of words in a passage of the text, or among other words."""
     passages = usable.passages if in_passage else ()
     passage = passages[int(draw.integers(len(passages)))] if passages else ()
     folded = {word.casefold() for word in passage}
     free = _shuffle(draw, [word for word in usable.words if word.casefold() not in folded])
+    # the donor's Bs are others where there are as many words
+    used = 3 * BINDINGS if apart and len(free) >= 3 * BINDINGS else 2 * BINDINGS
     if not passage or len(free) < 2 * BINDINGS:  # no text, or a passage that holds most of the words
         free = _shuffle(draw, usable.words)
-        passage = free[2 * BINDINGS :][:PASSAGE]
-    base, donor, answers = _draw_bound(draw, free[:BINDINGS], free[BINDINGS : 2 * BINDINGS])
+        used = 3 * BINDINGS if apart and len(free) >= 3 * BINDINGS + PASSAGE else 2 * BINDINGS
+        passage = free[used:][:PASSAGE]
+    keys, values, others = (free[start:used][:BINDINGS] for start in range(0, 3 * BINDINGS, BINDINGS))
+    base, donor, answers = _draw_bound(draw, keys, values, others)
     pieces = [passage[at * between :][:between] for at in range(BINDINGS + 1)]
 
     def write(bound: Bound) -> str:
@@ -368,6 +420,62 @@ def _of_text(texts: Iterable[Labelled]) -> tuple[tuple[str, ...], tuple[tuple[st
         if len(words) >= PASSAGE and len(passages) < KEPT:
             passages.append(tuple(words[:PASSAGE]))
     return tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST]), tuple(passages)
+
+
+SPOKEN = 6  # words of one sound
+
+
+class SpokenText(NamedTuple):
+    """What is said in one sound, word after word, how many slots of silence come first, and how many words are written already."""
+
+    words: tuple[str, ...]
+    written: int
+    delay: int = 0
+
+
+def draw_spoken(
+    words: Sequence[str], count: int, seed: int
+) -> list[tuple[SpokenText, SpokenText, Mapping[str, str], str]]:
+    """So many pairs of sounds with the answers of the hypotheses place and content, and their kind; all answers of one differ.
+
+    The answer is the word that is said next. A donor has other words, but for the base's last word that is written and one
+    that comes after another word in the base ('other words'), the same words in another order ('another order'), or other
+    words a slot later ('a slot later'). Raises CorpusError for too few words.
+    """
+    least = 2 * SPOKEN
+    if len(words) < least:
+        known = f"There are {len(words)} words that the tokenizer can tell apart."
+        raise CorpusError(
+            f"The task 'audio-words' needs {least} words.", known, "Add recordings, each named by its word."
+        )
+    draw, found = np.random.default_rng([seed, 16]), []
+    kinds = ("other words", "another order", "a slot later")
+    while len(found) < count:
+        kind, shuffled = kinds[len(found) % len(kinds)], _shuffle(draw, words)
+        said, other = shuffled[:SPOKEN], list(shuffled[SPOKEN : 2 * SPOKEN])
+        n, m = (int(i) for i in draw.permutation(np.arange(1, SPOKEN))[:2])
+        if kind == "a slot later":
+            if n == SPOKEN - 1:
+                continue
+            base, donor = SpokenText(said, n), SpokenText(tuple(other), n, 1)
+            answers = {"base": said[n], "q-place": said[n + 1], "v-content": other[n - 1], "donor": other[n]}
+        else:
+            if kind == "other words":
+                # the base's last word stands at another place of the donor, whose last word is another one of the base
+                free = [i for i in range(SPOKEN - 1) if i not in (n - 1, m - 1)]
+                at, after = (int(i) for i in draw.permutation(free)[:2])
+                other[at], other[m - 1] = said[n - 1], said[after]
+            else:
+                other = list(_shuffle(draw, said))
+            base, donor = SpokenText(said, n), SpokenText(tuple(other), m)
+            at, after = other.index(said[n - 1]), said.index(other[m - 1])
+            if max(at, after) == SPOKEN - 1:
+                continue
+            answers = {"base": said[n], "q-content": said[after + 1], "q-place": said[m]}
+            answers |= {"k-content": said[at + 1], "v-content": other[n], "donor": other[m]}
+        if len(set(answers.values())) == len(answers):
+            found.append((base, donor, answers, kind))
+    return found
 
 
 DRAWN = 4000  # sentences that pairs are made from

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import polars as pl
 
-from trisect.core.finding import About, Finding
+from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import percent
+from trisect.experiments.patch.predictions import CONTROLS, Prediction, read_predictions
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay
@@ -90,7 +91,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     )
     columns = ("site", *(["direction"] * both), *(COLUMN_NAMES[m] for m in measures), "pairs")
     numbers = Section("Numbers", tuple(about.notes), (), (Table(columns, rows, "Every site"),))
-    parts = (_opening(tables, about, sites), _pair_section(tables, sites), numbers)
+    parts = present(_opening(tables, about, sites), _prediction_section(tables), _pair_section(tables, sites), numbers)
     return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, provenance(about, *own, timed=False), REFERENCES)
 
 
@@ -135,6 +136,17 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
                 found.append(
                     Finding(f"largest_{measure}", text, unit, values, per="pair", groups=(how,), signed=signed)
                 )
+    for row in strongest(tables):
+        values = (
+            Estimate(row.hypothesis, row.shift_nats, row.shift_low, row.shift_high, row.used),
+            Estimate("unrelated donor", row.control_nats["unrelated"]),
+            Estimate("random subspaces", row.control_nats["random"]),
+        )
+        text = f"{row.site}, {row.position} positions: {prediction_words(row)}."
+        known = tuple(value for value in values if value.mean is not None)
+        found.append(
+            Finding(f"shift_{row.component}", text, "nats", known, per="pair", groups=(row.site, row.position))
+        )
     # sites where another component's answer comes more often than their own, with intervals that lie apart
     acting = [
         (f"{other.site} {name}", other)
@@ -148,6 +160,78 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         values = tuple(row.estimate(name) for name, row in most)
         found.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
     return tuple(found)
+
+
+def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Prediction, ...]:
+    """Of q, k and v each the hypothesis of its own with the largest shift (where it has none, of any), if it exceeds its controls.
+
+    These are an unrelated donor and random subspaces.
+    """
+    rows = [row for row in read_predictions(tables.get("predictions")) if row.shift_nats is not None]
+    best: dict[str, Prediction] = {}
+    for row in rows:
+        own = {one.hypothesis for one in rows if one.hypothesis.partition("-")[0] == row.component}
+        if own and row.hypothesis not in own:
+            continue
+        before = best.get(row.component)
+        if row.component in DOES and (before is None or (row.shift_nats or 0.0) > (before.shift_nats or 0.0)):
+            best[row.component] = row
+    return tuple(best[name] for name in DOES if name in best and best[name].exceeds)
+
+
+def prediction_words(row: Prediction) -> str:
+    """A hypothesis with its numbers and those of its controls."""
+    shift = spoken_subject(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
+    said = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
+    if row.share is not None:
+        said += f" and comes in {spoken_subject(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
+    names = {"unrelated": "an unrelated donor", "residual": "the residual stream", "random": "random subspaces"}
+    beside = [
+        f"{words.number(row.control_nats[key], True)} from {name}"
+        for key, name in names.items()
+        if row.control_nats[key] is not None
+    ]
+    return f"{said} ({', '.join(beside)})" if beside else said
+
+
+def _prediction_section(tables: Mapping[str, pl.DataFrame]) -> Section | None:
+    """Every hypothesis at every site and position, beside its controls; None where no answers are read."""
+    rows = read_predictions(tables.get("predictions"))
+    if not rows:
+        return None
+    shown = [
+        name
+        for name in CONTROLS
+        if any(row.control[name] is not None or row.control_nats[name] is not None for row in rows)
+    ]
+    columns = ("site", "position", "hypothesis", "share", "shift, nats", "pairs", "answered", *shown)
+    body = tuple(
+        (
+            row.site,
+            row.position,
+            row.hypothesis,
+            "–" if row.share is None else spoken_subject(Estimate("", row.share, row.low, row.high), False),
+            "–"
+            if row.shift_nats is None
+            else spoken_subject(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True),
+            str(row.used),
+            "–" if row.kept is None else percent(row.kept),
+            *(f"{words.number(row.control[c])} / {words.number(row.control_nats[c], True)}" for c in shown),
+        )
+        for row in rows
+    )
+    about = (
+        "Each hypothesis names the answer that would come if it held. The shift is how far that answer gains on the base's in "
+        "log-probability, over all pairs whose answers all differ; the share is of those pairs whose texts the unpatched "
+        "model answers correctly. "
+        "base is the unchanged answer, other one that no hypothesis names."
+    )
+    controls = (
+        "Controls, as share / shift: the same component from an unrelated donor; the residual stream at the same positions; random "
+        "subspaces of the rank of the label's, that subspace itself, and its complement; q+k+v of a site is a row of its own."
+    )
+    table = Table(columns, body, "Competing predictions", wrap=False)
+    return Section("Competing predictions", (about, controls), (), (table,))
 
 
 def _by_direction(sites: Sequence[SiteNumbers]) -> dict[str, list[SiteNumbers]]:
@@ -174,8 +258,9 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     best = {}
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
+    clear = {row.component for row in strongest(tables)}  # a component that exceeds its controls
     for component, (what, answer) in DOES.items():
-        if component in best:
+        if component in best and component in clear:
             site = best[component]
             shares = {name: "–" if row.mean is None else percent(row.mean) for name, row in site.items()}
             rest = "".join(f", that of {n.removeprefix('as ')} in {shares[n]}" for n in shares if n.startswith("as "))

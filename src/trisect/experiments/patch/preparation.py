@@ -1,12 +1,12 @@
-"""Text pairs made ready for one model: opened, checked token by token, their answers as ids."""
+"""Pairs made ready for one model: opened, checked token by token, their answers as ids, and read in batches."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import digest, read_record
-from trisect.core.subject import AnsweringSubject, Batch, PlainText, SiteTarget, Subject
+from trisect.core.subject import AnsweringSubject, Batch, InputSample, SiteTarget, Subject, TextOrPair
 from trisect.core.trace import Side
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.measure.patching import UNKNOWN
@@ -24,10 +24,13 @@ from trisect.text.birth_places import QUESTION
 from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,
+    CONTENT,
+    SpokenText,
     TextPair,
     bad_pair,
     draw_bindings,
     draw_induction,
+    draw_spoken,
     draw_translations,
     given_pairs,
     induction_words,
@@ -38,10 +41,11 @@ from trisect.text.sources import open_labelled
 
 
 class PatchedSides(NamedTuple):
-    """Which positions of the source and of the target are patched; None where there is no target."""
+    """Which positions of the source, of the target (None: there is none) and of the source as cross-attention reads it are patched."""
 
     source: Bool[Tensor, "B S"]
     target: Bool[Tensor, "B T"] | None
+    crossed: Bool[Tensor, "B S"]
 
     def queries(self, stack: str) -> Bool[Tensor, "B T"]:
         """Those of a stack's queries."""
@@ -49,7 +53,32 @@ class PatchedSides(NamedTuple):
 
     def keys(self, stack: str) -> Bool[Tensor, "B S"]:
         """Those of a stack's keys and values."""
+        if stack == "cross":
+            return self.crossed
         return self.target if self.target is not None and stack == "dec" else self.source
+
+    def cut(self, other: Batch, rows: Int[Tensor, " B"]) -> PatchedSides:
+        """Those that the rows of another batch have too."""
+        source, target = other.source.real[rows], None if other.target is None else other.target.real[rows]
+        there = None
+        if self.target is not None and target is not None:
+            there = self.target & _fill(target, self.target)
+        return PatchedSides(self.source & _fill(source, self.source), there, self.crossed & _fill(source, self.crossed))
+
+    def widened(self, batch: Batch) -> PatchedSides:
+        """The same of a batch whose texts go on; what follows is not patched."""
+        real, target = batch.source.real, None
+        if self.target is not None and batch.target is not None:
+            target = _fill(self.target, batch.target.real)
+        return PatchedSides(_fill(self.source, real), target, _fill(self.crossed, real))
+
+
+def _fill(mask: Bool[Tensor, "B T"], like: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+    """A mask as wide as another, cut or filled up with false."""
+    found = torch.zeros_like(like)
+    shared = min(mask.shape[1], like.shape[1])
+    found[:, :shared] = mask[:, :shared]
+    return found
 
 
 def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
@@ -67,11 +96,16 @@ def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
 def patched_sides(
     run: Batch, other: Batch, wanted: tuple[int, ...] | str, places: Int[Tensor, " B"] | None
 ) -> PatchedSides:
-    """The positions of a batch that are patched from another one of the same lengths."""
+    """The positions of a batch that are patched from another one of the same lengths.
+
+    'last' is the position of the answer; the source of cross-attention has none, and is patched whole (as that position reads it).
+    """
     if run.target is None or other.target is None:
-        return PatchedSides(_chosen(run.source, other.source, wanted, places), None)
+        source = _chosen(run.source, other.source, wanted, places)
+        return PatchedSides(source, None, source)
     source = _chosen(run.source, other.source, wanted, None)
-    return PatchedSides(source, _chosen(run.target, other.target, wanted, places))
+    crossed = run.source.real if wanted == "last" else source
+    return PatchedSides(source, _chosen(run.target, other.target, wanted, places), crossed)
 
 
 def _last(side: Side) -> Int[Tensor, " B"]:
@@ -165,13 +199,88 @@ class _TokenizedText(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PreparedPairs:
-    """Pairs that fit a model, with the ids of their answers by name, UNKNOWN where one is not stated."""
+    """Pairs that fit a model.
+
+    `answers` are the first token's ids of the answers that a part from the donor predicts, by name, UNKNOWN where one is not
+    stated; `pieces` all tokens of each pair's answers. `read` holds both batches of a pair that is no text; `tokens` are the one
+    token of every word that `facts` of pairs name; on the sides `uneven` base and donor have other numbers of tokens.
+    """
 
     name: str
     fingerprint: str
     pairs: tuple[TextPair, ...]
     answers: Mapping[str, Int[np.ndarray, " N"]]
+    pieces: tuple[Mapping[str, tuple[int, ...]], ...]
     notes: tuple[str, ...] = ()
+    read: Sequence[Mapping[str, Batch]] = ()
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    uneven: frozenset[str] = frozenset()
+
+    def groups(self, size: int) -> list[Int[np.ndarray, " B"]]:
+        """Numbers of the pairs that are read together: texts in their order, others where their inputs have the same shapes."""
+        if not self.read:
+            return [np.arange(start, min(start + size, len(self.pairs))) for start in range(0, len(self.pairs), size)]
+        alike: dict[object, list[int]] = {}
+        for number, batches in enumerate(self.read):
+            shapes = [
+                [(n, tuple(getattr(t, "shape", ()))) for n, t in sorted(b.inputs.items())] for b in batches.values()
+            ]
+            alike.setdefault(str(shapes), []).append(number)
+        return [np.array(some[start : start + size]) for some in alike.values() for start in range(0, len(some), size)]
+
+    def batch(self, subject: Subject, numbers: Int[np.ndarray, " B"], side: str) -> Batch:
+        """Base or donor of some pairs."""
+        if self.read:
+            return _joined([self.read[number][side] for number in numbers])
+        texts = [getattr(self.pairs[number], side) for number in numbers]
+        return next(iter(subject.batches(texts, len(texts))))
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Batches of the same shapes as one."""
+    if len(batches) == 1:
+        return batches[0]
+
+    def side(of: Sequence[Side]) -> Side:
+        ids = [one.ids for one in of if one.ids is not None]
+        real, special = (torch.cat([getattr(one, name) for one in of]) for name in ("real", "special"))
+        tokens = tuple(row for one in of for row in one.tokens)
+        return Side(tokens, real, special, torch.cat(ids) if len(ids) == len(of) else None)
+
+    first = batches[0]
+    inputs = {
+        n: torch.cat([one.inputs[n] for one in batches]) if isinstance(t, Tensor) and t.dim() else t
+        for n, t in first.inputs.items()
+    }
+    targets = [one.target for one in batches if one.target is not None]
+    sides = {name: side([one.sides[name] for one in batches]) for name in first.sides}
+    rows = tuple((number, 0) for number in range(sum(len(one.rows) for one in batches)))
+    source = side([one.source for one in batches])
+    return Batch(inputs, source, side(targets) if targets else None, rows, first.notes, sides)
+
+
+def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[int]]) -> Batch:
+    """Texts that go on behind their answer's place with the pieces of each but the last; raises ModelError for inputs that cannot."""
+    side = batch.source if batch.target is None else batch.target
+    names = [n for n in ("decoder_input_ids", "input_ids", "ids") if n in batch.inputs]
+    if side.ids is None or not names or set(batch.inputs) & {"position_ids", "token_type_ids"}:
+        known = f"It is given {', '.join(map(repr, batch.inputs))}."
+        todo = "Give answers of one token each."
+        raise ModelError("An answer of several tokens cannot be put behind what this model is given.", known, todo)
+    rows = [[*side.ids[i, : int(places[i]) + 1].tolist(), *more[:-1]] for i, more in enumerate(pieces)]
+    width = max(side.ids.shape[1], *map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=side.ids.dtype)
+    real = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], real[i, : len(row)] = torch.tensor(row), True
+    old = batch.inputs[names[0]]
+    inputs = {n: t for n, t in batch.inputs.items() if n != "labels"} | {names[0]: ids.to(old)}
+    mask = "decoder_attention_mask" if names[0] == "decoder_input_ids" else "attention_mask"
+    if mask in inputs:
+        inputs[mask] = real.to(inputs[mask])
+    tokens = tuple((*row, *[""] * (width - len(row))) for row in side.tokens)
+    longer = Side(tokens, real, ~real, ids)
+    return replace(batch, inputs=inputs, **{"source" if batch.target is None else "target": longer})
 
 
 def stated_pairs(settings: PatchSettings) -> tuple[str, tuple[TextPair, ...]] | None:
@@ -193,29 +302,60 @@ def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: S
     else:
         name, (pairs, notes) = str(settings.task), _task_pairs(settings, subject)
     _check_kinds(subject, pairs)
-    texts = [text for pair in pairs for text in (pair.base, pair.donor)]
+    samples = any(isinstance(pair.base, InputSample) for pair in pairs)
     noted: dict[str, None] = {}
-    read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)], noted)
-    needed = set()  # the sides whose lengths have to be the same: those that are patched
+    both: list[dict[str, Batch]] = []
+    if samples:
+        for pair in pairs:
+            both.append({side: next(iter(subject.batches([getattr(pair, side)], 1))) for side in ("base", "donor")})
+            noted.update(dict.fromkeys(note for batch in both[-1].values() for note in batch.notes))
+        read = [_of_batch(batches[side]) for batches in both for side in ("base", "donor")]
+    else:
+        texts = [text for pair in pairs for text in (pair.base, pair.donor)]
+        read = tokenize(subject, texts, [pair.place for pair in pairs for _ in range(2)], noted)
+    needed = set()  # the sides whose lengths have to be the same: those that are patched position by position
     for target in targets:
         stack = target.address.stack
         of_target = stack in ("dec", "cross") if target.component == "q" else stack == "dec"
-        needed.add("target" if of_target else "source")
+        if settings.positions != "last" or stack == "enc" or (stack == "cross" and target.component != "q"):
+            needed.add("target" if of_target else "source")
+    uneven: set[str] = set()  # of what is no text, these sides are patched at the last position alone
     for number, pair in enumerate(pairs):
         base, donor = read[2 * number], read[2 * number + 1]
         for side, own, other in zip(("source", "target"), base.lengths, donor.lengths, strict=True):
-            if side in needed and own != other:
+            if side in needed and own != other and samples and settings.positions is None:
+                uneven.add(side)
+            elif side in needed and own != other:
                 of = f" of the {side}" if base.lengths[1] else ""
-                shown = f"{_words(pair.base)!r} and {_words(pair.donor)!r}"
+                shown = f"{text_words(pair.base)!r} and {text_words(pair.donor)!r}"
                 raise bad_pair(pair.place, f"the base has {own} tokens{of}, the donor {other}: {shown}")
-    answers = _answer_ids(subject, pairs, {texts[i]: one for i, one in enumerate(read)})
-    body = [[pair.base, pair.donor, dict(pair.answers)] for pair in pairs]
-    return PreparedPairs(name, digest(json.dumps(body).encode(), 8), pairs, answers, (*notes, *noted))
+    pieces = _answer_pieces(subject, pairs, read[::2])
+    answers: dict[str, Int[np.ndarray, " N"]] = {}
+    for number, of in enumerate(pieces):
+        for hypothesis, ids in of.items():
+            classic = CONTENT.get(hypothesis, hypothesis)
+            if classic in ANSWERS and (hypothesis == classic or classic not in of):
+                answers.setdefault(classic, np.full(len(pairs), UNKNOWN))[number] = ids[0]
+    body = [
+        [
+            *(t if isinstance(t, str | tuple) else text_words(t, None) for t in (pair.base, pair.donor)),
+            dict(pair.answers),
+        ]
+        for pair in pairs
+    ]
+    words = dict.fromkeys(
+        w for pair in pairs if pair.facts for bound in pair.facts for w in (*bound.keys, *bound.values)
+    )
+    spelled = _tried(subject, [f" {word}" for word in words]) if words else []
+    tokens = {word: one.source[-1] for word, one in zip(words, spelled, strict=True) if one.source}
+    known = {name: answers[name] for name in ANSWERS if name in answers}
+    mark = digest(json.dumps(body).encode(), 8)
+    return PreparedPairs(name, mark, pairs, known, pieces, (*notes, *noted), both, tokens, frozenset(uneven))
 
 
 def tokenize(
     subject: Subject,
-    texts: Sequence[PlainText],
+    texts: Sequence[TextOrPair],
     places: Sequence[str] | None = None,
     noted: dict[str, None] | None = None,
 ) -> list[_TokenizedText]:
@@ -227,25 +367,28 @@ def tokenize(
     for batch in subject.batches(texts, TOGETHER):
         if noted is not None:
             noted.update(dict.fromkeys(batch.notes))
-        sides = [side for side in (batch.source, batch.target) if side is not None]
+        if any(side is not None and side.ids is None for side in (batch.source, batch.target)):
+            known = "Pairs are aligned by them."
+            raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
         for row, (text, start) in enumerate(batch.rows):
-            ids = []
-            for side in sides:
-                if side.ids is None:
-                    known = "Pairs are aligned by them."
-                    raise ModelError(f"{subject.name} gives no ids of tokens.", known, "Use a model with a tokenizer.")
-                ids.append(tuple(side.ids[row][(side.real & ~side.special)[row]].tolist()))
-            lengths = [int(side.real[row].sum()) for side in sides]
-            own = _TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
+            own = _of_batch(batch, row)
             if not start:
                 found.append(own)
             elif places is not None:
-                what = f"{_words(texts[text])!r} is longer than {subject.name} reads at once"
+                what = f"{text_words(texts[text])!r} is longer than {subject.name} reads at once"
                 raise bad_pair(places[text], what)
             else:
                 before = found.pop()
                 found.append(own._replace(source=before.source + own.source, target=before.target + own.target))
     return found
+
+
+def _of_batch(batch: Batch, row: int = 0) -> _TokenizedText:
+    """The tokens of one row; of a side without ids none, its length alone."""
+    sides = [side for side in (batch.source, batch.target) if side is not None]
+    ids = [() if s.ids is None else tuple(s.ids[row][(s.real & ~s.special)[row]].tolist()) for s in sides]
+    lengths = [int(side.real[row].sum()) for side in sides]
+    return _TokenizedText(ids[0], ids[-1] if len(ids) > 1 else (), (lengths[0], lengths[-1] * (len(ids) > 1)))
 
 
 DOES = {
@@ -259,6 +402,8 @@ DOES = {
 def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """The pairs of a task that are made for the model's own tokenizer, with a note."""
     task, count, seed = settings.task, settings.count, settings.seed
+    if task == "audio-words":
+        return spoken_pairs(settings, subject)
     wants = "seq2seq" if task == "translation" else "causal"
     if subject.objective != wants:
         for_whom = "encoder-decoders" if task == "translation" else "models that go on with a text"
@@ -292,7 +437,48 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
     return draw_bindings(usable, count, seed), (f"Templates that the tokenizer can distinguish: {names}.",)
 
 
-def _tried(subject: Subject, texts: Sequence[PlainText]) -> list[_TokenizedText]:
+GAP = 0.25  # seconds of silence before the first word
+SLOT = 0.9  # seconds of a word with the silence behind it, unless a recording is longer
+
+
+def spoken_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+    """Pairs of sounds put together from recordings of single words, with the words so far as what the decoder has said.
+
+    The folder holds a sound file for each word, named by it. Words are those that are one token behind a comma. Raises
+    SpecError, CorpusError, ModelError.
+    """
+    from trisect.hf.processor import open_sound
+
+    folder, rate = Path(settings.corpus or ""), getattr(subject, "sampling_rate", None)
+    if rate is None or subject.objective != "seq2seq":
+        known = f"{subject.name} {DOES[subject.objective]}, and takes {'text' if rate is None else 'sound'}."
+        todo = "Give a model of speech with a decoder, such as Whisper."
+        raise SpecError("The task 'audio-words' was asked for.", known, todo)
+    tokenizer: Any = getattr(subject, "tokenizer", None)
+    files = {file.stem: file for file in sorted(folder.glob("*")) if file.suffix.lower() in (".wav", ".flac", ".ogg")}
+    own = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    words = [word for word in files if len(own(f" {word}")) == 1]
+    waves = {word: open_sound(files[word], rate)[0] for word in words}
+    slot = max(int(SLOT * rate), *(len(wave) for wave in waves.values())) if waves else 1
+
+    def sound(text: SpokenText) -> InputSample:
+        first = int(GAP * rate) + text.delay * slot
+        samples = np.zeros(first + len(text.words) * slot + int(GAP * rate), np.float32)
+        for number, word in enumerate(text.words):
+            samples[first + number * slot :][: len(waves[word])] = waves[word]
+        said = [word.capitalize() if not i else word for i, word in enumerate(text.words[: text.written])]
+        return InputSample("".join(f" {word}," for word in said), (samples,))
+
+    drawn = draw_spoken(words, settings.count, settings.seed)
+    pairs = tuple(
+        TextPair(sound(base), sound(donor), {n: f" {w}" for n, w in answers.items()}, f"pair {i} of audio-words", kind)
+        for i, (base, donor, answers, kind) in enumerate(drawn, start=1)
+    )
+    note = f"{len(words)} of {len(files)} recordings of {folder.name} are words of one token; a word has {slot / rate:.2f} s."
+    return pairs, (note,)
+
+
+def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:
     """The tokens of every text; none for a text of whose words the model knows too few."""
     try:
         return tokenize(subject, texts)
@@ -310,13 +496,16 @@ def _tried(subject: Subject, texts: Sequence[PlainText]) -> list[_TokenizedText]
 def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
     """Sources with targets for encoder-decoders, texts for the others; answers for models that give any."""
     paired = subject.objective == "seq2seq"
+    mixed = {isinstance(text, InputSample) for pair in pairs for text in (pair.base, pair.donor)}
     for pair in pairs:
-        if isinstance(pair.base, tuple) != paired:
+        if len(mixed) > 1:
+            raise bad_pair(pair.place, "some pairs are texts and others sound, images or inputs; they are read alike")
+        if mixed == {False} and isinstance(pair.base, tuple) != paired:
             wants = "a source and a target" if paired else "one text"
             raise bad_pair(pair.place, f"{subject.name} takes {wants}, and it has {'one text' if paired else 'two'}")
         if pair.answers and subject.objective == "output":
             raise bad_pair(pair.place, f"it has answers, and {subject.name} gives none")
-    if (mask := subject.mask) is None:
+    if (mask := subject.mask) is None or mixed == {True}:
         return
     # for a masked language model all texts have one mask, where the answer is read, or none has any
     counts = [(pair, name, str(getattr(pair, name)).count(mask)) for pair in pairs for name in ("base", "donor")]
@@ -327,40 +516,67 @@ def _check_kinds(subject: AnsweringSubject, pairs: Sequence[TextPair]) -> None:
                 raise bad_pair(pair.place, what)
 
 
-def _answer_ids(
-    subject: AnsweringSubject, pairs: Sequence[TextPair], read: Mapping[PlainText, _TokenizedText]
-) -> dict[str, Int[np.ndarray, " N"]]:
-    """Every stated answer as the one token that it is behind the base (the donor's behind the donor)."""
+def _answer_pieces(
+    subject: AnsweringSubject, pairs: Sequence[TextPair], bases: Sequence[_TokenizedText]
+) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Every stated answer as the tokens that it is behind the base: one at a mask, else one or several; raises CorpusError."""
     mask, asked = subject.mask, []
+    found: list[dict[str, list[tuple[int, ...]]]] = [
+        {} for _ in pairs
+    ]  # what it may be, text by text that it is tried in
+    own: Any = getattr(subject, "tokenizer", None)
     for number, pair in enumerate(pairs):
-        before = pair.base[1] if isinstance(pair.base, tuple) else pair.base
+        base = pair.base
+        before = base[1] if isinstance(base, tuple) else (base.text or "") if isinstance(base, InputSample) else base
         for name, answer in pair.answers.items():
+            if not isinstance(answer, str):
+                found[number][name] = [answer]
+                continue
             spaced = answer[:1].isspace() or before[-1:].isspace()
             for candidate in (answer.strip(),) if mask else (answer,) if spaced else (f" {answer}", answer):
-                if isinstance(pair.base, tuple):
-                    text = pair.base[0], pair.base[1] + candidate
+                if isinstance(base, InputSample):
+                    if own is None or base.text is None:
+                        continue
+                    start, whole = (
+                        own(text, add_special_tokens=False)["input_ids"] for text in (before, before + candidate)
+                    )
+                    found[number].setdefault(name, []).append(_behind(start, whole))
+                elif isinstance(base, tuple):
+                    asked.append((number, name, (base[0], base[1] + candidate)))
                 else:
-                    text = pair.base.replace(mask, candidate) if mask else pair.base + candidate
-                asked.append((number, name, text))
+                    asked.append((number, name, base.replace(mask, candidate) if mask else base + candidate))
     texts = list(dict.fromkeys(text for *_, text in asked))
     made = dict(zip(texts, _tried(subject, texts), strict=True)) if texts else {}
-    found: dict[str, Int[np.ndarray, " N"]] = {}
     for number, name, text in asked:
-        column = found.setdefault(name, np.full(len(pairs), UNKNOWN))
-        if column[number] == UNKNOWN:
-            before, whole = read[pairs[number].base].last, made[text].last
-            changed = [b for a, b in zip(before, whole, strict=False) if a != b]
-            if mask is None and len(whole) == len(before) + 1 and not changed:
-                column[number] = whole[-1]
-            elif mask is not None and len(before) == len(whole) and len(changed) == 1:
-                column[number] = changed[0]
-    for number, pair in enumerate(pairs):
-        if wrong := [name for name in pair.answers if found[name][number] == UNKNOWN]:
-            what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not one token behind {_words(pair.base)!r}"
+        before, whole = bases[number].last, made[text].last
+        changed = tuple(b for a, b in zip(before, whole, strict=False) if a != b)
+        at_mask = changed if len(before) == len(whole) and len(changed) == 1 else ()
+        found[number].setdefault(name, []).append(_behind(before, whole) if mask is None else at_mask)
+    for pair, tried in zip(pairs, found, strict=True):
+        if wrong := [name for name in pair.answers if not any(tried.get(name, ()))]:
+            how = "one token at the mask of" if mask else "one or several tokens behind"
+            what = f"its answer for {wrong[0]!r}, {pair.answers[wrong[0]]!r}, is not {how} {text_words(pair.base)!r}"
             raise bad_pair(pair.place, what)
-    return {name: found[name] for name in ANSWERS if name in found}
+    # of a word with and without a space in front that which is one token, else the first
+    return tuple(
+        {name: min(filter(None, tried[name]), key=lambda ids: len(ids) > 1) for name in pair.answers}
+        for pair, tried in zip(pairs, found, strict=True)
+    )
 
 
-def _words(text: PlainText) -> str:
-    shown = " → ".join(text) if isinstance(text, tuple) else text
-    return shown if len(shown) <= 80 else f"{shown[:77]}…"
+def _behind(before: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that come behind the first ones; none where those are others."""
+    return tuple(whole[len(before) :]) if list(whole[: len(before)]) == list(before) else ()
+
+
+def text_words(text: TextOrPair, most: int | None = 80) -> str:
+    """A text, or what beside it is not one, in at most so many characters."""
+    if isinstance(text, InputSample):
+        kind = "sound" if text.audio else "image" if text.images else "inputs"
+        shown = f"[{kind}] {text.text or ''}".strip()
+        if text.inputs is not None:
+            ids = text.inputs.get("input_ids")
+            shown = f"ids {ids.flatten().tolist()}" if isinstance(ids, Tensor) else shown
+    else:
+        shown = " → ".join(text) if isinstance(text, tuple) else text
+    return shown if most is None or len(shown) <= most else f"{shown[: most - 3]}…"

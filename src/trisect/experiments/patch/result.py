@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from trisect.core.files import Json
 from trisect.experiments.patch.page import direction, mean, place_of, read_sites
+from trisect.experiments.patch.predictions import Prediction, read_predictions
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.lab.experiment import Result
 
@@ -50,8 +51,14 @@ class Patched(Result[PatchFacts]):
             found.append(PatchedSite(place_of(site).site, own, others, unchanged, n, direction(site), *rest))
         return tuple(found)
 
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """Every hypothesis at every site and position, beside its controls; empty where the model gives no answers."""
+        return read_predictions(self.tables.get("predictions"))
+
     def data(self) -> dict[str, Json]:
-        """The result as JSON-ready data, the sites among the rest."""
+        """The result as JSON-ready data, the sites and predictions among the rest."""
         found = super().data()
         found["sites"] = [site.data() for site in self.sites]
+        found["predictions"] = [row.data() for row in self.predictions]
         return found

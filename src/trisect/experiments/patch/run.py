@@ -1,9 +1,9 @@
-"""Interchange interventions: patch q, k or v of each site from a donor text, pair by pair, and note which answer comes."""
+"""Interchange interventions: patch q, k and v of each site from a donor, pair by pair, beside controls, and note which answer comes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product, zip_longest
 from typing import NamedTuple
@@ -14,28 +14,50 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trisect.core.errors import ModelError
+from trisect.core.errors import ModelError, there
 from trisect.core.files import digest
-from trisect.core.subject import AnsweringSubject, Batch, EditedPasses, Parts, Subject, Writer
+from trisect.core.site import Site
+from trisect.core.subject import (
+    AnsweringSubject,
+    Batch,
+    EditedPasses,
+    Parts,
+    SiteTarget,
+    StreamPoint,
+    StreamSubject,
+    StreamWriters,
+    Subject,
+    Writer,
+)
 from trisect.core.tables import REAL, ROW, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
+from trisect.experiments.patch.predictions import (
+    PREDICTIONS,
+    Scores,
+    hypotheses,
+    prediction_rows,
+    usable_pairs,
+)
 from trisect.experiments.patch.preparation import (
     PatchedSides,
     PreparedPairs,
     answer_places,
+    extend,
     patched_sides,
     prepare_pairs,
     stated_pairs,
+    text_words,
 )
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
 from trisect.lab.experiment import Measured, Replicates, RunContext
-from trisect.lab.passes import EditedPass, edited_passes, plan_edits
+from trisect.lab.passes import EditedPass, edited_passes, gather, plan_edits, scatter
 from trisect.measure.intervention import relative_change
 from trisect.measure.patching import (
     BASE,
     UNKNOWN,
     hold_later,
     logit_ratio,
+    moved,
     put_at,
     ratio_of_sums,
     record,
@@ -43,9 +65,10 @@ from trisect.measure.patching import (
     share_of,
     which_came,
 )
+from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.tested import finite
-from trisect.text.pairs import ANSWERS, TextPair
+from trisect.text.pairs import ANSWERS, CONTENT
 from trisect.text.sources import open_labelled
 
 # which text is patched, and which it is patched from
@@ -72,35 +95,57 @@ CHANGES = {
 REPLICATED = ("own", DONOR, "logit_change", "output_change")  # measures whose differences between models are tested
 ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a layer's at least
 FEW = 2  # edits of a batch for which one more pass, to begin from, would cost more than it spares
+DRAWS = 20  # random subspaces beside that of a label
+STREAM = "stream"  # of what an edit is computed from: the residual stream, or (of cross-attention's k and v) its keys and values
 
 
 class _ReadText(NamedTuple):
     """One side of some pairs as the model reads it unpatched: batch, where it answers, what it gives there, q, k and v.
 
-    `outputs` are logits [B 1 V] at `places`, or all outputs [B T D] where the model gives no answers (`places` None).
+    `outputs` are logits [B 1 V] at `places`, or all outputs [B T D] where the model gives no answers (`places` None). `streams` are
+    what enters the blocks of layers.
     """
 
     batch: Batch
     places: Int[Tensor, " B"] | None
     outputs: Float[Tensor, "B T V"]
     parts: Mapping[Address, Parts]
+    streams: Mapping[Address, Float[Tensor, "B T D"]] = {}
 
 
 class _PatchedSite(NamedTuple):
-    """One site patched in one direction: the id that each pair then answered, and the difference of logits.
+    """One site patched in one direction: the id that each pair then answered, the difference of logits, and every answer's score.
 
-    `values` are changes of the output where there are no answers.
+    `values` are changes of the output where there are no answers. `shown` says whether it is a site that was asked for, and not
+    a control of one; `controls` are the scores with what is patched from elsewhere.
     """
 
     how: str
     edit: EditedPass
+    positions: str
+    shown: bool
     answers: Int[np.ndarray, " N"]
     values: Float[np.ndarray, " N"]
+    scores: Scores
+    controls: dict[str, list[Scores]]
 
     @property
     def component(self) -> str:
         """What is patched, joined."""
         return "+".join(self.edit.site.components)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What it is computed from: the stream at a layer's block, or what cross-attention's k and v are of."""
+        kinds = {STREAM if t.component == "q" or t.address.stack != "cross" else "cross" for t in self.edit.targets}
+        return tuple(sorted(kinds))
+
+
+class _Question(NamedTuple):
+    """A batch of texts in which some answers are scored: by number of the answer its tokens in each row (none: not here)."""
+
+    batch: Batch
+    pieces: Mapping[int, Sequence[tuple[int, ...]]]
 
 
 @dataclass(eq=False)
@@ -109,35 +154,58 @@ class _PatchedRuns:
 
     `predicted` are ids of answers as the pairs have them, the model's own where base or donor is not stated; `own` what it
     answers to both texts unpatched (empty: it gives no answers), `differences` the base's answer's logit less the donor's
-    there; `tokens` both texts of every pair side by side, as rows of that table.
+    there; `tokens` both texts of every pair side by side, as rows of that table. `pieces` are all answers' tokens, `plain` their scores
+    unpatched, `answered` whether both texts are answered correctly.
     """
 
     prepared: PreparedPairs
+    names: tuple[str, ...]
     sites: Sequence[_PatchedSite]
     predicted: dict[str, Int[np.ndarray, " N"]]
+    pieces: list[dict[str, tuple[int, ...]]]
+    plain: Scores
+    answered: Bool[np.ndarray, " N"]
     own: dict[str, Int[np.ndarray, " N"]] = field(default_factory=dict)
     differences: dict[str, Float[np.ndarray, " N"]] = field(default_factory=dict)
     tokens: list[NewRow] = field(default_factory=list)
 
-    def note(self, texts: Mapping[str, _ReadText], part: slice) -> None:
+    def note(self, texts: Mapping[str, _ReadText], part: Int[np.ndarray, " B"]) -> None:
         """What the model answers to both texts by itself, and how far apart it holds their answers."""
+        if texts["base"].places is None:
+            return
         count = len(self.prepared.pairs)
-        for name, text in texts.items() if texts["base"].places is not None else ():
+        for name, text in texts.items():
             mine = text.outputs[:, 0].argmax(-1).numpy()
             self.own.setdefault(name, np.zeros(count, int))[part] = mine
             known = self.predicted.setdefault(name, np.full(count, UNKNOWN))
             known[part] = np.where(known[part] == UNKNOWN, mine, known[part])
-        for name, text in texts.items() if texts["base"].places is not None else ():
+            for number, answer in zip(part, mine, strict=True):
+                self.pieces[number].setdefault(name, (int(answer),))
+        for name, text in texts.items():
             self.differences.setdefault(name, np.zeros(count))[part] = self._difference(text.outputs, part)
 
-    def keep(self, one: _PatchedSite, made: Float[Tensor, "B T V"], run: _ReadText, part: slice) -> None:
+    def keep(
+        self, one: _PatchedSite, made: Float[Tensor, "B T V"], run: _ReadText, part: Int[np.ndarray, " B"]
+    ) -> None:
         """What came of one patch, the patched text being `run`."""
         if run.places is None:
             one.values[part] = output_change(made, run.outputs, run.batch).numpy()
         else:
             one.answers[part], one.values[part] = made[:, 0].argmax(-1).numpy(), self._difference(made, part)
 
-    def _difference(self, outputs: Float[Tensor, "B 1 V"], part: slice) -> Float[np.ndarray, " B"]:
+    def questions(self, text: _ReadText, part: Int[np.ndarray, " B"], names: Iterable[str]) -> list[_Question]:
+        """The text itself for answers of one token, and one that goes on with it for every answer of several."""
+        assert text.places is not None, "outputs that are no answers have no scores"
+        single, longer = dict[int, Sequence[tuple[int, ...]]](), []
+        for column, name in ((self.names.index(name), name) for name in names):
+            own = [self.pieces[number].get(name, ()) for number in part]
+            single[column] = [ids if len(ids) == 1 else () for ids in own]
+            if any(len(ids) > 1 for ids in own):
+                several = [ids if len(ids) > 1 else () for ids in own]
+                longer.append(_Question(extend(text.batch, text.places, several), {column: several}))
+        return [_Question(text.batch, single), *longer]
+
+    def _difference(self, outputs: Float[Tensor, "B 1 V"], part: Int[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
         """How far the logit of the base's answer lies above that of the donor's."""
         ids = [torch.from_numpy(self.predicted[name][part])[:, None] for name in ("base", "donor")]
         base, donor = (outputs[:, 0].double().gather(1, of)[:, 0] for of in ids)
@@ -152,11 +220,35 @@ class _PatchedRuns:
         return right
 
 
+def score(
+    question: _Question,
+    outputs: Float[Tensor, "B T V"],
+    places: Int[Tensor, " B"],
+    into: Scores,
+    part: Int[np.ndarray, " B"],
+) -> None:
+    """Add the log-probabilities of a question's answers, the sum over the tokens of each, to the scores of these pairs.
+
+    `outputs` are those at the place of the answer alone, or all of them.
+    """
+    single = outputs.shape[1] == 1
+    for row, number in enumerate(part.tolist()):
+        mine = {column: own[row] for column, own in question.pieces.items() if own[row]}
+        if not mine:
+            continue
+        start = 0 if single else int(places[row])
+        logged = outputs[row, start : start + max(map(len, mine.values()))].double().log_softmax(-1)
+        best = logged.argmax(-1).tolist()
+        for column, ids in mine.items():
+            into.nats[number, column] = sum(float(logged[at, token]) for at, token in enumerate(ids))
+            into.comes[number, column] = best[: len(ids)] == list(ids)
+
+
 def check(settings: PatchSettings) -> None:
     """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
     if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
         stated_pairs(settings)
-    if settings.corpus is not None:
+    if settings.corpus is not None and settings.task == "induction":
         open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
 
 
@@ -176,6 +268,19 @@ def _prepared(
     return subject, edits, prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
 
 
+def _joint_edits(subject: AnsweringSubject, edits: Sequence[EditedPass]) -> Iterator[EditedPass]:
+    """q, k and v of each site together, where that is no site that is patched anyway and all three have the same heads."""
+    seen = {str(edit.site) for edit in edits}
+    for edit in edits:
+        site, counts = edit.site, [subject.shape.heads[address] for address in edit.addresses]
+        layers = tuple(address.layer for address in edit.addresses)
+        joint = Site(SINGLE, layers, site.heads, site.stack)
+        if str(joint) not in seen and (site.heads is None or all(of.query == of.key for of in counts)):
+            seen.add(str(joint))
+            targets = tuple(SiteTarget(a, c, site.heads) for a in edit.addresses for c in SINGLE)
+            yield EditedPass(joint, edit.address, targets)
+
+
 def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
     """Patch each site of every pair, one pass each, in one layer or one head at a time, or all that a site names.
 
@@ -183,39 +288,29 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     the model go on. With the path 'direct' q, k and v of all layers after the site are put back to what they were without
     the patch: what is left is what the layer's own attention output does through the residual stream and the feed-forward
     networks, and nothing that a later layer's attention carries on; of a site of several layers those after its first.
-    Raises SiteError, SpecError, CorpusError, ModelError.
+    Where answers are read, each patch is made again from another pair's donor and of the residual stream at the same positions,
+    and q, k and v of each site together. Raises SiteError, SpecError, CorpusError, ModelError.
     """
     subject, edits, prepared = _prepared(settings, context.subject)
-    positions, passes = read_positions(settings.positions), edited_passes(subject)
-    directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
-    count, order = len(prepared.pairs), list(subject.shape.heads)
-    sites = [_PatchedSite(how, edit, np.zeros(count, int), np.zeros(count)) for how, edit in product(directions, edits)]
-    runs = _PatchedRuns(prepared, sites, {name: ids.copy() for name, ids in prepared.answers.items()})
-    in_order = sorted(sites, key=lambda one: order.index(one.edit.address))
-    edited = tuple(dict.fromkeys(address for one in in_order for address in one.edit.addresses))
-    wanted: dict[str, tuple[Address, ...]] = {ROLES[how][1]: edited for how in directions}
-    later = order if settings.path == "direct" else ()  # where the patched text's own are put back
-    if later:
-        wanted = {"base": tuple(order), "donor": tuple(order)}
-    room = None if later or settings.per == "site" else ROOM
+    sites, uneven = _planned_sites(settings, subject, edits, prepared)
+    names, count = hypotheses(prepared.pieces), len(prepared.pairs)
+    runs = _PatchedRuns(
+        prepared,
+        names,
+        [one for one in sites if one.shown],
+        {name: ids.copy() for name, ids in prepared.answers.items()},
+        [dict(of) for of in prepared.pieces],
+        Scores.empty(count, len(names)),
+        np.ones(count, dtype=bool),
+    )
+    passes = edited_passes(subject)
+    control = _Controls(subject, passes, runs, sites)
     with context.progress(f"patching {len(edits)} sites") as step:
-        for start in range(0, count, settings.batch):
-            part = slice(start, min(start + settings.batch, count))
-            texts = _read(subject, prepared.pairs[part], wanted, room)
-            runs.note(texts, part)
-            sides = patched_sides(texts["base"].batch, texts["donor"].batch, positions, texts["base"].places)
-            runs.tokens += _token_rows(texts, edits, sides, start)
-            for how in directions:
-                run, other = ROLES[how]
-                if len(edits) > FEW:
-                    passes.begin(texts[run].batch)
-                for one in (one for one in in_order if one.how == how):
-                    if one.edit.address not in texts[other].parts:
-                        _hold(subject, texts, other, edited[edited.index(one.edit.address) :])
-                    made = _patched(passes, texts[run], texts[other], one.edit, positions, later)
-                    runs.keep(one, made, texts[run], part)
-            step(part.stop, count)
+        _patch_pairs(settings, control, edits, sites, step)
+        said = control.subspaces(settings.seed) if subject.objective != "output" else ()
     whole, noted, counted = tables(subject, runs, settings)
+    rows = control.rows() if subject.objective != "output" else ()
+    whole["predictions"] = pl.DataFrame(list(rows), PREDICTIONS, orient="row")
     facts = PatchFacts(
         subject.name,
         subject.fingerprint,
@@ -228,24 +323,102 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         tuple(name for name in SINGLE if name in prepared.answers),
         None if settings.sites is None else tuple(map(str, settings.sites)),
         settings.per,
-        settings.positions,
+        settings.positions or "all",
         settings.path,
         settings.how,
         settings.answered,
         settings.seed,
     )
-    notes = (*prepared.notes, *noted, *subject.notes, *passes.notes)
+    notes = (*prepared.notes, *uneven, *noted, *said, *subject.notes, *passes.notes)
     return Measured(whole, facts, notes, replicates=pair_replicates(runs, counted, settings.seed))
 
 
+def _planned_sites(
+    settings: PatchSettings, subject: AnsweringSubject, edits: Sequence[EditedPass], prepared: PreparedPairs
+) -> tuple[list[_PatchedSite], tuple[str, ...]]:
+    """Every site in every direction and at all positions that are asked for, with room for what comes of it, and notes.
+
+    Those that are shown are the edits that were asked for; others stand in the table of predictions alone.
+    """
+    count, answers, names = len(prepared.pairs), subject.objective != "output", hypotheses(prepared.pieces)
+    directions = ("denoise", "noise") if settings.how == "both" else (settings.how,)
+    beside = tuple(_joint_edits(subject, edits)) if answers and "denoise" in directions else ()
+    first, *other = (settings.positions or "all",) if settings.positions or not answers else ("all", "last")
+
+    def site(how: str, edit: EditedPass, positions: str, shown: bool) -> _PatchedSite:
+        room = Scores.empty(count, len(names))
+        return _PatchedSite(how, edit, positions, shown, np.zeros(count, int), np.zeros(count), room, {})
+
+    asked = [site(how, edit, first, True) for how, edit in product(directions, edits)]
+    asked += [site("denoise", edit, first, False) for edit in beside]
+    asked += [site("denoise", e, p, False) for p in other if "denoise" in directions for e in (*edits, *beside)]
+    sites = [one for one in asked if one.positions == "last" or not prepared.uneven & _sides(one.edit)]
+    left = sorted({one.component for one in asked} - {one.component for one in sites if one.positions != "last"})
+    uneven = f"Base and donor have other numbers of tokens: {', '.join(left)} patched at the last position alone."
+    return sites, (uneven,) if prepared.uneven and left else ()
+
+
+def _patch_pairs(
+    settings: PatchSettings,
+    control: _Controls,
+    edits: Sequence[EditedPass],
+    sites: Sequence[_PatchedSite],
+    step: Callable[[int, int], None],
+) -> None:
+    """Patch every site of all pairs, some pairs at a time."""
+    subject, passes, runs, prepared = control.subject, control.passes, control.runs, control.runs.prepared
+    order, done = list(subject.shape.heads), 0
+    in_order = sorted(sites, key=lambda one: order.index(one.edit.address))
+    directions = tuple(dict.fromkeys(one.how for one in sites))
+    edited = tuple(dict.fromkeys(address for one in in_order for address in one.edit.addresses))
+    wanted: dict[str, tuple[Address, ...]] = {ROLES[how][1]: edited for how in directions}
+    later = order if settings.path == "direct" else ()  # where the patched text's own are put back
+    aside = any(one.positions == "last" and "cross" in one.kinds for one in sites)
+    if later or aside:
+        wanted = {"base": tuple(order), "donor": tuple(order)}
+    room = None if later or aside or settings.per == "site" else ROOM
+    for part in prepared.groups(settings.batch):
+        texts = _read(subject, prepared, part, wanted, room)
+        runs.note(texts, part)
+        control.begin(texts, part)
+        positions = read_positions(settings.positions or "all")
+        sides = patched_sides(texts["base"].batch, texts["donor"].batch, positions, texts["base"].places)
+        runs.tokens += _token_rows(texts, edits, sides, part)
+        for how in directions:
+            run, donor = ROLES[how]
+            if len(edits) > FEW:
+                passes.begin(texts[run].batch)
+            for one in (one for one in in_order if one.how == how):
+                if one.edit.address not in texts[donor].parts:
+                    _hold(subject, texts, donor, edited[edited.index(one.edit.address) :])
+                if how == "noise" or subject.objective == "output":
+                    write = _writers(one, texts[run], texts[donor], texts[run].batch, later)
+                    runs.keep(one, passes.outputs(texts[run].batch, write, texts[run].places), texts[run], part)
+                else:
+                    control.patch(one, texts, part, later)
+        done += len(part)
+        step(done, len(prepared.pairs))
+
+
+def _sides(edit: EditedPass) -> set[str]:
+    """The sides whose positions an edit is patched at, where these are all."""
+    return {
+        "target" if t.address.stack == "dec" or (t.address.stack == "cross" and t.component == "q") else "source"
+        for t in edit.targets
+    }
+
+
 def _read(
-    subject: AnsweringSubject, pairs: Sequence[TextPair], wanted: Mapping[str, Sequence[Address]], room: int | None
+    subject: AnsweringSubject,
+    prepared: PreparedPairs,
+    part: Int[np.ndarray, " B"],
+    wanted: Mapping[str, Sequence[Address]],
+    room: int | None,
 ) -> dict[str, _ReadText]:
     """Both texts of some pairs, each read once without a patch, with q, k and v at what is wanted of it and there is room for."""
     found = {}
     for name in ("base", "donor"):
-        texts = [pair.base if name == "base" else pair.donor for pair in pairs]
-        batch = next(iter(subject.batches(texts, len(texts))))
+        batch = prepared.batch(subject, part, name)
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
         found[name] = _ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
     return found
@@ -257,22 +430,287 @@ def _hold(subject: AnsweringSubject, texts: dict[str, _ReadText], name: str, lat
     texts[name] = text._replace(parts=record(subject, text.batch, later, text.places, ROOM).parts)
 
 
-def _patched(
-    passes: EditedPasses,
+def _alignment(
+    one: _PatchedSite, run: _ReadText, other: _ReadText, batch: Batch, rows: Int[Tensor, " B"]
+) -> tuple[PatchedSides, tuple[Tensor, Tensor] | None]:
+    """Which positions of a batch (the run's texts, or longer ones) are patched, and from which to which a single one moves."""
+    positions = read_positions(one.positions)
+    sides = patched_sides(run.batch, other.batch, positions, run.places).widened(batch)
+    if positions != "last" or run.places is None or other.places is None:
+        return sides.cut(other.batch, rows), None
+    crossed = sides.cut(other.batch, rows).crossed if run.batch.target is not None else sides.crossed
+    return sides._replace(crossed=crossed), (other.places[rows], run.places)
+
+
+def _writers(
+    one: _PatchedSite,
     run: _ReadText,
     other: _ReadText,
-    edit: EditedPass,
-    positions: tuple[int, ...] | str,
-    later: Sequence[Address],
-) -> Float[Tensor, "B T V"]:
-    """What one text gives with one site from the other, its own q, k and v being put back in `later` layers than the site's."""
-    sides = patched_sides(run.batch, other.batch, positions, run.places)
+    batch: Batch,
+    later: Sequence[Address] = (),
+    rows: Int[Tensor, " B"] | None = None,
+    through: tuple[Eraser, bool] | None = None,
+    joint: bool = False,
+) -> dict[Address, Writer]:
+    """What puts one site from the other text into a run's, its own q, k and v being put back in `later` layers than the site's.
+
+    `rows` are those of the other text (None: the same); `through` patches no more than what a subspace holds, or all but that; `joint`
+    patches k and v of cross-attention together.
+    """
+    edit, rows = one.edit, torch.arange(len(batch.rows)) if rows is None else rows
+    sides, way = _alignment(one, run, other, batch, rows)
     write: dict[Address, Writer] = dict(hold_later(run.parts, later, edit.address)) if later else {}
+    crossed = [t.address for t in edit.targets if t.address.stack == "cross" and t.component != "q"]
+    if one.positions == "last" and crossed and run.places is not None:
+        # keys and values as the answering position alone reads them: whatever else read them leaves no trace in what that one meets
+        aside = batch.target.real & (torch.arange(batch.target.real.shape[1]) != run.places[:, None])  # type: ignore[union-attr]
+        none = torch.zeros_like(aside)
+        for address in [a for a in run.parts if a.stack == "dec"]:
+            if list(run.parts).index(address) > list(run.parts).index(crossed[0]):
+                both = [SiteTarget(address, name, None) for name in ("k", "v")]
+                write[address] = put_at(both, run.parts[address], none, aside)
     for address in edit.addresses:
-        here, stack = [target for target in edit.targets if target.address == address], address.stack
-        put, held = put_at(here, other.parts[address], sides.queries(stack), sides.keys(stack)), write.get(address)
+        here = [target for target in edit.targets if target.address == address]
+        if joint:
+            here = [SiteTarget(address, name, None) for name in ("k", "v")]
+        source = Parts(*(part[rows.to(part.device)] for part in other.parts[address]))
+        if way is not None and address.stack != "cross":
+            source = Parts(*(moved(part, *way) for part in source))
+        elif way is not None:
+            source = source._replace(q=moved(source.q, *way))
+        queries, keys = sides.queries(address.stack), sides.keys(address.stack)
+        put = put_at(here, source, queries, keys)
+        if through is not None:
+            put = _through(edit, put, *through)
+        held = write.get(address)
         write[address] = put if held is None else lambda parts, held=held, put=put: put(held(parts))
-    return passes.outputs(run.batch, write, run.places)
+    return write
+
+
+def _through(edit: EditedPass, put: Writer, eraser: Eraser, beside: bool) -> Writer:
+    """A writer that changes what another one would, within the subspace that an eraser takes out, or `beside` it."""
+
+    def write(parts: Parts) -> Parts:
+        own = gather(edit, parts)
+        change = (gather(edit, put(parts)) - own).to(eraser.left)
+        inside = (change @ eraser.right.T) @ eraser.left.T
+        return scatter(edit, parts, own + (change - inside if beside else inside).to(own))
+
+    return write
+
+
+class _Controls:
+    """What is patched beside the sites themselves, and the scores of every answer under all of it."""
+
+    def __init__(
+        self, subject: AnsweringSubject, passes: EditedPasses, runs: _PatchedRuns, sites: Sequence[_PatchedSite]
+    ) -> None:
+        self.subject, self.passes, self.runs = subject, passes, runs
+        self.sites = [one for one in sites if one.how == "denoise"]
+        self.rows_of: Int[Tensor, " B"] | None = None
+        self.questions: list[_Question] = []
+        self.notes: dict[str, None] = {}
+        # one result for all sites that are computed from the same stream at the same positions
+        self.residual: dict[tuple[object, ...], Scores] = {}
+
+    def begin(self, texts: dict[str, _ReadText], part: Int[np.ndarray, " B"]) -> None:
+        """Read the residual stream of some pairs' donors, score what the unpatched model says, and choose unrelated donors."""
+        base, donor = texts["base"], texts["donor"]
+        if base.places is None or donor.places is None:
+            return
+        runs = self.runs
+        self.questions = runs.questions(base, part, runs.names)
+        for question in self.questions:
+            alone = question.batch is base.batch
+            made = base.outputs if alone else self.subject.outputs(question.batch)
+            score(question, made, base.places, runs.plain, part)
+        right = Scores.empty(*runs.plain.nats.shape)
+        for question in runs.questions(donor, part, [DONOR]):
+            alone = question.batch is donor.batch
+            score(question, donor.outputs if alone else self.subject.outputs(question.batch), donor.places, right, part)
+        stated = np.array([[name in runs.prepared.pieces[number] for name in (BASE, DONOR)] for number in part])
+        mine = np.stack([runs.plain.comes[part, 0], right.comes[part, runs.names.index(DONOR)]], 1)
+        runs.answered[part] = (mine | ~stated).all(1)
+        self.rows_of = self._unrelated(part)
+        texts["donor"] = donor._replace(streams=self._streams(donor.batch))
+
+    def _unrelated(self, part: Int[np.ndarray, " B"]) -> Int[Tensor, " B"] | None:
+        """For each pair of a batch the next one of the same kind, whose donor has nothing to do with it; None where it is alone."""
+        pairs = self.runs.prepared.pairs
+        if len(part) < 2:
+            return None
+        turned = [[(row + step) % len(part) for step in range(1, len(part))] for row in range(len(part))]
+        alike = [
+            [o for o in others if pairs[part[o]].kind == pairs[part[row]].kind] for row, others in enumerate(turned)
+        ]
+        return torch.tensor([(same or others)[0] for same, others in zip(alike, turned, strict=True)])
+
+    def _streams(self, batch: Batch) -> dict[Address, Float[Tensor, "B T D"]]:
+        wanted = dict.fromkeys(a for one in self.sites if STREAM in one.kinds for a in one.edit.addresses)
+        found: dict[Address, Float[Tensor, "B T D"]] = {}
+        if not isinstance(self.subject, StreamSubject) or not wanted:
+            return found
+
+        def note(address: Address, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+            found[address] = x.detach().clone()
+            return x
+
+        try:
+            points = {StreamPoint(a): lambda x, a=a: note(a, x) for a in wanted}
+            self.subject.stream_outputs(batch, points)
+        except ModelError as error:
+            self.notes[f"The residual stream is no control here: {error}"] = None
+        return found if len(found) == len(wanted) else {}
+
+    def patch(
+        self, one: _PatchedSite, texts: Mapping[str, _ReadText], part: Int[np.ndarray, " B"], later: Sequence[Address]
+    ) -> None:
+        """Patch a site from its donor, from an unrelated one, and of the residual stream."""
+        base, donor = texts["base"], texts["donor"]
+        made = self._scored(one, texts, part, one.scores, lambda batch: _writers(one, base, donor, batch, later))
+        self.runs.keep(one, made, base, part)
+        if self.rows_of is not None:
+            unrelated = lambda batch: _writers(one, base, donor, batch, later, self.rows_of)  # noqa: E731
+            self._scored(one, texts, part, self._room(one, "unrelated"), unrelated)
+        if later:  # what attention further up carries on is then put back, which the stream at a layer's block is not
+            return
+        origin = one.edit.addresses, one.positions, one.kinds
+        known = origin in self.residual
+        into = self.residual.setdefault(origin, Scores.empty(*one.scores.nats.shape))
+        if not known or np.isnan(into.nats[part]).all():
+            if one.kinds == ("cross",):
+                self._scored(one, texts, part, into, lambda batch: _writers(one, base, donor, batch, joint=True))
+            elif donor.streams and one.kinds == (STREAM,):
+                assert isinstance(self.subject, StreamSubject)
+                for question in self.questions:
+                    places = base.places if question.batch is base.batch else None
+                    streams = self._stream_writers(one, base, donor, question.batch)
+                    made = self.subject.stream_outputs(question.batch, streams, None, places)
+                    assert base.places is not None
+                    score(question, made, base.places, into, part)
+        one.controls["residual"] = [into]
+
+    def _room(self, one: _PatchedSite, name: str) -> Scores:
+        return one.controls.setdefault(name, [Scores.empty(*one.scores.nats.shape)])[0]
+
+    def _scored(
+        self,
+        one: _PatchedSite,
+        texts: Mapping[str, _ReadText],
+        part: Int[np.ndarray, " B"],
+        into: Scores,
+        writers: Callable[[Batch], dict[Address, Writer]],
+    ) -> Float[Tensor, "B 1 V"]:
+        """Score all answers in passes with these writers; returns what the text itself gives."""
+        base, first = texts["base"], None
+        assert base.places is not None
+        for question in self.questions:
+            alone = question.batch is base.batch
+            made = self.passes.outputs(question.batch, writers(question.batch), base.places if alone else None)
+            score(question, made, base.places, into, part)
+            first = made if first is None else first
+        assert first is not None
+        return first
+
+    def _stream_writers(self, one: _PatchedSite, base: _ReadText, donor: _ReadText, batch: Batch) -> StreamWriters:
+        """What puts the donor's residual stream into the base's at a site's layers and positions."""
+        rows = torch.arange(len(batch.rows))
+        sides, way = _alignment(one, base, donor, batch, rows)
+
+        def write(address: Address, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+            source = donor.streams[address]
+            if way is not None:
+                source = moved(source[:, None], *way)[:, 0]
+            chosen = sides.queries(address.stack).to(x.device)
+            if chosen.shape[1] != x.shape[1]:  # a stack that sees other positions than the texts'
+                return x
+            missing = x.shape[1] - source.shape[1]
+            source = torch.nn.functional.pad(source, (0, 0, 0, missing)) if missing > 0 else source[:, : x.shape[1]]
+            return torch.where(chosen[..., None], source.to(x), x)
+
+        return {StreamPoint(a): lambda x, a=a: write(a, x) for a in one.edit.addresses}
+
+    def subspaces(self, seed: int) -> tuple[str, ...]:
+        """Patch the site of each component with the largest effect once more: within a label's subspace, beside it, and in random ones.
+
+        The label of a query is the key that it asks for, of a key and a value those of the fact that ends there. Returns notes.
+        """
+        runs, prepared = self.runs, self.runs.prepared
+        best: dict[str, tuple[float, _PatchedSite]] = {}
+        for one in self.sites:
+            if one.component in SINGLE and len(one.edit.addresses) == 1 and one.edit.address.stack == "plain":
+                effect = max((float(str(row.get("shift_nats") or "-inf")) for row in self._rows(one)), default=-np.inf)
+                if one.component not in best or effect > best[one.component][0]:
+                    best[one.component] = effect, one
+        if not prepared.tokens or not best or any(pair.facts is None for pair in prepared.pairs):
+            return tuple(self.notes)
+        if not there("concept_erasure"):
+            return (*self.notes, "Subspaces of labels are no control here: the extra trisect[erase] is not installed.")
+        places = tuple(dict.fromkeys(one.edit.address for _, one in best.values()))
+        wanted = {"base": places, "donor": places}
+        whole = [(part, _read(self.subject, prepared, part, wanted, None)) for part in prepared.groups(64)]
+        for _, one in best.values():
+            moments = self._label_moments(one, whole)
+            if moments.count < 2:
+                continue
+            leace, draw = moments.leace(), torch.Generator().manual_seed(seed)
+            ways = [("label", leace, False), ("complement", leace, True)]
+            ways += [("random", moments.random(leace.rank, draw), False) for _ in range(DRAWS)]
+            for name, eraser, beside in ways:
+                into = Scores.empty(*one.scores.nats.shape)
+                one.controls.setdefault(name, []).append(into)
+                for part, texts in whole:
+                    self.questions = runs.questions(texts["base"], part, runs.names)
+                    both, through = (texts["base"], texts["donor"]), (eraser, beside)
+                    writers = lambda batch, o=one, b=both, t=through: _writers(o, b[0], b[1], batch, through=t)  # noqa: E731
+                    self._scored(one, texts, part, into, writers)
+            self.notes[
+                f"{one.edit.site} ({one.positions}): the label's subspace has {leace.rank} dimensions of {leace.left.shape[0]}, "
+                f"from {moments.count} positions; {DRAWS} random ones of the same rank."
+            ] = None
+        return tuple(self.notes)
+
+    def _label_moments(
+        self, one: _PatchedSite, whole: Sequence[tuple[Int[np.ndarray, " B"], Mapping[str, _ReadText]]]
+    ) -> LabelMoments:
+        """Statistics of what a site holds at the positions of its label, over both texts of all pairs."""
+        prepared, found = self.runs.prepared, None
+        classes = {word: number for number, word in enumerate(sorted(prepared.tokens))}
+        for part, texts in whole:
+            for side, text in enumerate((texts["base"], texts["donor"])):
+                x, labels, rows, at = gather(one.edit, text.parts[one.edit.address]), [], [], []
+                for row, number in enumerate(part):
+                    facts, ids = prepared.pairs[number].facts, text.batch.source.ids
+                    if facts is None or ids is None or text.places is None:
+                        continue
+                    bound = facts[side]
+                    ends = [_only(ids[row], prepared.tokens.get(value, UNKNOWN)) for value in bound.values]
+                    places = [int(text.places[row])] if one.component == "q" else ends
+                    words = {"q": [bound.asked], "k": bound.keys, "v": bound.values}[one.component]
+                    for place, word in zip(places, words, strict=True):
+                        if place is not None and word in classes:
+                            rows, at, labels = [*rows, row], [*at, place], [*labels, classes[word]]
+                found = LabelMoments(x.shape[2], len(classes), x.device) if found is None else found
+                found.add(x[rows, at], torch.tensor(labels, dtype=torch.long, device=x.device))
+        assert found is not None, "there is at least one pair"
+        return found
+
+    def _rows(self, one: _PatchedSite) -> Iterator[NewRow]:
+        runs = self.runs
+        usable = usable_pairs(runs.names, runs.pieces)
+        where = str(one.edit.site), one.positions
+        return prediction_rows(where, runs.names, usable, runs.answered, runs.plain, one.scores, one.controls)
+
+    def rows(self) -> Iterator[NewRow]:
+        """The table of predictions."""
+        for one in self.sites:
+            yield from self._rows(one)
+
+
+def _only(ids: Int[Tensor, " T"], token: int) -> int | None:
+    """Where a token stands that a text has once; None for any other."""
+    found = (ids == token).nonzero().flatten().tolist()
+    return found[0] if len(found) == 1 else None
 
 
 def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, " B"]:
@@ -284,7 +722,7 @@ def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], b
 
 
 def _token_rows(
-    texts: Mapping[str, _ReadText], edits: Sequence[EditedPass], sides: PatchedSides, start: int
+    texts: Mapping[str, _ReadText], edits: Sequence[EditedPass], sides: PatchedSides, part: Int[np.ndarray, " B"]
 ) -> Iterator[NewRow]:
     """Both texts of each pair side by side, token by token, with what is patched where."""
     base, donor = (texts[name].batch for name in ("base", "donor"))
@@ -292,7 +730,9 @@ def _token_rows(
     stacks = {(t.address.stack, t.component) for edit in edits for t in edit.targets}
     for name in ("source", "target"):
         run, other, mask = (getattr(of, name) for of in (base, donor, sides))
-        if run is None or other is None or mask is None:
+        if (
+            run is None or other is None or mask is None or run.ids is None
+        ):  # positions of sound and images have no tokens
             continue
         written = [
             c
@@ -308,7 +748,7 @@ def _token_rows(
             patched = ["+".join(written) if on else "" for on in mask[row][run.real[row]].tolist()]
             answer = None if answers is None else int(answers[row])
             for place, (token, donors, on) in enumerate(zip_longest(own, others, patched)):
-                named: NewRow = {"pair": start + row + 1, "side": name, "position": place + 1}
+                named: NewRow = {"pair": int(part[row]) + 1, "side": name, "position": place + 1}
                 yield named | {"base": token, "donor": donors, "patched": on or "", "answers": place == answer}
 
 
@@ -347,9 +787,11 @@ def tables(
         return words[number]
 
     for i, pair in enumerate(runs.prepared.pairs):
-        base, donor = (text if isinstance(text, str) else " → ".join(text) for text in (pair.base, pair.donor))
+        base, donor = (text_words(text, None) for text in (pair.base, pair.donor))
         row: NewRow = {"pair": i + 1, "kind": pair.kind, "base": base, "donor": donor, "counted": bool(counted[i])}
-        row |= {f"answer_{name}": pair.answers.get(name) for name in ANSWERS}
+        said = {CONTENT.get(name, name): answer for name, answer in pair.answers.items()}
+        spelled = {n: a if isinstance(a, str) else "".join(map(word, a)) for n, a in said.items()}
+        row |= {f"answer_{name}": spelled.get(name) for name in ANSWERS}
         pairs.append(row | {f"own_{name}": word(int(mine[i])) for name, mine in runs.own.items()})
     for one in runs.sites:
         where, value = one.edit.row(one.how), "logit_difference" if runs.own else "output_change"
@@ -432,7 +874,8 @@ def pair_replicates(
             continue
         pairs = counted.copy()
         pairs[counted] = which
-        texts = [[pair.base, pair.donor] for pair, on in zip(runs.prepared.pairs, pairs, strict=True) if on]
+        some = [pair for pair, on in zip(runs.prepared.pairs, pairs, strict=True) if on]
+        texts = [[t if isinstance(t, str | tuple) else text_words(t, None) for t in (p.base, p.donor)] for p in some]
         mark = digest(json.dumps(texts), 8)
         drawn = bootstrap_ratios(np.stack([above.astype(float) for _, (_, above, *_) in ratios], 1), below, seed)
         for column, (row, (_, above, *_)) in enumerate(ratios):

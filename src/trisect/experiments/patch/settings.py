@@ -34,7 +34,7 @@ def read_positions(text: str) -> tuple[int, ...] | str:
     return tuple(sorted(numbers))
 
 
-TASKS = ("bindings", "induction", "recall", "translation")
+TASKS = ("bindings", "induction", "recall", "translation", "audio-words")
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
 COUNT, SPLIT = 100, "valid"  # unless others are asked for
@@ -87,7 +87,8 @@ class PatchSettings:
             str,
             Field(
                 description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
-                "trisect recall), or translation (for a model of trisect translate-train and the embedded bitext)."
+                "trisect recall), translation (for a model of trisect translate-train and the embedded bitext), or audio-words (for a "
+                "model of speech, of recordings of single words: --corpus names their folder)."
             ),
             Option(choices=TASKS, metavar="TASK"),
         ]
@@ -97,7 +98,8 @@ class PatchSettings:
         Annotated[
             str | Path,
             Field(
-                description="For induction: a text whose words and passages the pairs are made of (default: English words among others)."
+                description="For induction: a text whose words and passages the pairs are made of (default: English words among others); "
+                "for audio-words: a folder of sound files, a word each, named by it."
             ),
             Option(metavar="CORPUS"),
         ]
@@ -115,13 +117,17 @@ class PatchSettings:
         ),
         Option(choices=("layer", "head", "site"), metavar="PER"),
     ] = "layer"
-    positions: Annotated[
-        str,
-        Field(
-            description="Positions that are patched: all, last, differ (where the texts do), or numbers such as 3,5-7."
-        ),
-        Option(metavar="WHERE", grammar=read_positions),
-    ] = "all"
+    positions: (
+        Annotated[
+            str,
+            Field(
+                description="Positions that are patched: all, last (of the answer; keys and values of a source as it reads them), differ "
+                "(where the texts do), or numbers such as 3,5-7."
+            ),
+            Option(metavar="WHERE", grammar=read_positions, unset="all, and in the table of predictions last"),
+        ]
+        | None
+    ) = None
     path: Annotated[
         str,
         Field(description="all, or direct: q, k and v of all later layers stay as without the patch."),
@@ -160,9 +166,14 @@ class PatchSettings:
                 todo = "Give texts by name: --base TEXT --donor TEXT."
                 raise SpecError(given, f"{known} {text!r} stands among the models.", todo)
             raise SpecError(given, known, "Give one of them.")
-        if self.corpus is not None and self.task != "induction":
-            known = "A text is what the pairs of the task induction are made of."
+        if self.corpus is not None and self.task not in ("induction", "audio-words"):
+            known = "A text is what the pairs of the task induction are made of, a folder of recordings those of audio-words."
             raise SpecError(f"--corpus {self.corpus} was given.", known, "Leave it out, or give --task induction.")
+        if self.task == "audio-words" and (self.corpus is None or not Path(self.corpus).is_dir()):
+            known = "It is a folder of sound files, each of one word and named by it."
+            raise SpecError(
+                f"The task 'audio-words' was asked for with --corpus {self.corpus}.", known, "Name such a folder."
+            )
         if self.count != COUNT and self.task is None:
             known = "So many pairs a task makes; of pairs that are given each is read."
             raise SpecError(f"--count {self.count} was given without --task.", known, "Leave it out, or give --task.")

@@ -1,0 +1,183 @@
+"""Competing predictions: for each site and position how far every hypothesis' answer gained and how often it came, beside its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float
+
+from trisect.core.files import Json
+from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.stats.paired import t_quantile
+from trisect.stats.shares import wilson
+from trisect.stats.tested import ALPHA, finite
+from trisect.text.pairs import CONTENT
+
+BASE, DONOR, OTHER = "base", "donor", "other"
+CONTROLS = ("unrelated", "residual", "random", "label", "complement")
+PREDICTIONS = {
+    **{"site": TEXT, "position": TEXT, "hypothesis": TEXT},
+    **{"share": REAL, "low": REAL, "high": REAL},  # of the answered pairs, with Wilson's interval
+    **{
+        "shift_nats": REAL,
+        "shift_low": REAL,
+        "shift_high": REAL,
+    },  # over all pairs that are used, with Student's t interval
+    **{"n": WHOLE, "kept": REAL, "used": WHOLE},  # answered pairs, as a share of those that are used, and these
+    **dict.fromkeys(CONTROLS, REAL),  # the share under each control
+    **{f"{name}_nats": REAL for name in CONTROLS},  # the shift under each
+}
+Pieces = Sequence[Mapping[str, tuple[int, ...]]]  # of each pair the tokens of each answer
+
+
+class Scores(NamedTuple):
+    """Of N pairs the log-probability of each of A answers, in nats, and whether the model would say it; NaN where it is none."""
+
+    nats: Float[np.ndarray, "N A"]
+    comes: Bool[np.ndarray, "N A"]
+
+    @classmethod
+    def empty(cls, pairs: int, answers: int) -> Scores:
+        """Room for so many."""
+        return cls(np.full((pairs, answers), np.nan), np.zeros((pairs, answers), dtype=bool))
+
+
+class Prediction(NamedTuple):
+    """One hypothesis at one site and position; None: not known.
+
+    `share` of `n` answered pairs gave its answer (95 %: `low` to `high`); `kept` is the share of pairs that are answered.
+    `shift_nats` is how far its answer gained on the base's against the unpatched pass, a mean over all pairs that are used.
+    The controls are shares, `control_nats` shifts.
+    """
+
+    site: str
+    position: str
+    hypothesis: str
+    share: float | None
+    low: float | None
+    high: float | None
+    shift_nats: float | None
+    shift_low: float | None
+    shift_high: float | None
+    n: int
+    kept: float | None
+    used: int
+    control: Mapping[str, float | None]
+    control_nats: Mapping[str, float | None]
+
+    @property
+    def component(self) -> str:
+        """What is patched, as in q or q+k."""
+        return self.site.rpartition("@")[0].rpartition(".")[2]
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the shift and its interval are above 0 and above an unrelated donor's and random subspaces', where these are known."""
+        known = [self.control_nats[name] for name in ("unrelated", "random")]
+        return (self.shift_low or 0.0) > max(0.0, *(one for one in (*known, 0.0) if one is not None))
+
+    def data(self) -> dict[str, Json]:
+        """The row as JSON-ready data."""
+        return {**self._asdict(), "control": dict(self.control), "control_nats": dict(self.control_nats)}
+
+
+def read_predictions(table: pl.DataFrame | None) -> tuple[Prediction, ...]:
+    """The rows of the table of predictions."""
+    found = []
+    for row in () if table is None else table.iter_rows(named=True):
+        shares, nats = ({name: row[f"{name}{end}"] for name in CONTROLS} for end in ("", "_nats"))
+        plain = {name: row[name] for name in Prediction._fields if name not in ("control", "control_nats")}
+        found.append(Prediction(**plain, control=shares, control_nats=nats))
+    return tuple(found)
+
+
+def hypotheses(pieces: Pieces) -> tuple[str, ...]:
+    """The names of all answers, the base's first and the donor's last."""
+    names = dict.fromkeys(name for of in pieces for name in of)
+    return (BASE, *(name for name in names if name not in (BASE, DONOR)), DONOR)
+
+
+def label(name: str, names: Sequence[str]) -> str:
+    """How a table calls a hypothesis: q is q-content where q-place stands beside it."""
+    apart = any(other.endswith("-place") for other in names)
+    return next((long for long, short in CONTENT.items() if short == name and apart), name)
+
+
+def usable_pairs(names: Sequence[str], pieces: Pieces) -> dict[str, Bool[np.ndarray, " N"]]:
+    """For each hypothesis the pairs that state it and whose answers all differ.
+
+    Answers of two components from the donor, and the donor's, are those of single ones in some pairs: these say nothing of them alone.
+    """
+    found = {name: np.zeros(len(pieces), dtype=bool) for name in names}
+    for i, of in enumerate(pieces):
+        single = [ids for name, ids in of.items() if name != DONOR and "+" not in name]
+        if BASE not in of or len(set(single)) < len(single):
+            continue
+        for name, ids in of.items():
+            found[name][i] = ids not in single if name == DONOR or "+" in name else True
+    return found
+
+
+def prediction_rows(
+    where: tuple[str, str],
+    names: Sequence[str],
+    usable: Mapping[str, Bool[np.ndarray, " N"]],
+    answered: Bool[np.ndarray, " N"],
+    plain: Scores,
+    patched: Scores,
+    controls: Mapping[str, Sequence[Scores]],
+) -> Iterator[NewRow]:
+    """The rows of one site at one position; `plain` are scores of the unpatched pass, several of one control are averaged."""
+    anything = np.zeros_like(answered)
+    for scores in (usable[name] for name in names if name != BASE):
+        anything |= scores
+    stated = np.stack([usable[name] for name in names], 1)
+    for column, name in enumerate((*names, OTHER)):
+        used = anything if name in (BASE, OTHER) else usable[name]
+        if not used.any():
+            continue
+        kept = used & answered
+
+        def share(
+            scores: Scores, name: str = name, column: int = column, kept: Bool[np.ndarray, " N"] = kept
+        ) -> float | None:
+            """How often the answer came; None where nothing was answered, or no pass was made."""
+            there = kept & np.isfinite(scores.nats[:, 0])
+            hits = scores.comes[:, column] if name != OTHER else np.logical_not((scores.comes & stated).any(1))
+            return finite(hits[there].mean()) if there.any() else None
+
+        def shifts(scores: Scores, column: int = column, used: np.ndarray = used) -> Float[np.ndarray, " M"]:
+            gained = scores.nats[:, column] - scores.nats[:, 0] - plain.nats[:, column] + plain.nats[:, 0]
+            return gained[used & np.isfinite(gained)]
+
+        row: NewRow = {"site": where[0], "position": where[1], "hypothesis": label(name, names)}
+        value, count = share(patched), int(kept.sum())
+        low, high = (None, None) if value is None else wilson(value, count)
+        row |= {
+            "share": value,
+            "low": low,
+            "high": high,
+            "n": count,
+            "kept": count / int(used.sum()),
+            "used": int(used.sum()),
+        }
+        if name not in (BASE, OTHER) and len(each := shifts(patched)):
+            half = (
+                float(t_quantile(1 - ALPHA, len(each))) * each.std(ddof=1) / len(each) ** 0.5
+                if len(each) > 1
+                else np.nan
+            )
+            row |= {
+                "shift_nats": finite(each.mean()),
+                "shift_low": finite(each.mean() - half),
+                "shift_high": finite(each.mean() + half),
+            }
+        for control, of in controls.items():
+            shares = [one for one in map(share, of) if one is not None]
+            row[control] = float(np.mean(shares)) if shares else None
+            if name not in (BASE, OTHER) and (nats := [one.mean() for one in map(shifts, of) if len(one)]):
+                row[f"{control}_nats"] = finite(np.mean(nats))
+        yield row
