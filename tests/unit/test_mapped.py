@@ -15,7 +15,7 @@ from trisect.core.errors import StudyError
 from trisect.core.subject import Texts
 from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.hf.load import Pretrained, load
-from trisect.lab.passes import MappedTensors, held_weights
+from trisect.lab.passes import held_weights, to_disk
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int64)
 
@@ -29,35 +29,20 @@ def bits(tensor: Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def test_tensors_come_back_bit_for_bit_whatever_their_kind_shape_and_order():
-    draw, kept = torch.Generator().manual_seed(0), MappedTensors[int]()
-    given = [
-        (torch.randn(shape, generator=draw) * 9).to(kind) for kind in TYPES for shape in ((3, 5), (), (0, 4), (7, 1, 3))
-    ]
-    given += [torch.randn(4, 6, generator=draw).T, torch.tensor([float("nan"), -0.0, float("inf")])]
-    for i, tensor in enumerate(given):
-        kept.add(i, tensor)
-    found = kept.finish()
-    assert list(found) == list(range(len(given)))
-    for i, tensor in enumerate(given):
-        assert (found[i].shape, found[i].dtype) == (tensor.shape, tensor.dtype)
-        assert bits(found[i]) == bits(tensor)
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 4), (7, 1, 3)])
+def test_tensors_come_back_bit_for_bit_whatever_their_kind_and_shape(kind, shape):
+    tensor = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 9).to(kind)
+    found = to_disk(tensor)
+    assert (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+    assert bits(found) == bits(tensor)
 
 
-def test_none_are_none_and_one_that_is_written_to_is_the_writers_own():
-    assert MappedTensors[str]().finish() == {}
-    kept = MappedTensors[str]()
-    for name in ("one", "two"):
-        kept.add(name, torch.ones(3))
-    found = kept.finish()
-    found["one"] += 1
-    assert (found["one"].tolist(), found["two"].tolist()) == ([2.0] * 3, [1.0] * 3)
-
-
-def keep(tensor: Tensor) -> None:
-    kept = MappedTensors[int]()
-    kept.add(0, tensor)
-    kept.finish()
+def test_order_and_numbers_that_are_none_stay_and_one_that_is_written_to_is_the_writers_own():
+    for tensor in (torch.randn(4, 6).T, torch.tensor([float("nan"), -0.0, float("inf")])):
+        one, two = to_disk(tensor), to_disk(tensor)
+        one += 1
+        assert bits(two) == bits(tensor) != bits(one)
 
 
 @pytest.mark.parametrize("size", [4, 1 << 16])
@@ -65,7 +50,7 @@ def test_a_full_folder_of_temporary_files_is_named(size, monkeypatch):
     """A small tensor is refused when all is written, a large one at once."""
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))  # noqa: SIM115
     with pytest.raises(StudyError) as caught:
-        keep(torch.ones(size))
+        to_disk(torch.ones(size))
     assert str(caught.value) == (
         f"What is held over all layers cannot be kept in the folder of temporary files, {tempfile.gettempdir()}.\n  It is full.\n"
         "  Free some space there, or set TMPDIR to a folder with more of it, and call the same command again."
@@ -79,7 +64,7 @@ def test_a_system_without_a_folder_of_temporary_files_says_so(monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", none)
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with pytest.raises(StudyError) as caught:
-        MappedTensors[int]()
+        to_disk(torch.ones(3))
     assert caught.value.given == "What is held over all layers cannot be kept in the folder of temporary files."
     assert caught.value.known == "The system says: No usable temporary directory found."
 

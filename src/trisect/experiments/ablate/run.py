@@ -20,12 +20,12 @@ from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.passes import (
     EditedPass,
-    MappedTensors,
     Tally,
     compare_components,
     edited_passes,
     held_weights,
     plan_edits,
+    to_disk,
     what_was_read,
 )
 from trisect.measure.intervention import Means, borrow, put, real_parts, zeros
@@ -95,16 +95,16 @@ def make_replacement(
 
         def borrow_parts(batch: Batch) -> Mapping[Address, Parts]:
             """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
-            lender = MappedTensors[tuple[int, Address, int]]()
+            borrowed: dict[tuple[int, Address, int], Tensor] = {}
             for text in dict.fromkeys(text for text, _ in batch.rows):
                 lent = next(iter(subject.batches([read.other(text, seed)], 1, scored=True)))
 
                 def note(address: Address, parts: Parts, lent: Batch = lent, text: int = text) -> None:
                     for i, part in enumerate(real_parts(parts, 0, *_real(lent, address, parts))):
-                        lender.add((text, address, i), part)
+                        borrowed[text, address, i] = to_disk(part)
 
                 _listen(subject, lent, addresses, note)
-            return _BorrowedLayers(lender.finish(), batch, addresses)
+            return _BorrowedLayers(borrowed, batch, addresses)
 
         return borrow_parts
     sums = {address: Means() for address in addresses}
