@@ -18,7 +18,7 @@ from trisect.report.charts import Figure
 def write(folder: Path, tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> Path:
     """Write the whole page and its figures; returns the page's path."""
     rows = StudyRows.of(tables, about)
-    return sheet.write_sheet(folder, page.make_sheet(tables, rows, figures.collect(rows)))
+    return sheet.write_page(folder, page.make_sheet(tables, rows, figures.collect(rows)))
 
 
 def html(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Sequence[Figure]) -> str:

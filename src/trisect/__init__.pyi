@@ -34,7 +34,7 @@ from trisect.calls import corpus as corpus
 from trisect.calls import explore as explore
 from trisect.calls import intervene as intervene
 from trisect.calls import list_claims as list_claims
-from trisect.calls import load as load
+from trisect.lab.subject import load as load
 from trisect.calls import prove as prove
 from trisect.calls import render as render
 from trisect.calls import serve as serve

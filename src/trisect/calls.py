@@ -15,8 +15,7 @@ from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import Workers, open_any
 from trisect.lab.jobs import screen
 from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
-from trisect.lab.subject import check_folder
-from trisect.lab.subject import load as load_subject
+from trisect.lab.subject import check_folder, load
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
@@ -24,41 +23,11 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
 
     from trisect.experiments.explore.page import Framed
-    from trisect.hf.load import Pretrained
     from trisect.hf.verify.proof import Proof
-    from trisect.lm.reading import OwnModel
     from trisect.measure.intervention import Intervention
     from trisect.report.notebook import Chart
     from trisect.server.run import Served
     from trisect.theory.result import Construction
-
-
-@door()
-def load(
-    model: Any,
-    tokenizer: Any = None,
-    inputs: Any = None,
-    window: int | None = None,
-    revision: str | None = None,
-    dtype: str | None = None,
-    device: str = "auto",
-    device_map: str | None = None,
-    pickle: bool = False,
-    remote_code: bool = False,
-    proof: bool = True,
-    quiet: bool = False,
-) -> Pretrained | OwnModel:
-    """Load a model to be read: a folder, a name on a hub, or a module of Hugging Face's; or what a study of ours trained.
-
-    NAME@REVISION is a revision of a model on a hub, or a subfolder of a folder of checkpoints. A study's folder gives the
-    baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
-    pretrained models, see `trisect.hf.load.load`. On a terminal a line says what is being done, unless `quiet`.
-    Raises ModelError for what is not there or does not pass the proof.
-    """
-    with screen("trisect.load", quiet):
-        return load_subject(
-            model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
-        )
 
 
 @door()

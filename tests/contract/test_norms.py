@@ -36,7 +36,7 @@ from trisect.measure.norms import norms as block_norms
 from trisect.measure.norms import per_head, per_layer, transformed_norms
 from trisect.measure.sums import FEWER, GROUPS, QUERIES, LayerTally, Sums
 from trisect.papers import norms as paper
-from trisect.report.sheet import write_sheet
+from trisect.report.sheet import write_page
 from trisect.stats.bootstrap import DrawnEstimate, percentile_interval
 from trisect.text.sources import first_texts, open_texts
 
@@ -144,7 +144,7 @@ def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
 def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
     again = {name: read_table(done.folder / "tables", name) for name in ("measures", "claims")}
     sheet = page.page(again, read_about(NORMS, done.folder))
-    assert write_sheet(tmp_path, sheet).read_bytes() == done.report.read_bytes()
+    assert write_page(tmp_path, sheet).read_bytes() == done.report.read_bytes()
     text = done.report.read_text(encoding="utf-8")
     assert NASTY not in text
     assert "&lt;script&gt;" in text

@@ -19,7 +19,7 @@ from trisect.experiments.recall import RECALL
 from trisect.experiments.recall import page as recall
 from trisect.experiments.recall.page import RecallNumbers, probabilities, words_for
 from trisect.lab import driver
-from trisect.report.sheet import Section, html, write_sheet
+from trisect.report.sheet import Section, html, write_page
 
 REFERENCES = [("notes <i>of others</i>", (0.016,), (0.194, 0.258)), ("a second", (0.022,), ())]
 
@@ -42,7 +42,7 @@ def test_the_page_has_every_part_and_its_figures_are_counted(one, tmp_path):
     about = recalled.about(
         references=REFERENCES, examples=True, notes=["A <u>note</u>."], settings={"layers": 2}, seconds=90.0
     )
-    path = write_sheet(tmp_path, recall.page(one, about))
+    path = write_page(tmp_path, recall.page(one, about))
     text = path.read_text()
     assert "<script" not in foreign(text)
     assert "a world &lt;script&gt;alert(1)&lt;/script&gt;" in text

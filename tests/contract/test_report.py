@@ -80,7 +80,7 @@ def written(study, collected, tmp_path_factory):
     """The page with some of its figures, since each takes a second to draw, and where they lie beside it."""
     folder, rows = tmp_path_factory.mktemp("report"), StudyRows.of(*study)
     few = [figure for figure in collected if figure.name in FEW]
-    return folder, sheet.write_sheet(folder, page.make_sheet(study[0], rows, few))
+    return folder, sheet.write_page(folder, page.make_sheet(study[0], rows, few))
 
 
 class Outline(HTMLParser):
@@ -182,7 +182,7 @@ def test_same_rows_same_bytes(study, collected, tmp_path):
         ("one", StudyRows.of(tables, description), collected[:1]),
         ("other", rows, again[:1]),
     ):
-        sheet.write_sheet(tmp_path / name, page.make_sheet({}, of, few))
+        sheet.write_page(tmp_path / name, page.make_sheet({}, of, few))
         files = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
         written.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
     assert len(written[0]) >= 3  # the page, and a figure twice

@@ -198,7 +198,9 @@ def test_stopped_before_any_file_a_run_ends_with_the_same_files(tmp_path):
     assert set(again) == {0, 1, 2}
 
 
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Path:
+def stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: WeighSettings | None = None, **named: Any
+) -> Path:
     """A folder in which two of three models are finished."""
     own, number = units_run.write_unit, [0]
 
@@ -211,7 +213,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Pa
     with monkeypatch.context() as patched:
         patched.setattr(units_run, "write_unit", third_stops)
         with pytest.raises(KeyboardInterrupt):
-            weigh(asked(tmp_path, **named), tmp_path / "out")
+            weigh(settings or asked(tmp_path, **named), tmp_path / "out")
     measured.clear()
     return tmp_path / "out"
 
@@ -219,27 +221,43 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **named: Any) -> Pa
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ("nothing", ["stone3"]),
-        ("weights", ["stone1", "stone3"]),
-        ("a kept table", ["stone1", "stone3"]),
-        ("a setting", ["stone1", "stone2", "stone3"]),
-        ("the texts", ["stone1", "stone2", "stone3"]),
-        ("the code", ["stone1", "stone2", "stone3"]),
+        ("nothing", "3"),
+        ("weights", "13"),
+        ("a kept table", "13"),
+        ("a setting", "123"),
+        ("the texts", "123"),
+        ("the code", "123"),
+        ("the lists of units", "123"),
+        ("checkpoints: none", "3"),
+        ("checkpoints: files", "123"),
+        ("checkpoints: an adapter", "123"),  # a model whose files nobody can mark
+        ("commit: the same", "3"),
+        ("commit: another", "123"),
+        ("commit: unknown", "123"),
+        ("files of a dataset", "123"),
     ],
 )
 def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, again):
-    out, settings = stopped(tmp_path, monkeypatch), asked(tmp_path)
+    kind, _, what = change.partition(": ")
+    earlier, data = tmp_path / "stones" / "earlier" / "config.json", tmp_path / "texts" / "train.txt"
+    for path in (earlier, data):
+        path.parent.mkdir()
+        path.write_text("z")
+    commits = ["" if what == "unknown" else "1"]
+    monkeypatch.setattr(lab_command, "revision_of", lambda where: commits[-1])
+    named: dict[str, Any] = {
+        "checkpoints": {"checkpoints": ("earlier", "stone1")},
+        "commit": {"corpus": "hf:someone/texts"},
+        "files of a dataset": {"corpus": f"hf:{data.parent}"},
+    }.get(kind, {})
+    out, settings = stopped(tmp_path, monkeypatch, **named), asked(tmp_path, **named)
+    units = {json.loads((u / "unit.json").read_text())["body"]["subject"]: u for u in RunFolder(out).units}
+    assert sorted(units) == ["stone1", "stone2"]
     match change:
         case "weights":
             (tmp_path / "stones" / "stone1" / "config.json").write_text("y")
         case "a kept table":
-            units = RunFolder(out).units
-            assert len(units) == 2
-            (table,) = (
-                unit / "tables" / "measures.parquet"
-                for unit in units
-                if json.loads((unit / "unit.json").read_text())["body"]["subject"] == "stone1"
-            )
+            table = units["stone1"] / "tables" / "measures.parquet"
             table.write_bytes(table.read_bytes()[:-1])
         case "a setting":
             settings = replace(settings, grams=4)
@@ -247,8 +265,17 @@ def test_only_what_is_the_same_is_used_again(tmp_path, monkeypatch, change, agai
             settings = replace(settings, read=TextSource(["a text"]))
         case "the code":
             monkeypatch.setattr(units_run, "code_mark", lambda: "other")
+        case "the lists of units":
+            for unit in units.values():
+                (unit / MANIFEST).write_text("{")
+        case "checkpoints: files" | "checkpoints: an adapter":
+            earlier.write_text("other" if what == "files" else "")
+        case "commit: another":
+            commits.append("2")
+        case "files of a dataset":
+            data.write_text("b")
     weigh(settings, out)
-    assert measured == again
+    assert measured == [f"stone{n}" for n in again]
     assert not RunFolder(out).units
 
 
@@ -297,19 +324,6 @@ def test_what_a_killed_call_had_half_written_goes_and_a_list_in_it_makes_no_run(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("change", ["none", "files of a checkpoint", "an adapter"])
-def test_checkpoints_that_a_setting_names_are_known_by_their_files(tmp_path, monkeypatch, change):
-    earlier = tmp_path / "stones" / "earlier"
-    earlier.mkdir()
-    (earlier / "config.json").write_text("z")
-    named: dict[str, Any] = {"checkpoints": ("earlier", "stone1")}
-    out = stopped(tmp_path, monkeypatch, **named)
-    if change != "none":  # a model whose files nobody can mark has an empty mark
-        (earlier / "config.json").write_text("other" if change == "files of a checkpoint" else "")
-    weigh(asked(tmp_path, **named), out)
-    assert measured == (["stone3"] if change == "none" else ["stone1", "stone2", "stone3"])
-
-
 def test_revisions_beside_a_folder_are_known_by_all_of_their_files(tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "files_mark", FILES_MARK)
     places = [str(tmp_path / "stones" / f"stone{i}") for i in (1, 2)]
@@ -338,29 +352,6 @@ def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
             (kept / str(number)).write_text(text)
         marks.append(subject.checkpoints_mark("study", ("0",)))
     assert marks[0] == marks[1] != marks[2]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "again"),
-    [("1", "1", ["stone3"]), ("1", "2", ["stone1", "stone2", "stone3"]), ("", "", ["stone1", "stone2", "stone3"])],
-)
-def test_a_dataset_of_a_hub_is_known_by_its_commit(tmp_path, monkeypatch, before, after, again):
-    commits = [before]
-    monkeypatch.setattr(lab_command, "revision_of", lambda where: commits[-1])
-    out = stopped(tmp_path, monkeypatch, corpus="hf:someone/texts")
-    commits.append(after)
-    weigh(asked(tmp_path, corpus="hf:someone/texts"), out)
-    assert measured == again
-
-
-def test_a_dataset_in_a_folder_is_known_by_its_files(tmp_path, monkeypatch):
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "train.txt").write_text("a")
-    corpus = f"hf:{tmp_path / 'texts'}"
-    out = stopped(tmp_path, monkeypatch, corpus=corpus)
-    (tmp_path / "texts" / "train.txt").write_text("b")
-    weigh(asked(tmp_path, corpus=corpus), out)
-    assert measured == ["stone1", "stone2", "stone3"]
 
 
 def test_a_file_that_changes_between_two_models_is_met(tmp_path, monkeypatch):
@@ -439,14 +430,6 @@ def test_a_folder_with_models_of_another_command_is_refused(tmp_path, monkeypatc
     assert measured == ["stone3"]
 
 
-def test_units_that_do_not_say_whose_they_are_are_measured_again(tmp_path, monkeypatch):
-    out = stopped(tmp_path, monkeypatch, grams=4)
-    for unit in RunFolder(out).units:
-        (unit / MANIFEST).write_text("{")
-    weigh(asked(tmp_path, grams=4), out)
-    assert measured == ["stone1", "stone2", "stone3"]
-
-
 def test_check_says_what_a_stopped_command_left_and_how_to_go_on(tmp_path, monkeypatch):
     out = stopped(tmp_path, monkeypatch)
     done = CliRunner().invoke(main, ["check", str(out), "--quiet"])
@@ -489,28 +472,13 @@ def test_models_in_memory_are_measured_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ModelSource, "open", lambda source: source.model)
     stones = tuple(Opened(name, name) for name in ("a", "b", "c"))
-    own, number = units_run.write_unit, [0]
-
-    def third_stops(*given):
-        number[0] += 1
-        if number[0] == 3:
-            raise KeyboardInterrupt
-        own(*given)
-
     settings = WeighSettings(ModelSource(stones), units="models")
-    with monkeypatch.context() as patched:
-        patched.setattr(units_run, "write_unit", third_stops)
-        with pytest.raises(KeyboardInterrupt):
-            weigh(settings, tmp_path / "out")
-    measured.clear()
+    stopped(tmp_path, monkeypatch, settings)
     weigh(settings, tmp_path / "out")
     assert measured == ["a", "b", "c"]
     with pytest.raises(SpecError) as caught:
         weigh(replace(settings, machine=ModelWorkers(2)), tmp_path / "other")
-    assert str(caught.value) == (
-        "--workers 2 was given with a, which is in memory.\n  Another process opens a model from its files.\n"
-        "  Give the model's folder or name, or leave that out."
-    )
+    assert caught.value.given == "--workers 2 was given with a, which is in memory."
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
@@ -538,12 +506,8 @@ def test_as_jobs_the_same_files_come_of_it(tmp_path, monkeypatch, engine):
 
 def test_workers_are_for_several_models(tmp_path):
     one = WeighSettings(ModelSource(str(tmp_path / "stones" / "stone1")), machine=ModelWorkers(2))
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=r"^--workers 2 was given\.\n.*one is named"):
         weigh(one, tmp_path / "out")
-    assert str(caught.value) == (
-        "--workers 2 was given.\n  A model is measured by one process, so that workers are for several, and one is named.\n"
-        "  Name several models, or leave it out."
-    )
 
 
 def test_settings_come_back_as_they_were(tmp_path):

@@ -37,7 +37,6 @@ from trisect.report.sheet import (
     Verdicts,
     html,
     write_page,
-    write_sheet,
 )
 
 NASTY = "<script>alert('x')</script>&\"</svg>"
@@ -101,19 +100,19 @@ def test_what_is_there_is_shown_and_what_is_not_leaves_no_empty_heading():
 
 
 def test_the_same_sheet_gives_the_same_bytes_and_files(tmp_path):
-    first, second = write_sheet(tmp_path / "a", sheet()), write_sheet(tmp_path / "b", sheet())
+    first, second = write_page(tmp_path / "a", sheet()), write_page(tmp_path / "b", sheet())
     assert first.read_bytes() == second.read_bytes()
     assert first == tmp_path / "a" / "report.html"
     for name in ("fig.svg", "fig.png"):
         assert (tmp_path / "a/figures" / name).read_bytes() == (tmp_path / "b/figures" / name).read_bytes()
-    other = write_sheet(tmp_path / "a", replace(sheet(), title="other"))
+    other = write_page(tmp_path / "a", replace(sheet(), title="other"))
     assert other.read_bytes() != second.read_bytes()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match="could not be written"):
-        write_sheet(tmp_path / "file", sheet())
+        write_page(tmp_path / "file", sheet())
 
 
 def test_a_document_lies_under_its_own_name_with_its_figures(tmp_path):

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from trisect.cli.group import main, open_page, say, say_json, say_step
-from trisect.cli.options import columns
+from trisect.cli.options import columns, parameters_of
 from trisect.core.errors import SpecError, StudyError, door
+from trisect.lab.inputs import ModelSource
 from trisect.text.readers import HELP
 
 
@@ -111,17 +112,14 @@ def annotate(
     from trisect.lab.jobs import bar
 
     with bar("annotate", quiet) as progress:
-        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, _names(columns))
+        names = [piece.strip() for text in columns for piece in text.split(",")] or None
+        made = calls.annotate(source, pipeline, out, reader, placeholder, workers, progress, names)
     if as_json:
         say_json({"folder": out, "notes": list(made.notes)})
         return
     for note in made.notes:
         say(note, err=True)
     say(out)
-
-
-def _names(given: Sequence[str]) -> list[str] | None:
-    return [piece.strip() for text in given for piece in text.split(",")] or None
 
 
 def _claim_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -162,23 +160,9 @@ C = TypeVar("C", bound=Callable[..., object])
 
 
 def model_options(function: C) -> C:
-    """The argument MODEL, and how it is fetched."""
-    for option in (
-        click.option("--remote-code", is_flag=True, help="Allow code from the model's repository to run here."),
-        click.option("--pickle", is_flag=True, help="Allow weights that are a pickle, which can run code."),
-        click.option("--device-map", help="Passed on to from_pretrained, such as auto (needs the package accelerate)."),
-        click.option(
-            "--device",
-            metavar="DEVICE",
-            default="auto",
-            show_default=True,
-            help="Where the model runs: auto, cpu or cuda.",
-        ),
-        click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16 or float64.  [default: as stored]"),
-        click.option("--revision", metavar="REVISION", help="A branch, tag or commit of a model on a hub."),
-        click.argument("model", metavar="MODEL"),
-    ):
-        function = option(function)
+    """The argument MODEL, and how it is fetched, as measures have it."""
+    own = [parameter for parameter in parameters_of(ModelSource) if parameter.name != "window"]
+    function.__dict__.setdefault("__click_params__", []).extend(reversed(own))  # as click's own decorators leave theirs
     return function
 
 
@@ -186,17 +170,7 @@ def model_options(function: C) -> C:
 @model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def check(
-    model: str,
-    revision: str | None,
-    dtype: str | None,
-    device: str,
-    device_map: str | None,
-    pickle: bool,
-    remote_code: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
     """Verify that a model is read exactly as it computes, layer by layer; or check every file of a results folder.
 
     Of a model: coverage, laws, projections with residuals and cause, with a verdict per layer. Of a folder of results:
@@ -210,9 +184,8 @@ def check(
     from trisect.lab.jobs import screen
 
     if calls.is_results(model):
-        given = {"revision": revision, "dtype": dtype, "device-map": device_map, "pickle": pickle, "json": as_json}
-        given |= {"remote-code": remote_code, "device": device != "auto"}
-        if wrong := [name for name, value in given.items() if value]:
+        given = {**fetched, "device": fetched["device"] != "auto", "json": as_json}
+        if wrong := [name.replace("_", "-") for name, value in given.items() if value]:
             known = "It is of models; this is a folder of results, whose files are read."
             raise SpecError(f"--{wrong[0]} was given for {model}.", known, "Leave it out.")
         with screen("trisect check", quiet, say_step):
@@ -220,20 +193,13 @@ def check(
         _say_folder(model, found)
         return
     with screen("trisect check", quiet, say_step):
-        proof = calls.prove(model, None, revision, dtype, device, device_map, pickle, remote_code)
+        proof = calls.prove(model, **fetched)
     rows = proof.rows()
     if as_json:
-        said = {"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)}
-        say_json(said)
+        say_json({"rows": rows, "notes": proof.notes(), "refused": proof.refusal and str(proof.refusal)})
     else:
-        for line in columns(rows):
-            say(line)
-        for note in (
-            *proof.notes(),
-            COLUMNS,
-            f"{sum(not law.failure for law in proof.laws)} of {len(rows)} layers are verified.",
-        ):
-            say(note)
+        count = f"{sum(not law.failure for law in proof.laws)} of {len(rows)} layers are verified."
+        say("\n".join([*columns(rows), *proof.notes(), COLUMNS, count]))
     if proof.refusal is not None:
         raise proof.refusal
 

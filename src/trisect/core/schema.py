@@ -456,7 +456,8 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
     nouns = " or ".join(dict.fromkeys(_noun(one, info) for one in errors))
     each = "Each of it" if holds == "holds" else "It"
     known = option.known if first["type"].startswith("greater") else None
-    return SpecError(given, known or f"{each} is {nouns}.", f"Give {short} as that.")
+    todo = f'Give {short} in brackets, as in ["a", "b"].' if nouns == NOUNS["list_type"] else f"Give {short} as that."
+    return SpecError(given, known or f"{each} is {nouns}.", todo)
 
 
 def _noun(error: Mapping[str, Any], info: FieldInfo | None) -> str:

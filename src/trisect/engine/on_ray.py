@@ -35,6 +35,7 @@ from trisect.engine.ray_connect import jobs_per_gpu
 
 POLL = 0.02  # seconds between two looks for messages
 ALONE = 600.0  # seconds without any node before a command stops; it goes on later from what is kept
+AGAIN = "call the same command again: it goes on from what is kept."
 SWEEPING = 10.0  # seconds that closing waits for nodes
 _VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 
@@ -71,8 +72,9 @@ def perform(
             path.unlink()
 
     here = node_versions()
-    if different := sorted(name for name in {*here, *expected} if here.get(name) != expected.get(name)):
-        words = ", ".join(f"{name} {here.get(name)} (here {expected.get(name)})" for name in different)
+    if different := sorted({*here.items()} ^ {*expected.items()}):
+        names = dict.fromkeys(name for name, _ in different)
+        words = ", ".join(f"{name} {here.get(name)} (here {expected.get(name)})" for name in names)
         tell(differs=f"The node {socket.gethostname()} has {words}", id=ray.get_runtime_context().get_node_id())
         return
     tell(share=None, words="", files={})  # where it is, should it be lost
@@ -154,11 +156,11 @@ class RayEngine:
             self._seen = time.monotonic()
         elif self._left_out or time.monotonic() - self._seen >= self._patience:
             what = "node with a GPU" if self._uses_gpus else "node with a processor core for jobs"
-            known = "; ".join(self._left_out.values()) or f"There has been none for {self._patience:.0f} seconds"
-            todo = "Have the same trisect and packages on every node" if self._left_out else "Add a node (ray start)"
-            todo = f"{todo}, and call the same command again: it goes on from what is kept."
-            usable = " that can be used" if self._left_out else ""
-            raise StudyError(f"The cluster has no {what}{usable}.", f"{known}.", todo)
+            known, todo = f"There has been none for {self._patience:.0f} seconds", "Add a node (ray start)"
+            if self._left_out:
+                what, known = f"{what} that can be used", "; ".join(self._left_out.values())
+                todo = "Have the same trisect and packages on every node"
+            raise StudyError(f"The cluster has no {what}.", f"{known}.", f"{todo}, and {AGAIN}")
 
     def slots(self) -> int:
         """As many as the nodes have room for that are there; it changes in `events`."""
@@ -190,18 +192,20 @@ class RayEngine:
                 time.sleep(POLL)
             messages = self._queue.get_nowait_batch(count)
         except RayError as error:
-            todo = "Look at the memory of this machine, and call the same command again: it goes on from what is kept."
+            todo = f"Look at the memory of this machine, and {AGAIN}"
             raise StudyError("Ray ended on this machine.", f"{type(error).__name__}: {error}", todo) from error
-        for attempt, message in messages:
-            if (job := self._job(*attempt)) is not None:
+        for (number, attempt), message in messages:
+            job = self._open.get(number)
+            if job is not None and job.attempt == attempt:  # else it has ended, or was begun again since
                 job.node = message["node"]
-                self._take(attempt[0], job, message, on_event)
+                self._take(number, job, message, on_event)
         for ref in ended:
             number, attempt = self._refs.pop(ref)
             try:
                 ray.get(ref)
             except RayError as error:
-                if (job := self._job(number, attempt)) is None:
+                job = self._open.get(number)
+                if job is None or job.attempt != attempt:
                     continue
                 del self._open[number]
                 if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
@@ -210,11 +214,6 @@ class RayEngine:
                     words, last = "A job's process, or its node, ended unexpectedly", " ".join(str(error).split())[:300]
                     on_event(number, JobLoss(words, f"{type(error).__name__}: {last}", job.node))
         self._look()
-
-    def _job(self, number: int, attempt: str) -> _Open | None:
-        """The job of that number; None where it has ended, or was begun again since that attempt."""
-        job = self._open.get(number)
-        return job if job is not None and job.attempt == attempt else None
 
     def _take(self, number: int, job: _Open, message: dict[str, Any], on_event: OnEvent) -> None:
         if "files" in message:

@@ -10,26 +10,27 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from typing import Any
 
 from trisect.core.errors import StudyError, need_extra
 
-# before ray is imported: nothing is reported to anybody, no line of Ray's comes between ours (what it says of nodes that
-# are gone it prints whatever log_to_driver says), a link that is cut without a word is noticed within a minute, and a job
-# that Ray ends for want of memory is lost as any other
-ALWAYS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
+ALWAYS = {  # before ray is imported
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
-    "RAY_grpc_client_keepalive_time_ms": "10000",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # what Ray says of nodes that are gone it prints whatever log_to_driver says
+    "RAY_grpc_client_keepalive_time_ms": "10000",  # a link that is cut without a word is noticed within a minute
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
-    "RAY_task_oom_retries": "0",
+    "RAY_task_oom_retries": "0",  # a job that Ray ends for want of memory is lost as any other
 }
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # of Ray's switches the one that keeps its ports on 127.0.0.1
 ADDRESS = "RAY_ADDRESS"
 TOKEN = "RAY_AUTH_TOKEN"
 MODE = "RAY_AUTH_MODE"
+WITH_TOKEN = (
+    f"Start every node, and this command, with {MODE}=token and one token (ray get-auth-token --generate), behind a "
+    "firewall: docs/how-to/ray.md."
+)
+OWN_TOKEN = secrets.token_hex(32)  # of clusters of our own: Ray keeps the first that a process shows
 KNOCK = 120.0  # seconds that a cluster has to turn a wrong token away
 
 
@@ -47,12 +48,10 @@ def cluster_address() -> str | None:
     if address in ("", "local"):
         return None
     if os.environ.get(MODE) != "token":
-        raise StudyError(
-            f"{ADDRESS} is {address}, and there is no token.",
-            f"Whoever reaches a port of a Ray cluster can run code on all of it; {MODE} is {os.environ.get(MODE)!r}.",
-            f"Start every node, and this command, with {MODE}=token and one token (ray get-auth-token --generate), "
-            "behind a firewall: docs/how-to/ray.md.",
+        known = (
+            f"Whoever reaches a port of a Ray cluster can run code on all of it; {MODE} is {os.environ.get(MODE)!r}."
         )
+        raise StudyError(f"{ADDRESS} is {address}, and there is no token.", known, WITH_TOKEN)
     return address
 
 
@@ -69,19 +68,10 @@ def check_token(address: str) -> None:
         raise _not_reached(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
     words = answer.stderr.decode(errors="replace").strip()
     if answer.returncode == 0:
-        raise StudyError(
-            f"The cluster at {address} asks for no token.",
-            "It let a wrong one in: whoever reaches one of its ports can run code on all of it.",
-            f"Stop it, and start every node with {MODE}=token and one token: docs/how-to/ray.md.",
-        )
+        known = "It let a wrong one in: whoever reaches one of its ports can run code on all of it."
+        raise StudyError(f"The cluster at {address} asks for no token.", known, f"Stop it. {WITH_TOKEN}")
     if "AuthenticationError" not in words:
         raise _not_reached(address, ConnectionError(words.splitlines()[-1] if words else "it gives no reason"))
-
-
-@cache
-def _token() -> str:
-    """The token of clusters of one's own: one for the whole process, since Ray keeps the first that a process shows."""
-    return secrets.token_hex(32)
 
 
 @contextmanager
@@ -96,7 +86,7 @@ def connected(cores: int, gpus: int = 0) -> Iterator[str | None]:
         stack.callback(_restore, dict(os.environ))
         os.environ.update({**ALWAYS, **({} if address else LOOPBACK), **os.environ})
         if address is None:
-            os.environ.update({MODE: "token", TOKEN: _token()})
+            os.environ.update({MODE: "token", TOKEN: OWN_TOKEN})
         import ray
         from ray.exceptions import RayError
 
@@ -130,10 +120,9 @@ def _restore(before: dict[str, str]) -> None:
 
 def _not_reached(address: str | None, error: Exception) -> StudyError:
     words = str(error).strip().splitlines()
-    return StudyError(
-        f"Ray at {address} cannot be reached." if address else "Ray cannot be started.",
-        f"{type(error).__name__}: {words[0] if words else 'it gives no reason'}",
-        "Look whether 'ray status' works on this machine, with the same Ray, Python and token: docs/how-to/ray.md."
-        if address
-        else "Look for free memory and space for temporary files, or leave out --engine ray.",
-    )
+    known = f"{type(error).__name__}: {words[0] if words else 'it gives no reason'}"
+    if address is None:
+        todo = "Look for free memory and space for temporary files, or leave out --engine ray."
+        return StudyError("Ray cannot be started.", known, todo)
+    todo = "Look whether 'ray status' works on this machine, with the same Ray, Python and token: docs/how-to/ray.md."
+    return StudyError(f"Ray at {address} cannot be reached.", known, todo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -91,14 +91,7 @@ class ModelSource:
 
     def fetched(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
-        return {
-            "revision": self.revision,
-            "dtype": self.dtype,
-            "device": self.device,
-            "device_map": self.device_map,
-            "pickle": self.pickle,
-            "remote_code": self.remote_code,
-        }
+        return _fetch_options(self, self.device_map)
 
 
 Models = Annotated[
@@ -148,14 +141,12 @@ class ModelsSource:
 
     def fetched(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
-        return {
-            "revision": self.revision,
-            "dtype": self.dtype,
-            "device": self.device,
-            "device_map": None,
-            "pickle": self.pickle,
-            "remote_code": self.remote_code,
-        }
+        return _fetch_options(self, None)
+
+
+def _fetch_options(source: ModelSource | ModelsSource, device_map: str | None) -> FetchOptions:
+    names = ("revision", "dtype", "device", "pickle", "remote_code")
+    return cast("FetchOptions", {name: getattr(source, name) for name in names} | {"device_map": device_map})
 
 
 def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
@@ -164,7 +155,7 @@ def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> S
     from trisect.lab.subject import load
 
     if not isinstance(model, Subject):
-        return load(model, **options)
+        return load(model, quiet=True, **options)
     own = [f for f in fields(source) if f.name not in ("model", "models")]
     if given := [f.name for f in own if getattr(source, f.name) != f.default]:
         known = f"{model.name} is loaded already, so that they cannot be applied."
@@ -187,7 +178,7 @@ class TextSource:
         ]
         | None
     ) = None
-    text: Annotated[tuple[str, ...], Field(description="A text (repeatable).")] = ()
+    text: Annotated[tuple[str, ...], Field(description="A text (repeatable)."), Option()] = ()
     audio: Annotated[
         tuple[Any, ...],
         Field(

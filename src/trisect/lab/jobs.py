@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
@@ -18,34 +17,12 @@ from rich.text import Text
 from trisect.core.errors import began, shown_by
 from trisect.core.machine import Machine
 from trisect.core.printable import percent
-from trisect.engine.drive import JobWork, drive
+from trisect.engine.drive import JobWork, Show, drive
 from trisect.engine.start import open_engine
 
 SCRATCH = ".trisect-jobs"  # in an experiment's own folder, so that files move home without being copied
 FEW = 0.02  # of the whole, below which its pace is not known yet
 STEADY, SETTLED = 0.05, 10.0  # of the whole, and seconds, before the time left is shown: earlier guesses are off by far
-
-
-class Timed(Protocol):
-    """What a line is about: a name, and the expected cost on one core, in seconds or against the others."""
-
-    @property
-    def title(self) -> str:
-        """What the line calls it."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """What it takes."""
-        ...
-
-
-class ProgressUpdate(Protocol):
-    """Called with the worker, the task, the share of it done, and a few words."""
-
-    def __call__(self, worker: int, task: Any, share: float, words: str) -> None:
-        """Take note of where a task is."""
-        ...
 
 
 @dataclass
@@ -208,18 +185,18 @@ def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
-def live(tasks: Sequence[Timed], workers: int, quiet: bool) -> Iterator[ProgressUpdate]:
+def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
     """Show progress on standard error while the context lasts; yields what is to be called at each step."""
     with screen("", quiet) as shown:
         if shown is None:
             yield lambda worker, task, share, words: None
             return
         whole, began = sum(t.seconds for t in tasks), time.monotonic()
-        shares: dict[Timed, float] = {}
+        shares: dict[JobWork, float] = {}
         with shown.lines(("  tasks",), whole, hidden=max(1, workers)) as found:
             total = found[0]
 
-            def note(worker: int, task: Timed, share: float, words: str) -> None:
+            def note(worker: int, task: JobWork, share: float, words: str) -> None:
                 shares[task] = share
                 done = sum(t.seconds * s for t, s in shares.items())
                 left = (time.monotonic() - began) * (whole - done) / done if done else 0.0

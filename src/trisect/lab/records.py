@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from trisect.core.errors import DamagedFileError, TrisectError
 from trisect.core.files import Json, read_json
 from trisect.core.finding import About
 from trisect.core.machine import versions
-from trisect.core.schema import names_of, plain, read, record
+from trisect.core.schema import names_of, plain, read
 from trisect.lab.command import groups_of
 from trisect.lab.experiment import Experiment, Measured
 from trisect.lab.inputs import TextSource
@@ -30,15 +30,8 @@ S = TypeVar("S")
 F = TypeVar("F")
 
 
-@record
-class NotedRun:
-    """What is noted beside tables, besides the experiment's own facts."""
-
-    command: str = ""
-    seconds: float = 0.0
-    notes: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    claims_hash: str | None = None
+# what is noted beside the facts, and what stands for it where it is missing
+NOTED = {"command": "", "seconds": 0.0, "notes": [], "versions": {}, "claims_hash": None}
 
 
 def conclusion(
@@ -95,15 +88,13 @@ def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
 def read_noted(name: str, facts: type[F], path: Path, todo: str) -> About[F]:
     """The same from one file."""
     body = read_json(path, todo)
-
-    def part(kind: type[Any]) -> Any:
-        return read(kind, {key: value for key, value in body.items() if key in names_of(kind)}, path)
-
+    noted = {key: body.get(key, value) for key, value in NOTED.items()}
     try:
-        noted, own = part(NotedRun), part(facts)
+        about = read(About[Any], {"experiment": name, "facts": None, **noted}, path)
+        own = read(facts, {key: value for key, value in body.items() if key in names_of(facts)}, path)
     except TrisectError as error:
         raise DamagedFileError(f"{path} is damaged.", f"{error.given} {error.known}", todo) from error
-    return About(name, noted.command, noted.seconds, noted.notes, noted.versions, noted.claims_hash, own)
+    return replace(about, facts=own)
 
 
 def record_of(about: About[Any]) -> dict[str, Json]:

@@ -13,6 +13,7 @@ from trisect.core.files import digest, digest_file
 from trisect.core.spec import Run
 from trisect.core.subject import InputSample, SeeingSubject, Subject, Texts
 from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
+from trisect.lab.jobs import screen
 from trisect.lab.run_folder import is_study
 from trisect.lm.reading import OwnModel
 from trisect.text.corpus import Corpus, is_corpus
@@ -20,7 +21,10 @@ from trisect.text.readers import READERS
 from trisect.text.worlds import is_built_in
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from trisect.hf.load import Pretrained
+    from trisect.lab.inputs import FetchOptions
 
 MODEL = "MODEL"  # on a command line, for what only its owner can name
 CONFIGS = ("config.json", "adapter_config.json")  # a model's folder has one of them
@@ -35,6 +39,16 @@ class NamedRevision(NamedTuple):
 
     base: str
     revision: str
+
+    @property
+    def folder(self) -> Path | None:
+        """The revision's own folder; None of a model on a hub."""
+        return Path(self.base) / self.revision if Path(self.base).is_dir() else None
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return f"{self.base if self.folder is None else Path(self.base).resolve().name}@{self.revision}"
 
 
 def at_revision(model: Any) -> NamedRevision | None:
@@ -58,29 +72,34 @@ def load(
     pickle: bool = False,
     remote_code: bool = False,
     proof: bool = True,
+    quiet: bool = False,
 ) -> Pretrained | OwnModel:
     """Load a model to be read: a folder, a name on a hub, or a module of Hugging Face's; or what a study of ours trained.
 
     NAME@REVISION is a revision of a model on a hub, or a subfolder of a folder of checkpoints. A study's folder gives the
     baseline of its first seed, `STUDY/runs/RUN` that run; the other options are for
-    pretrained models, see `trisect.hf.load.load`. Raises ModelError for what is not there or does not pass the proof.
+    pretrained models, see `trisect.hf.load.load`. On a terminal a line says what is being done, unless `quiet`.
+    Raises ModelError for what is not there or does not pass the proof.
     """
     check_named("a model", model)
-    if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
-        return _own(*trained, window)
-    check_folder(model)
-    from torch.nn import Module
+    with screen("trisect.load", quiet):
+        if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
+            return _own(*trained, window)
+        check_folder(model)
+        from torch.nn import Module
 
-    from trisect.hf.load import load as load_pretrained
+        from trisect.hf.load import load as load_pretrained
 
-    if (found := _revision_of(model, revision)) is not None:
-        return _at(found, tokenizer, inputs, window, dtype, device, device_map, pickle, remote_code, proof)
-    if not isinstance(model, (str, Path, Module)):
-        known = "A model is a folder, a name on a hub, or a module of Hugging Face's."
-        raise ModelError(f"{model!r} is no model.", known, "Give one of these.")
-    return load_pretrained(
-        model, tokenizer, inputs, window, revision, dtype, device, device_map, pickle, remote_code, proof
-    )
+        if not isinstance(model, (str, Path, Module)):
+            known = "A model is a folder, a name on a hub, or a module of Hugging Face's."
+            raise ModelError(f"{model!r} is no model.", known, "Give one of these.")
+        found, place, name = _place_of(model, revision)
+        options = (dtype, device, device_map, pickle, remote_code, proof)
+        read = load_pretrained(place, tokenizer, inputs, window, name, *options)
+        if found is None:
+            return read
+        words = read.options if found.folder is None else (f"{MODEL}@{found.revision}", *read.options[1:])
+        return replace(read, name=found.name, options=words)
 
 
 def for_texts(subject: Subject, texts: Texts | None) -> Subject:
@@ -103,49 +122,38 @@ def check_crossing(subject: Subject, why: str) -> Pretrained:
     return subject
 
 
-def check_there(
-    model: Any,
-    revision: str | None = None,
-    dtype: str | None = None,
-    device: str = "auto",
-    device_map: str | None = None,
-    pickle: bool = False,
-    remote_code: bool = False,
-    text: bool = False,
-) -> None:
+def check_there(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]) -> None:
     """Raise ModelError where `load` would before it reads weights; what is in memory is there.
 
     With `text`, also for a model that is to read text alone and takes sound or images.
     """
     if not isinstance(model, (str, Path)):
         return
-    if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
+    named: Any = {name: value for name, value in fetched.items() if name not in ("pickle", "remote_code")}
+    if (trained := _trained(model, **named)) is not None:
         _finished(*trained)
         return
     check_folder(model)
-    from trisect.hf.files.checkpoints import locate
     from trisect.hf.files.fetch import Options
     from trisect.hf.files.fetch import check_there as check_files_there
 
-    found = _revision_of(model, revision)
-    place, name = (model, revision) if found is None else locate(found.base, found.revision)
-    check_files_there(place, Options(name, dtype, device, device_map, pickle, remote_code), text)
+    _, place, name = _place_of(model, fetched["revision"])
+    check_files_there(place, Options(**{**fetched, "revision": name}), text)
 
 
 def is_trained_here(model: Any) -> bool:
     """Whether a model is one that a study of ours trained, loaded or named by its folder."""
-    return isinstance(model, OwnModel) or _trained(model, None, None, "auto", None) is not None
+    return isinstance(model, OwnModel) or _trained(model) is not None
 
 
 def name_before(model: Any) -> str:
     """What `load` calls a model on this machine, or on a hub, before it is loaded; a model in memory has its own."""
     if not isinstance(model, (str, Path)):
         return getattr(model, "name", type(model).__name__)
-    if (trained := _trained(model, None, None, "auto", None)) is not None:
+    if (trained := _trained(model)) is not None:
         return _finished(*trained).id
     if (found := at_revision(model)) is not None:
-        base = Path(found.base).resolve().name if Path(found.base).is_dir() else found.base
-        return f"{base}@{found.revision}"
+        return found.name
     from trisect.hf.load import folder_name
 
     return folder_name(Path(model)) if Path(model).is_dir() else str(model)
@@ -159,15 +167,13 @@ def files_mark(model: Any, revision: str | None = None, remote_code: bool = Fals
     """
     if not isinstance(model, (str, Path)):
         return ""
-    if (trained := _trained(model, None, None, "auto", None)) is not None:
+    if (trained := _trained(model)) is not None:
         folder, run = trained[0], _finished(*trained).id
         files = (folder.run(run), folder.final(run), folder.corpus / "corpus.json")
         return digest("".join(map(digest_file, files)))
     found = at_revision(model)
-    if found is not None and Path(found.base).is_dir():
-        model = Path(found.base) / found.revision
-    elif found is not None:
-        model, revision = found.base, found.revision
+    if found is not None:
+        model, revision = found.folder or found.base, found.revision
     if Path(model).is_dir():
         own = sorted(path for path in Path(model).iterdir() if path.is_file())
         if "adapter_config.json" in [path.name for path in own]:
@@ -196,7 +202,7 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
     """
     if not isinstance(model, (str, Path)):
         return ""
-    if (trained := _trained(model, None, None, "auto", None)) is not None:
+    if (trained := _trained(model)) is not None:
         folder, run = trained[0], _finished(*trained)
         files = epoch_weights(folder, run.id, run.training.epochs)
         return digest("".join(digest_file(folder.run(run.id).parent / file) for file in files))
@@ -214,7 +220,11 @@ def weight_files(model: Any) -> tuple[Path, ...]:
 
 
 def _trained(
-    model: Any, revision: str | None, dtype: str | None, device: str, device_map: str | None
+    model: Any,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = "auto",
+    device_map: str | None = None,
 ) -> tuple[Folder, str | None] | None:
     """The study and run that a folder is, the run None for its first baseline; raises ModelError for options it has not."""
     place = Path(model) if isinstance(model, (str, Path)) else None
@@ -248,8 +258,8 @@ def check_folder(model: Any) -> None:
     if not (models := _models_below(place)):
         return
     listed = ", ".join(str(path.relative_to(place)) for path in models[:SHOWN])
-    more = f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
-    known = f"It has models in it: {listed}{more}."
+    listed += f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
+    known = f"It has models in it: {listed}."
     raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {models[0]}.")
 
 
@@ -279,26 +289,17 @@ def _is_model(place: Path) -> bool:
     return False
 
 
-def _revision_of(model: Any, revision: str | None) -> NamedRevision | None:
-    """What NAME@REVISION names; raises ModelError where a revision is named beside it."""
+def _place_of(model: Any, revision: str | None) -> tuple[NamedRevision | None, Any, str | None]:
+    """What NAME@REVISION names, where the model lies, and its revision; raises ModelError where one is named beside it."""
     found = at_revision(model)
-    if found is not None and revision is not None:
+    if found is None:
+        return None, model, revision
+    if revision is not None:
         known = "It names a revision already."
         raise ModelError(f"--revision {revision} was given for {model}.", known, "Leave one of them out.")
-    return found
-
-
-def _at(found: NamedRevision, tokenizer: Any, inputs: Any, window: int | None, *rest: Any) -> Pretrained:
-    """A revision of a model, with both in its name; `rest` are the other options of `load` in their order."""
     from trisect.hf.files.checkpoints import locate
-    from trisect.hf.load import load as load_pretrained
 
-    place, name = locate(found.base, found.revision)
-    read = load_pretrained(place, tokenizer, inputs, window, name, *rest)
-    if not Path(found.base).is_dir():
-        return replace(read, name=f"{found.base}@{found.revision}")
-    called = f"{Path(found.base).resolve().name}@{found.revision}"
-    return replace(read, name=called, options=(f"{MODEL}@{found.revision}", *read.options[1:]))
+    return found, *locate(found.base, found.revision)
 
 
 def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:

@@ -41,6 +41,7 @@ WHY_CLOSE = "More than half of what the baseline learned is closer to the baseli
 WHY_DIRECTION = "Only the direction is claimed."
 WHY_EPSILON = "1 % of the baseline's final train loss is the source's own threshold for a drop."
 WHY_CRITICALITY = "Five steps of the grid of α."
+_LEARNED = "of what the baseline learned"
 WHY_AREA = "The areas are in nats, so the margin of every loss is used: 0.02 nats, 2 % in perplexity."
 
 
@@ -56,39 +57,21 @@ def _change(edit: str, label: str | None, sites: tuple[str, ...], where: str, sp
     return Part(f"{what}, {split} loss change", effect, direction, bound, "nats", WHY_MARGIN)
 
 
-def _attack(label: str, sites: tuple[str, ...], where: str, train: str, valid: str) -> tuple[Part, ...]:
-    return _change("attack", label, sites, where, "train", train), _change(
-        "attack", label, sites, where, "valid", valid
-    )
+def _attack(label: str, sites: tuple[str, ...], where: str, *signs: str) -> tuple[Part, ...]:
+    return tuple(_change("attack", label, sites, where, *of) for of in zip(SPLITS, signs, strict=True))
 
 
-def _freeze(site: str, train: str, valid: str) -> tuple[Part, ...]:
-    return _change("freeze", None, (site,), site, "train", train), _change(
-        "freeze", None, (site,), site, "valid", valid
-    )
+def _freeze(site: str, *signs: str) -> tuple[Part, ...]:
+    return tuple(_change("freeze", None, (site,), site, *of) for of in zip(SPLITS, signs, strict=True))
 
 
 def _unlearned(label: str, sites: tuple[str, ...], where: str, split: str) -> tuple[Part, ...]:
     """A small fraction above word frequencies decides; a small one of all that was learned is shown beside it."""
-    name = f"{label.upper()} at {where}"
+    name, above = f"{label.upper()} at {where}", f"{_LEARNED} above word frequencies"
+    fractions = AboveUnigram(label, sites, split), LearnedFraction(label, sites, split)
     return (
-        Part(
-            f"{name}, fraction above unigram ({split})",
-            AboveUnigram(label, sites, split),
-            "below",
-            0.10,
-            "of what the baseline learned above word frequencies",
-            WHY_UNIGRAM,
-        ),
-        Part(
-            f"{name}, learned fraction ({split})",
-            LearnedFraction(label, sites, split),
-            "below",
-            0.10,
-            _LEARNED,
-            WHY_INIT,
-            decides=False,
-        ),
+        Part(f"{name}, fraction above unigram ({split})", fractions[0], "below", 0.10, above, WHY_UNIGRAM),
+        Part(f"{name}, learned fraction ({split})", fractions[1], "below", 0.10, _LEARNED, WHY_INIT, decides=False),
     )
 
 
@@ -140,17 +123,18 @@ def _curves(split: str, standardised: bool) -> tuple[Part, ...]:
     return tuple(_direction(f"{noun}, D({x},v) minus D(k,q)", _minus(distance(x, "v"), near), unit) for x in ("k", "q"))
 
 
+def _first_layer(noun: str, effect: Callable[[tuple[str, ...]], Leaf], unit: str, direction: str) -> Part:
+    both = _minus(effect(_sites(COMPONENTS, 1)), effect(_sites(COMPONENTS, *LAYERS[1:])))
+    return _direction(f"{noun}, layer 1 minus the others", both, unit, direction)
+
+
 def _first_layer_frozen(split: str) -> Part:
-    first = LossChange("freeze", _sites(COMPONENTS, 1), split, absolute=True)
-    others = LossChange("freeze", _sites(COMPONENTS, *LAYERS[1:]), split, absolute=True)
-    name = f"size of the {split} loss change by freezing, layer 1 minus the others"
-    return _direction(name, _minus(first, others), "nats")
+    noun = f"size of the {split} loss change by freezing"
+    return _first_layer(noun, lambda sites: LossChange("freeze", sites, split, absolute=True), "nats", "above")
 
 
 def _first_layer_rewound(measure: str, noun: str, unit: str) -> Part:
-    first = SiteMean(measure, _sites(COMPONENTS, 1), absolute=True)
-    others = SiteMean(measure, _sites(COMPONENTS, *LAYERS[1:]), absolute=True)
-    return _direction(f"{noun}, layer 1 minus the others", _minus(first, others), unit, "below")
+    return _first_layer(noun, lambda sites: SiteMean(measure, sites, absolute=True), unit, "below")
 
 
 def _all_layers(what: str, effect: Callable[[tuple[str, ...]], Leaf]) -> tuple[Part, ...]:
@@ -173,7 +157,6 @@ _UPPER_V = _sites("v", 2, 3, 4, 5)
 _OTHERS = tuple(site for site in _sites(COMPONENTS, *LAYERS) if site not in _UPPER_V)
 _AREA = _contrasts("rewind_area", "rewinding area", "nats", MARGIN, WHY_AREA)
 _SHARE = "of the final train loss"
-_LEARNED = "of what the baseline learned"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -264,36 +264,24 @@ class Document:
 
 
 def write_page(folder: Path, page: Sheet | Document) -> Path:
-    """Write a page and its figures: a sheet as `report.html`, a document under its own name; returns the page's path.
+    """Write a page and its figures: a sheet as `report.html`, a document under its own name; returns the page's path."""
+    return write_document(folder / ("report.html" if isinstance(page, Sheet) else page.name), page)
+
+
+def write_document(path: Path, page: Sheet | Document) -> Path:
+    """Write a page as `path`, its figures as SVG and PNG in `figures` beside it; returns `path`.
 
     The same page gives the same bytes. Raises StudyError when the folder cannot be written.
     """
-    return write_sheet(folder, page) if isinstance(page, Sheet) else write_document(folder / page.name, page)
-
-
-def write_sheet(folder: Path, sheet: Sheet) -> Path:
-    """Write `folder/report.html` and `folder/figures/NAME.svg` and `.png`; returns the page's path.
-
-    Every word of the sheet stands on the page as text. Raises as write_page.
-    """
-    _draw(folder, sheet.figures)
-    page = folder / "report.html"
-    _store(page, html(sheet).encode())
-    return page
-
-
-def write_document(path: Path, document: Document) -> Path:
-    """Write a document as `path`, its figures beside it; returns `path`. Raises as write_page."""
-    _draw(path.parent, document.figures)
-    _store(path, safe(document.html).encode())
-    return path
-
-
-def _draw(folder: Path, figures: Iterable[Figure]) -> None:
-    for figure in figures:
+    contents = {}
+    for figure in page.figures:
         text = render.svg(figure.chart(), figure.name)
-        _store(inside(folder, "figures", f"{figure.name}.svg"), text.encode())
-        _store(inside(folder, "figures", f"{figure.name}.png"), render.png(text))
+        contents[inside(path.parent, "figures", f"{figure.name}.svg")] = text.encode()
+        contents[inside(path.parent, "figures", f"{figure.name}.png")] = render.png(text)
+    contents[path] = (html(page) if isinstance(page, Sheet) else safe(page.html)).encode()
+    for place, content in contents.items():
+        replace_file(place, lambda scratch, content=content: scratch.write_bytes(content), durable=False)
+    return path
 
 
 def html(sheet: Sheet) -> str:
@@ -358,10 +346,6 @@ def _ready(block: PageBlock) -> dict[str, Any]:
             return {"kind": type(block).__name__.removesuffix("Block").lower(), "block": block}
         case _:
             assert_never(block)
-
-
-def _store(path: Path, content: bytes) -> None:
-    replace_file(path, lambda scratch: scratch.write_bytes(content), durable=False)
 
 
 BLIND = 0.75  # an AUROC below this is hardly better than guessing
