@@ -102,7 +102,7 @@ class Walking(JobWork):
         self.landed += files
         land(files, self.folder, ("state/*", "ends/*"))
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         (self.folder / f"state/{self.asked.name}.json").unlink(missing_ok=True)
 
 

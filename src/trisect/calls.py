@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_named, door
+from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_name, door
 from trisect.core.schema import build
 from trisect.core.subject import ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
@@ -170,7 +170,7 @@ def render(out: str | Path) -> Result[Any]:
     from trisect.experiments.study.run import render_report
     from trisect.lab.driver import rebuild
 
-    check_named("a folder of results", out)
+    check_name("a folder of results", out)
     return render_report(STUDY, Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
 
 
@@ -182,7 +182,7 @@ def check(out: str | Path) -> list[StudyError]:
     """
     from trisect.experiments.study.run import check_study
 
-    check_named("a folder of results", out)
+    check_name("a folder of results", out)
     folder, planned = Path(out), _planned_by(Path(out)) is not None
     if is_study(folder) or not is_results(folder):
         found = check_study(folder)

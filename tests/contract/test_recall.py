@@ -12,7 +12,7 @@ from tests.raw import read_json
 
 import trisect
 from trisect.cli import main
-from trisect.cli.options import command, parsed, say_result
+from trisect.cli.options import command, parse_options, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import write_json
 from trisect.core.schema import build
@@ -237,7 +237,7 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     words = shlex.split(again.about.command)
     assert words[:2] == ["trisect", "recall"]
     context = command(RECALL, say_result).make_context("recall", words[2:])
-    read = build(RecallSettings, parsed(RecallSettings, context.params))
+    read = build(RecallSettings, parse_options(RecallSettings, context.params))
     assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
     assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == rows["recipe"]
 

@@ -259,7 +259,7 @@ def test_an_evaluation_waits_for_a_baseline_that_is_trained_again(copy, monkeypa
     def look(works, machine, device, folder):
         seen.append([(work.task.kind, work.ready()) for work in works])
         missing.write_bytes(record)
-        works[0].ended()
+        works[0].finish()
         seen.append([(work.task.kind, work.ready()) for work in works])
 
     monkeypatch.setattr("trisect.experiments.study.run.run_jobs", look)

@@ -472,7 +472,7 @@ def test_numbers_as_words(value, signed, said):
 def test_counts_and_lists_as_words():
     assert words.several(1, "seed") == "1 seed"
     assert words.several(30000, "token") == "30\u202f000 tokens"
-    assert words.listed(["a", "b", "c"]) == "a, b and c"
+    assert words.join_words(["a", "b", "c"]) == "a, b and c"
     assert words.tally({"supported": 1, "refuted": 0, "inconclusive": 13}) == (
         "Of 14 claims, 1 supported, 0 refuted and 13 inconclusive here."
     )

@@ -17,10 +17,10 @@ from scipy import stats
 from tests import tinyhf
 
 import trisect
-from trisect.claims import judge_sampled
+from trisect.claims import judge_by_draws
 from trisect.claims.models import Against, judge_heads, judge_over_models
 from trisect.claims.reasons import Reason
-from trisect.core.errors import ModelError, SiteError, SpecError, shown_by
+from trisect.core.errors import ModelError, SiteError, SpecError, on_step
 from trisect.core.finding import Estimate, Finding
 from trisect.core.tables import frame, read_table
 from trisect.experiments.ablate.settings import AblateSettings
@@ -29,7 +29,7 @@ from trisect.lab.experiment import LayerMeasure, UnitFacts, UnitsFacts
 from trisect.lab.inputs import ModelSource, TextSource
 from trisect.lab.subject import files_mark, name_before
 from trisect.lab.units import page as units_page
-from trisect.lab.units.page import findings_table, layer_sections, layer_values, over_models, pooled
+from trisect.lab.units.page import findings_table, layer_sections, layer_values, over_models, pool_findings
 from trisect.lab.units.run import SeveralModels, check_sites, several_models
 from trisect.papers import matrices, norms
 from trisect.report import format as words
@@ -330,7 +330,9 @@ def test_what_is_no_unit_is_refused(folder, three):
 def judged(shift, texts=40):
     """A model's own table of claims, its numbers moved by so much."""
     draws = {"cv_f": np.linspace(0.2, 0.3, 10_001) + shift, "cv_a": np.linspace(0.4, 0.5, 10_001)}
-    return judge_sampled(norms.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, texts, {"m": shift})
+    return judge_by_draws(
+        norms.SOURCE, draws, {name: float(v.mean()) for name, v in draws.items()}, texts, {"m": shift}
+    )
 
 
 def test_a_claim_over_models_is_tested_by_their_own_effects():
@@ -457,7 +459,7 @@ def test_the_same_weights_in_other_files_are_met_when_they_are_opened(folder, tm
 
 def test_subfolders_say_what_they_are_read_as(folder):
     said: list[str] = []
-    with shown_by(said.append):
+    with on_step(said.append):
         assert units(folder, units="models").kind == "models"
         assert said == []
         assert units(folder).kind == "revisions"
@@ -559,5 +561,5 @@ def test_only_what_all_models_have_and_no_site_is_put_together():
         return found, Finding("claim", "", values=(Estimate("C", 1.0),), claim="C")
 
     table = findings_table({"a": of(q=1.0, v_1=2.0, k=3.0), "b": of(q=2.0, v_1=2.5)})
-    (one,) = pooled(table, ["a", "b"])
+    (one,) = pool_findings(table, ["a", "b"])
     assert [(n.name, n.mean.mean) for n in one.numbers] == [("q", 1.5)]

@@ -451,7 +451,7 @@ def test_tables_that_lack_rows_are_said_to_make_no_page(folders, monkeypatch, ra
     def fails(*_):
         raise raised
 
-    monkeypatch.setattr(driver, "_shown", fails)
+    monkeypatch.setattr(driver, "_make_result", fails)
     before = seen(folders / "one")
     with pytest.raises(StudyError, match="do not make the page of 'trisect norms'") as error:
         trisect.render(folders / "one")

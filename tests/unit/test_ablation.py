@@ -24,7 +24,7 @@ from trisect.lab.driver import read_about, render
 from trisect.lab.passes import compare_components, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.report.format import number, paired_words
+from trisect.report.format import comparison_words, number
 
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
@@ -105,11 +105,11 @@ def test_q_k_and_v_are_compared_by_paired_differences_over_texts():
     assert data is not None
     compared = Comparison.of(data)
     assert (compared.kind, compared.largest, compared.n) == ("most", "v", 8)
-    assert "v largest" in paired_words(data, "text")
+    assert "v largest" in comparison_words(data, "text")
     single = [edit for edit in edits if edit.site.components == ("q",)]
     assert compare_components(single, changes[:, : len(single)]) is None
     assert compare_components(plan_edits(OWN.shape, None, "head"), np.zeros((8, 12))) is None
-    assert not paired_words(None, "text")
+    assert not comparison_words(None, "text")
 
 
 def test_the_pages_comparison_is_that_of_its_texts(layers):

@@ -11,7 +11,7 @@ from trisect.experiments.study import findings
 from trisect.experiments.study.findings import collect
 from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.rows import StudyRows
-from trisect.report.sheet import Bullets, TextBlock, undecided
+from trisect.report.sheet import Bullets, TextBlock, open_section
 
 SEEDS = (1, 2, 3, 4, 5)
 
@@ -141,12 +141,12 @@ def test_what_is_open_says_how_many_seeds_are_needed_and_what_is_alike_by_which_
         for n, c in enumerate("qkv")
     }
     tables = with_rows(noisy)
-    section = undecided(collect(rows_of(tables)))
+    section = open_section(collect(rows_of(tables)))
     listed = {block.title: block.items for block in section.blocks if isinstance(block, Bullets)}
     assert any("seeds needed, 5 run" in item for item in listed["Too uncertain"])
     assert all("alike within" in item for item in listed["Alike within the margin"])
     assert "The method cannot see it" not in str(list(listed))
-    assert undecided([]).words == ("Nothing that was compared was left open.",)
+    assert open_section([]).words == ("Nothing that was compared was left open.",)
 
 
 def test_how_sure_names_what_failed_and_that_one_seed_decides_nothing():

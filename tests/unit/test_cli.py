@@ -12,7 +12,7 @@ from tests import tiny
 
 from trisect.cli import main
 from trisect.cli.group import SECTIONS
-from trisect.cli.options import found_lines, parsed
+from trisect.cli.options import finding_lines, parse_options
 from trisect.core.errors import SpecError, StudyError, unknown
 from trisect.core.finding import Finding
 from trisect.core.schema import build, flat
@@ -256,7 +256,7 @@ def test_the_closest_name_is_proposed_and_no_other():
 
 
 def test_a_setting_that_is_a_path_takes_what_the_command_line_gives():
-    settings = build(PATCH.settings, parsed(PATCH.settings, {"model": "m", "pairs": "pairs.jsonl"}))
+    settings = build(PATCH.settings, parse_options(PATCH.settings, {"model": "m", "pairs": "pairs.jsonl"}))
     assert settings.pairs == Path("pairs.jsonl")
 
 
@@ -264,7 +264,7 @@ def read(name: str, *words: str) -> dict[str, object]:
     """What the settings of a command are given by these words."""
     parent = main.make_context("trisect", [name])
     context = main.commands[name].make_context(name, list(words), parent)
-    return parsed(next(e.settings for e in EXPERIMENTS if e.name == name), context.params)
+    return parse_options(next(e.settings for e in EXPERIMENTS if e.name == name), context.params)
 
 
 def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
@@ -297,7 +297,7 @@ def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_
         context = made.make_context(experiment.name, [*words, *_needed(experiment, one)], **main.context_settings)
         if one.option.many == "seeds":
             with pytest.raises(SpecError, match="given 2 times"):
-                parsed(experiment.settings, context.params)
+                parse_options(experiment.settings, context.params)
         else:
             assert len(context.params[one.name]) == 2, (experiment.name, one.words)
 
@@ -366,9 +366,9 @@ def test_claims_that_were_not_tested_share_a_line_where_they_are_many_and_the_an
         for claim in ("A-1", "A-2", "A-3", "A-5", "F-4")
     ]
     part = Finding("claim", "not tested: a part of it", claim="A-1", verdict="not tested", part="train")
-    lines = found_lines([answer, *lacking, part, tested])
+    lines = finding_lines([answer, *lacking, part, tested])
     assert lines[0] == str(tested)
     assert lines[1].startswith("not tested here: A-1 to A-3, A-5, F-4 (")
     assert lines[2:] == ["", "Query: A query says what is looked for."]
-    few = found_lines([*lacking[:3], part])
+    few = finding_lines([*lacking[:3], part])
     assert few == [*(str(one) for one in lacking[:3]), "     not tested: a part of it"]

@@ -19,7 +19,7 @@ from trisect.experiments.study import figures, findings, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
-from trisect.report.cards import spelt, survivals, tallied, tally_survival, whole
+from trisect.report.cards import spelt, survival_sentence, survivals, tally_survival, whole
 from trisect.report.charts import FigureView, Measure, around, site_panel
 from trisect.report.format import Point, place
 
@@ -204,7 +204,7 @@ def test_a_claim_survives_where_every_part_does(rows):
     assert len(found[0].parts) == 2
     assert survivals(rows.controls, "submodules", "A-12") == ()
     assert "A-1" in tally_survival(rows.controls)["control"][SURVIVES]
-    assert tallied("control", {SURVIVES: ["A-1", "A-2"]}) == "Control labels: survive: A-1 and A-2."
+    assert survival_sentence("control", {SURVIVES: ["A-1", "A-2"]}) == "Control labels: survive: A-1 and A-2."
     assert tally_survival(frame("controls", ())) == {}
 
 

@@ -151,10 +151,10 @@ def jobs_of_the_tests(monkeypatch):
 
 
 def test_a_worker_serves_one_engine_after_the_other_while_it_is_kept(tmp_path, jobs_of_the_tests):
-    with processes.kept_workers():
+    with processes.reuse_workers():
         first, one = _walked(tmp_path, "a")
         (worker,) = _kept()
-        with processes.kept_workers():  # as in a study that is a part of a dissection
+        with processes.reuse_workers():  # as in a study that is a part of a dissection
             again, other = _walked(tmp_path, "b")
         assert (first, again) == (1, 0)
         assert one == other
@@ -169,7 +169,7 @@ def test_a_worker_serves_one_engine_after_the_other_while_it_is_kept(tmp_path, j
 
 
 def test_a_worker_that_has_a_job_is_not_kept(tmp_path, jobs_of_the_tests):
-    with processes.kept_workers():
+    with processes.reuse_workers():
         engine = Processes(1, tmp_path / "a")
         (tmp_path / "start.txt").write_text("0.5")
         engine.submit(1, ordered(tmp_path))

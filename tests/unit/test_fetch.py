@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests import tinyhf
 
-from trisect.core.errors import ModelError, shown_by
+from trisect.core.errors import ModelError, on_step
 from trisect.hf.files import fetch as files_fetch
 from trisect.hf.files.fetch import Options, fetch, objective_of
 
@@ -152,7 +152,7 @@ def test_a_hub_without_an_answer_is_asked_once_and_said_to_be_silent(monkeypatch
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
-    with shown_by(said.append):
+    with on_step(said.append):
         assert [files_fetch._reachable("nobody/nothing", None) for _ in range(3)] == [False] * 3
     assert asked == [files_fetch.ANSWER]
     assert [words.split(" http")[0] for words in said] == ["Asking", "No answer from"]
@@ -187,7 +187,7 @@ def test_an_answer_of_no_use_is_of_its_own_model_and_silence_of_the_hub(monkeypa
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
-    with shown_by(said.append):
+    with on_step(said.append):
         assert not files_fetch._reachable("nobody/nothing", None)
         assert not files_fetch._reachable("nobody/other", None)
     assert asked == ["nobody/nothing", "nobody/other"][:times]
@@ -200,7 +200,7 @@ def test_offline_no_hub_is_asked_and_none_is_said_to_be(monkeypatch):
     said = []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(files_fetch, "_NO_ANSWER", {})
-    with shown_by(said.append):
+    with on_step(said.append):
         assert not files_fetch._reachable("nobody/nothing", None)
     assert said == []
     assert files_fetch._NO_ANSWER == {}

@@ -9,7 +9,7 @@ import click
 import pytest
 from pydantic import Field
 
-from trisect.cli.options import parameters_of, parsed
+from trisect.cli.options import parameters_of, parse_options
 from trisect.core.schema import Setting, build, flat, record
 from trisect.experiments import EXPERIMENTS
 from trisect.lab.command import command_of
@@ -32,7 +32,7 @@ def alone(one: Setting) -> type[Any]:
 
 def from_words(settings: type[Any], words: list[str]) -> Any:
     context = click.Command("alone", params=parameters_of(settings)).make_context("alone", words)
-    return build(settings, parsed(settings, context.params))
+    return build(settings, parse_options(settings, context.params))
 
 
 @pytest.mark.parametrize(("experiment", "one"), FLAGS)

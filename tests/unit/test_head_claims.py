@@ -11,9 +11,9 @@ from trisect.claims.models import (
     Against,
     LayerMeans,
     ResampledHeads,
+    judge_by_draws,
     judge_heads,
     judge_over_models,
-    judge_sampled,
 )
 from trisect.claims.reasons import Reason
 from trisect.core.claim import Claim, Part, Source, Statistic
@@ -144,7 +144,7 @@ def test_the_rule_is_one_for_heads_and_texts():
     means = {"a": 0.6, "b": 0.4, "c": 0.3}
     claims = ((part("a", "above", 0.3), part("b", "above", 0.3)), (part("c"), part("missing")), (part("c"),))
     heads = judge_heads(source(*claims), {k: ResampledHeads(means[k], d, 50) for k, d in draws.items()}, ABOUT)
-    texts = judge_sampled(source(*claims), draws, means, 50, ABOUT)
+    texts = judge_by_draws(source(*claims), draws, means, 50, ABOUT)
     columns = pl.exclude("seeds_needed", "n")
     assert heads.select(columns).equals(texts.select(columns))
     wholes = heads.filter(pl.col("part").is_null())

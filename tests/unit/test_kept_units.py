@@ -343,8 +343,8 @@ def test_epochs_of_a_study_are_known_by_their_files(tmp_path, monkeypatch):
     run, kept = SimpleNamespace(id="run", training=SimpleNamespace(epochs=1)), tmp_path / "run" / "epochs"
     kept.mkdir(parents=True)
     study = SimpleNamespace(run=lambda name: tmp_path / name / "run.json")
-    monkeypatch.setattr(subject, "_trained", lambda *given: (study, None))
-    monkeypatch.setattr(subject, "_finished", lambda *given: run)
+    monkeypatch.setattr(subject, "_find_study", lambda *given: (study, None))
+    monkeypatch.setattr(subject, "_find_run", lambda *given: run)
     monkeypatch.setattr(subject, "epoch_weights", lambda *given: ["epochs/0", "epochs/1"])
     marks = list[str]()
     for text in ("a", "a", "b"):
@@ -518,10 +518,10 @@ def test_settings_come_back_as_they_were(tmp_path):
     pairs = [("a", "b"), {"base": ("s", "t"), "answers": {"base": "x"}}]
     patch = PatchSettings(ModelSource(Path("there")), given=pairs, how="both")
     for settings in (ablate, patch):
-        data = json.loads(json.dumps(units_jobs.encoded(settings)))
-        assert units_jobs.decoded(type(settings), data, tmp_path) == settings
+        data = json.loads(json.dumps(units_jobs.encode_settings(settings)))
+        assert units_jobs.decode_settings(type(settings), data, tmp_path) == settings
     with pytest.raises(SpecError, match=r"(?s)'<object.* was given with --workers or --engine.*that is object"):
-        units_jobs.encoded(replace(patch, given=object()))
+        units_jobs.encode_settings(replace(patch, given=object()))
 
 
 def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monkeypatch):
@@ -530,15 +530,15 @@ def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monk
     model = tmp_path / "stones"
     given = replace(asked(tmp_path), source=ModelSource(f"{model}@stone2"), units=None)
     sent = set[Path]()
-    data = units_jobs.encoded(given, sent)
+    data = units_jobs.encode_settings(given, sent)
     assert sent == {model / "stone2"}
     laid = tmp_path / "laid"
     units_jobs.lay_out({str(place): place for place in sent}, laid)
-    found = units_jobs.decoded(WeighSettings, data, laid)
+    found = units_jobs.decode_settings(WeighSettings, data, laid)
     there = laid / model.relative_to("/")
     assert found.source.model == f"{there}@stone2"
     assert (there / "stone2/config.json").read_text() == "xx"
-    assert units_jobs.encoded("zero") == "zero"
+    assert units_jobs.encode_settings("zero") == "zero"
 
 
 def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
@@ -554,7 +554,7 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
     units_jobs.lay_out(laid, tmp_path / "laid")
-    found = units_jobs.decoded(ProfileSettings, order.asked.settings, tmp_path / "laid")
+    found = units_jobs.decode_settings(ProfileSettings, order.asked.settings, tmp_path / "laid")
     there = Path(found.source.model)
     assert there == tmp_path / "laid" / (tmp_path / "runs/last").relative_to("/")
     assert found.checkpoints == given.checkpoints

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from trisect.lab import jobs
-from trisect.lab.jobs import SETTLED, STEADY, Pace, bar, clock, left_said, screen, whole
+from trisect.lab.jobs import SETTLED, STEADY, Pace, bar, clock, remaining_words, screen, whole
 
 
 class Clock:
@@ -29,25 +29,25 @@ def shown(display):
 def test_the_rest_takes_what_is_expected_at_first_and_then_as_long_as_until_now():
     time = Clock()
     pace = Pace({"a": 30.0, "b": 60.0, "c": 10.0}, time)
-    assert (pace.reached(), pace.left()) == (0.0, 100.0)
+    assert (pace.fraction(), pace.seconds_left()) == (0.0, 100.0)
     pace.begin("a")
     time.now += 60
     pace.end()  # twice as long as expected
-    assert (pace.reached(), pace.left()) == (pytest.approx(0.3), pytest.approx(140.0))
+    assert (pace.fraction(), pace.seconds_left()) == (pytest.approx(0.3), pytest.approx(140.0))
     pace.begin("b")
     pace.begin_step(0.5, 0.5)
     pace.move(0.5)
-    assert pace.reached() == pytest.approx(0.75)
+    assert pace.fraction() == pytest.approx(0.75)
     assert pace.words() == "75\u00a0%  1 of 3 parts, about 20 s left"
     pace.end()
     pace.begin("c")
     pace.end()
-    assert (pace.reached(), pace.left()) == (1.0, 0.0)
+    assert (pace.fraction(), pace.seconds_left()) == (1.0, 0.0)
 
 
 def test_the_time_left_is_hidden_until_the_pace_is_steady():
-    assert left_said(90, 0.5, 30) == f", about {clock(90)} left"
-    assert left_said(90, STEADY / 2, 30) == left_said(90, 0.5, SETTLED / 2) == ""
+    assert remaining_words(90, 0.5, 30) == f", about {clock(90)} left"
+    assert remaining_words(90, STEADY / 2, 30) == remaining_words(90, 0.5, SETTLED / 2) == ""
     time = Clock()
     pace = Pace({"a": 30.0, "b": 60.0}, time)
     pace.begin("a")
@@ -61,10 +61,10 @@ def test_a_part_that_was_there_already_is_no_work_and_says_nothing_of_the_pace()
     pace = Pace({"a": 90.0, "b": 10.0}, time)
     pace.begin("a")
     pace.end(fresh=False)
-    assert (pace.reached(), pace.left(), pace.ended) == (0.0, 10.0, 1)
+    assert (pace.fraction(), pace.seconds_left(), pace.ended) == (0.0, 10.0, 1)
     pace.begin("b")
     pace.end(fresh=False)
-    assert (pace.reached(), pace.left()) == (1.0, 0.0)
+    assert (pace.fraction(), pace.seconds_left()) == (1.0, 0.0)
 
 
 def test_the_first_line_is_there_exactly_while_no_other_is(terminal, capsys):
@@ -90,10 +90,10 @@ def test_work_below_the_whole_moves_its_line(terminal, capsys):
             assert shown(display) == ["dissect", "The first part"]
             with bar("reading") as step:
                 step(1, 2)
-                assert pace.reached() == pytest.approx(3 / 8)
+                assert pace.fraction() == pytest.approx(3 / 8)
                 assert display.progress.tasks[1].completed == pytest.approx(3 / 8)
         pace.end()
-        assert pace.reached() == 0.75
+        assert pace.fraction() == 0.75
     assert "dissect" in capsys.readouterr().err
     with screen("trisect norms") as display, bar("reading") as step:
         step(1, 2)  # no whole to move any more

@@ -108,7 +108,7 @@ def test_a_cluster_of_ones_own_has_the_cores_that_a_machine_is_asked_for(workers
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr("trisect.engine.start.connected", connect)
+    monkeypatch.setattr("trisect.engine.start.open_ray", connect)
     with pytest.raises(KeyboardInterrupt), open_engine(Machine(engine="ray", workers=workers), "cpu", tmp_path / "s"):
         pass
     assert asked == [(cores, 0)]

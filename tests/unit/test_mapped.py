@@ -15,7 +15,7 @@ from trisect.core.errors import StudyError
 from trisect.core.subject import Texts
 from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.hf.load import Pretrained, load
-from trisect.lab.passes import held_weights, to_disk
+from trisect.lab.passes import to_disk, weights_to_hold
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int64)
 
@@ -72,7 +72,7 @@ def test_a_system_without_a_folder_of_temporary_files_says_so(monkeypatch):
 def test_held_weights_are_those_of_the_unedited_pass(subject):
     batch = next(iter(subject.batches(["the cat sat on the mat"] * 2, 2)))
     own = {trace.address: trace.weights for trace in subject.trace(batch).traces}
-    held = held_weights(subject, batch)
+    held = weights_to_hold(subject, batch)
     assert set(held) == set(own)
     assert all(bits(held[a]) == bits(own[a]) for a in own)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trisect.report.format import called, called_apart
+from trisect.report.format import display_name, display_names
 
 
 @pytest.mark.parametrize(
@@ -22,18 +22,18 @@ from trisect.report.format import called, called_apart
     ],
 )
 def test_a_trained_model_is_called_by_what_it_is_and_its_seed(name, said):
-    assert called(name) == said
+    assert display_name(name) == said
 
 
 @pytest.mark.parametrize("folder", ["model", "final", "best", "latest"])
 def test_a_folder_that_says_nothing_is_left_out_and_a_name_of_a_hub_is_not(folder):
     name = f"trained/{folder}"
-    assert called(name, "trisect norms MODEL --corpus ud-english-ewt") == "trained"
-    assert called(name, f"trisect norms {name} --corpus ud-english-ewt") == name
-    assert called(name) == name
+    assert display_name(name, "trisect norms MODEL --corpus ud-english-ewt") == "trained"
+    assert display_name(name, f"trisect norms {name} --corpus ud-english-ewt") == name
+    assert display_name(name) == name
 
 
 def test_two_models_are_never_called_the_same():
-    assert called_apart(["baseline-s1-30631197", "baseline-s2-e4d3a164"]) == ("baseline, seed 1", "baseline, seed 2")
+    assert display_names(["baseline-s1-30631197", "baseline-s2-e4d3a164"]) == ("baseline, seed 1", "baseline, seed 2")
     two = ("baseline-s1-30631197", "baseline-s1-e4d3a164")
-    assert called_apart(two) == two
+    assert display_names(two) == two

@@ -78,7 +78,7 @@ def test_labels_of_a_small_panel_do_not_touch():
 def test_every_sentence_stands_in_a_folded_table():
     table = sentences((FREEZING, SITES, ALONE))
     assert table is not None
-    assert table.closed
+    assert table.is_folded
     assert table.rows == (("Freezing", "highest at v@1."), ("Sites", "at v@6."), ("alone", "of v alone."))
     assert sentences(()) is None
 

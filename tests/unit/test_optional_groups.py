@@ -10,7 +10,7 @@ from pydantic import Field
 from tests import tinyhf
 
 from trisect.api import signature
-from trisect.cli.options import parameters_of, parsed
+from trisect.cli.options import parameters_of, parse_options
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.schema import Option, build, record
 from trisect.hf.load import load
@@ -54,7 +54,7 @@ MADE = Made()
 
 def from_words(*words: str) -> Any:
     command = click.Command("made", params=parameters_of(Asked))
-    return build(Asked, parsed(Asked, command.make_context("made", list(words)).params))
+    return build(Asked, parse_options(Asked, command.make_context("made", list(words)).params))
 
 
 def test_a_group_of_which_nothing_is_given_is_missing_and_its_help_says_what_stands():

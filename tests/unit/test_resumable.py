@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from trisect import api
-from trisect.cli.options import command, parameters_of, parsed, say_result, utility
+from trisect.cli.options import command, parameters_of, parse_options, say_result, utility
 from trisect.core.errors import SpecError, StudyError
 from trisect.core.finding import Finding
 from trisect.core.machine import Machine
@@ -144,7 +144,7 @@ def test_a_folder_that_is_refused_stays_as_it_was(tmp_path):
     (tmp_path / "other").write_text("mine")
     (tmp_path / ".x.txt.12-0123abcd.trisect-part").write_text("half")
     calls = (
-        lambda: driver.prepared(COUNT, Counting()).check(tmp_path),
+        lambda: driver.prepare_work(COUNT, Counting()).check(tmp_path),
         lambda: driver.run(COUNT, Counting(), tmp_path),
     )
     for call in calls:
@@ -167,7 +167,7 @@ def test_without_a_page_the_terminal_says_what_was_made(tmp_path):
 def test_values_with_names_are_read_and_checked():
     def words(*given: str) -> Counting:
         made = click.Command("count", params=parameters_of(Counting))
-        return build(Counting, parsed(Counting, made.make_context("count", list(given)).params))
+        return build(Counting, parse_options(Counting, made.make_context("count", list(given)).params))
 
     assert words("--set", "a=1", "--set", "b = x=y") == Counting({"a": "1", "b": "x=y"})
     assert words() == Counting()

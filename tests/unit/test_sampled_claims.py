@@ -13,7 +13,7 @@ from tests.planted import judged, planted
 
 from trisect import claims
 from trisect.claims import models
-from trisect.claims.models import judge_sampled
+from trisect.claims.models import judge_by_draws
 from trisect.claims.reasons import SENTENCES, Reason, read_reason
 from trisect.core.claim import REVISION, Claim, Combination, Part, Source, Statistic
 from trisect.papers import SOURCES
@@ -45,7 +45,7 @@ def drawn(effect: float, spread: float = 1.0, draws: int = 4000) -> np.ndarray:
 def verdicts(source_: Source, values: dict[str, tuple[float, float]], n: int = 400) -> dict[str, str]:
     """Verdict by claim, where every statistic has an effect and the spread of its draws."""
     replicates = {name: drawn(*v) for name, v in values.items()}
-    table = judge_sampled(source_, replicates, {name: v[0] for name, v in values.items()}, n, ABOUT)
+    table = judge_by_draws(source_, replicates, {name: v[0] for name, v in values.items()}, n, ABOUT)
     return {r["claim"]: r["verdict"] for r in table.iter_rows(named=True) if r["part"] is None}
 
 
@@ -92,7 +92,7 @@ def test_a_combination_is_taken_draw_by_draw():
     difference = Part("d", Combination(((1.0, Statistic("a")), (-1.0, Statistic("b")))), "above", 0.05, "u", "Why.")
     noise = {"a": 0.01 * drawn(0.0)[::-1], "b": 0.0}
     replicates = {name: values + noise[name] for name, values in replicates.items()}
-    table = judge_sampled(source(claim("X", difference)), replicates, {"a": 0.3, "b": 0.0}, 100, ABOUT)
+    table = judge_by_draws(source(claim("X", difference)), replicates, {"a": 0.3, "b": 0.0}, 100, ABOUT)
     whole = table.row(0, named=True)
     assert whole["verdict"] == "supported"
     assert whole["effect"] == pytest.approx(0.3)
@@ -128,7 +128,7 @@ def test_true_nulls_are_refuted_or_supported_no_oftener_than_they_may():
 
 def test_below_thirty_units_nothing_is_decided_and_the_card_says_how_many_would():
     one = source(claim("X", part("s")))
-    table = judge_sampled(one, {"s": drawn(1.0, 0.01)}, {"s": 1.0}, 29, ABOUT)
+    table = judge_by_draws(one, {"s": drawn(1.0, 0.01)}, {"s": 1.0}, 29, ABOUT)
     whole = table.row(0, named=True)
     assert whole["verdict"] == "inconclusive"
     assert whole["reason"] == "29 texts; below 30, resampling decides nothing"
@@ -141,7 +141,7 @@ def test_below_thirty_units_nothing_is_decided_and_the_card_says_how_many_would(
 @pytest.mark.parametrize("estimates", [{}, {"s": float("nan")}])
 def test_what_was_not_measured_is_not_tested_and_not_in_the_family(estimates):
     two = source(claim("X", part("s")), claim("Y", part("t")))
-    table = judge_sampled(two, {"s": drawn(1), "t": drawn(9.0)}, estimates | {"t": 9.0}, 50, ABOUT)
+    table = judge_by_draws(two, {"s": drawn(1), "t": drawn(9.0)}, estimates | {"t": 9.0}, 50, ABOUT)
     x, y = (r for r in table.iter_rows(named=True) if r["part"] is None)
     assert (x["verdict"], x["reason"], x["seeds_needed"], x["effect"]) == (
         "not tested",
@@ -161,7 +161,7 @@ def test_draws_that_are_no_number_speak_on_neither_side():
 
 
 def test_undecided_says_how_many_texts_would_decide():
-    table = judge_sampled(source(claim("X", part("s"))), {"s": drawn(0.1, 0.1)}, {"s": 0.1}, 100, ABOUT)
+    table = judge_by_draws(source(claim("X", part("s"))), {"s": drawn(0.1, 0.1)}, {"s": 0.1}, 100, ABOUT)
     needed = table["seeds_needed"][0]
     assert table["reason"][0] == "not decided at the measured spread"
     assert (
@@ -194,30 +194,30 @@ def test_studies_judge_only_claims_about_training(monkeypatch):
 )
 def test_texts_needed_in_words(values, n, said):
     effect = 0.0 if abs(values.mean()) < 1e-9 else 1.0
-    (card,) = cards(judge_sampled(source(claim("X", part("s"))), {"s": values}, {"s": effect}, n, ABOUT))
+    (card,) = cards(judge_by_draws(source(claim("X", part("s"))), {"s": values}, {"s": effect}, n, ABOUT))
     assert dict(card.facts)["Texts needed"] == said
 
 
 def test_groups_of_texts_count_for_the_degrees_of_freedom():
     values, one = drawn(0.1, 0.1), source(claim("X", part("s")))
-    table = judge_sampled(one, {"s": values}, {"s": 0.1}, 5000, ABOUT, groups=40)
+    table = judge_by_draws(one, {"s": values}, {"s": 0.1}, 5000, ABOUT, groups=40)
     whole = table.row(0, named=True)
     assert (whole["low"], whole["high"]) == tuple(float(end) for end in percentile_interval(values, 40))
     assert whole["p"] == pytest.approx(float(two_sided(percentile_test(values, 40, "above", 0.0))))
     assert whole["n"] == 5000
     assert whole["spread"] == pytest.approx(0.1 * 5000**0.5, rel=0.01)
-    few = judge_sampled(one, {"s": values}, {"s": 0.1}, 40, ABOUT, groups=256)
+    few = judge_by_draws(one, {"s": values}, {"s": 0.1}, 40, ABOUT, groups=256)
     assert few["p"].to_list() == table["p"].to_list()
 
 
 def test_a_number_that_no_draw_moves_has_the_p_of_the_draws():
     """Every draw agrees: p is 1 / (R + 1) made as wide as t, never 0 and never "no spread"."""
     one = source(claim("X", part("s", "below")))
-    table = judge_sampled(one, {"s": np.full(4000, -1.0)}, {"s": -1.0}, 400, ABOUT)
+    table = judge_by_draws(one, {"s": np.full(4000, -1.0)}, {"s": -1.0}, 400, ABOUT)
     whole = table.row(0, named=True)
     assert (whole["verdict"], whole["revision"], whole["reason"]) == ("supported", REVISION, None)
     assert 0 < whole["p"] == pytest.approx(2 / 4001, rel=0.2)
-    at = judge_sampled(one, {"s": np.zeros(4000)}, {"s": 0.0}, 400, ABOUT)
+    at = judge_by_draws(one, {"s": np.zeros(4000)}, {"s": 0.0}, 400, ABOUT)
     assert at["verdict"][0] == "inconclusive"
 
 
@@ -226,13 +226,13 @@ def test_a_statistic_with_a_test_of_its_own_is_decided_by_it_where_its_units_can
 
     def judged_by(own: models.UnitTest) -> dict[str, Any]:
         values = {"s": drawn(-1.0, 0.1)}
-        return judge_sampled(one, values, {"s": -1.0}, 400, ABOUT, own={"s": own}).row(1, named=True)
+        return judge_by_draws(one, values, {"s": -1.0}, 400, ABOUT, own={"s": own}).row(1, named=True)
 
     six = judged_by(models.UnitTest(PValues(np.asarray(1 / 720), np.ones(())), 6, "layer"))
     assert (six["n"], six["p"], six["reason"]) == (6, pytest.approx(2 / 720), None)
     values = {"s": drawn(-1.0, 0.1)}
     weak = models.UnitTest(PValues(np.asarray(0.175), np.asarray(0.825)), 6, "layer")
-    whole = judge_sampled(one, values, {"s": -1.0}, 400, ABOUT, own={"s": weak}).row(0, named=True)
+    whole = judge_by_draws(one, values, {"s": -1.0}, 400, ABOUT, own={"s": weak}).row(0, named=True)
     assert (whole["verdict"], whole["seeds_needed"]) == ("inconclusive", None)  # no number of texts would decide it
     assert whole["reason"] == "not decided by a test over 6 layers"
     three = judged_by(models.UnitTest(PValues(np.asarray(1 / 6), np.ones(())), 3, "layer"))
@@ -244,13 +244,13 @@ def test_of_a_claim_about_training_the_seeds_that_would_decide_are_counted_and_n
     one = source(claim("X", part("s")))
     values = {"s": drawn(1.0, 0.45)}
     six = {"s": models.Drawn(300, 6, "name", 6)}
-    whole = judge_sampled(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=six).row(0, named=True)
+    whole = judge_by_draws(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=six).row(0, named=True)
     assert (whole["verdict"], whole["reason"], whole["n"]) == ("inconclusive", str(Reason("undecided")), 300)
     # the standard error of n seeds is 0.45 √(6 / n): the fewest at which a t test of n seeds decides
     needed = next(n for n in range(2, 100) if 2 * stats.t.sf(1.0 / (0.45 * (6 / n) ** 0.5), n - 1) < 0.05)
     assert whole["seeds_needed"] == needed
     names = {"s": models.Drawn(300, 6, "name")}
-    given = judge_sampled(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=names).row(0, named=True)
+    given = judge_by_draws(one, values, {"s": 1.0}, 300, ABOUT, groups=6, each=names).row(0, named=True)
     assert given["seeds_needed"] > 30  # about one given model units are names
 
 
@@ -258,7 +258,7 @@ def test_training_asks_for_five_seeds_whatever_their_names_say():
     one = source(claim("X", part("s")))
     for seeds, verdict in ((1, str(Reason("single", unit="seed"))), (4, "5 seeds are asked for, 4 given"), (5, None)):
         each = {"s": models.Drawn(300, 40, "name", seeds)}
-        whole = judge_sampled(one, {"s": drawn(1.0, 0.1)}, {"s": 1.0}, 300, ABOUT, each=each).row(0, named=True)
+        whole = judge_by_draws(one, {"s": drawn(1.0, 0.1)}, {"s": 1.0}, 300, ABOUT, each=each).row(0, named=True)
         assert whole["reason"] == verdict
         assert whole["verdict"] == ("inconclusive" if verdict else "supported")
 

@@ -6,27 +6,27 @@ from dataclasses import replace
 
 from tests.traces import random_projections
 
-from trisect.core.trace import Address, shared_weights
+from trisect.core.trace import Address, find_shared_weights
 
 
 def test_layers_that_share_are_named_together():
     alone = {Address("plain", n): {name: (name, n) for name in "qkvo"} for n in range(1, 5)}
-    assert shared_weights(alone) == ()
+    assert find_shared_weights(alone) == ()
     whole = {address: {name: name for name in "qkvo"} for address in alone}
-    assert shared_weights(whole) == ("Layers 1–4 share one set of weights.",)
+    assert find_shared_weights(whole) == ("Layers 1–4 share one set of weights.",)
     some = {a: own | ({"k": "K", "v": "V"} if a.layer in (1, 3, 4) else {}) for a, own in alone.items()}
-    assert shared_weights(some) == ("Layers 1, 3–4 share one k and v.",)
+    assert find_shared_weights(some) == ("Layers 1, 3–4 share one k and v.",)
 
 
 def test_stacks_that_share_are_named_both():
     tied = {Address(stack, n): {name: (name, n) for name in "qkvo"} for stack in ("enc", "dec") for n in (1, 2)}
     said = [f"Enc layer {n} and dec layer {n} share one set of weights." for n in (1, 2)]
-    assert list(shared_weights(tied)) == said
+    assert list(find_shared_weights(tied)) == said
 
 
 def test_components_that_are_one_matrix_are_named():
     tied = {Address("plain", n): {"q": n, "k": n, "v": -n} for n in (1, 2)}
-    assert shared_weights(tied) == ("Layers 1–2: q and k are one matrix.",)
+    assert find_shared_weights(tied) == ("Layers 1–2: q and k are one matrix.",)
 
 
 def test_hashes_are_of_the_numbers():

@@ -14,7 +14,7 @@ import pytest
 from jinja2 import UndefinedError
 from tests.unit.test_sampled_claims import claim, drawn, part, source
 
-from trisect.claims import judge_sampled
+from trisect.claims import judge_by_draws
 from trisect.core.errors import StudyError
 from trisect.report import render
 from trisect.report import sheet as report_sheet
@@ -59,7 +59,7 @@ def figure(name: str = "fig") -> Figure:
 
 
 def sheet() -> Sheet:
-    table = judge_sampled(
+    table = judge_by_draws(
         source(claim("X-1", part("a", bound=0.5), part("b", decides=False))),
         {"a": drawn(1.0, 0.1), "b": np.ones(10)},
         {"a": 1.0, "b": 1.0},
@@ -130,7 +130,7 @@ def test_a_document_lies_under_its_own_name_with_its_figures(tmp_path):
 def test_a_template_has_style_script_and_the_hash_of_that_script(tmp_path):
     (tmp_path / "a.js").write_text("const a = '<b>';\n")
     (tmp_path / "page.html").write_text("{{ style }}|{{ script }}|{{ script_hash }}|{{ name }}|{{ 1234 | count }}")
-    script = report_sheet.closed(tmp_path / "a.js")
+    script = report_sheet.wrap_scripts(tmp_path / "a.js")
     assert script == "\"use strict\";\n(() => {\nconst a = '<b>';\n})();\n"
     said = report_sheet.fill(tmp_path / "page.html", "a > b {}", script, name="<i>").split("|")
     assert said[:2] == ["a > b {}", script]

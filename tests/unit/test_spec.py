@@ -12,7 +12,7 @@ from trisect.core.machine import Machine
 from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
 from trisect.core.schema import read
 from trisect.core.site import Site
-from trisect.core.spec import Design, Model, Run, Text, Training, narrowed, plain, read_experiment
+from trisect.core.spec import Design, Model, Run, Text, Training, narrow_heads, plain, read_experiment
 from trisect.core.tables import read_table
 from trisect.experiments.study.presets import PRESETS, find_experiments, only
 
@@ -91,11 +91,11 @@ def test_a_tie_is_compared_with_separate_matrices_of_as_nearly_as_many_parameter
 
     for text, saved in {"q+k@all": 1, "q+k+v@2": 2, "q+v@1-3": 1}.items():
         site = Site.parse(text)
-        edit = narrowed(shape, make_edit("tie", site))
+        edit = narrow_heads(shape, make_edit("tie", site))
         left = attention(wide // heads) - saved * (wide**2 + wide)
         assert (edit.kind, edit.site.components, edit.site.layers) == ("narrow", ("q", "k", "v"), site.layers)
         assert edit.setting("width") == min(range(1, wide // heads + 1), key=lambda w: abs(attention(w) - left))
-    assert narrowed(shape, make_edit("identity", Site.parse("q@all"))) == narrowed(
+    assert narrow_heads(shape, make_edit("identity", Site.parse("q@all"))) == narrow_heads(
         shape, make_edit("tie", Site.parse("q+k@all"))
     )
 

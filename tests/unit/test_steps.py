@@ -9,16 +9,16 @@ from click.testing import CliRunner
 from tests import tinyhf
 
 from trisect.cli import main
-from trisect.core.errors import began, shown_by
+from trisect.core.errors import began, on_step
 from trisect.hf.load import load
 
 
 def test_a_step_is_said_to_whoever_shows_progress_and_to_nobody_else():
     shown: list[str] = []
     began("before")
-    with shown_by(shown.append):
+    with on_step(shown.append):
         began("one")
-        with shown_by(lambda words: shown.append(words.upper())):
+        with on_step(lambda words: shown.append(words.upper())):
             began("two")
         began("three")
     began("after")

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import trisect
-from trisect.cli.options import command, parsed, say_result
+from trisect.cli.options import command, parse_options, say_result
 from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
 from trisect.core.schema import build
 from trisect.experiments.translate import TRANSLATE
@@ -165,7 +165,7 @@ def test_what_a_run_tells(files, tmp_path):
     words = shlex.split(about["command"])
     assert words[:6] == ["trisect", "translate-train", "--source", "t.en", "--target", "t.fr"]
     context = command(TRANSLATE, say_result).make_context("translate-train", words[2:])
-    read = build(TranslateSettings, parsed(TranslateSettings, context.params))
+    read = build(TranslateSettings, parse_options(TranslateSettings, context.params))
     assert (read.seeds, read.recipe) == ((3,), "small")
     # only what is not the recipe's own is said; its batches of 4, its width of 16 ...
     assert read.settings == {key: str(value) for key, value in {**TINY, "longest": 5}.items()}

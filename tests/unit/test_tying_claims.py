@@ -103,7 +103,7 @@ def test_all_layers_are_counted_out_and_fewer_are_not_all(study):
     assert read(effect, room.gather(tables, 6), 1) is None
     assert read(effect, room.gather(tables), 1) is None  # not known how many there are
     assert read(LossChange("tie", ("q+k@1-5",), "valid"), room.gather(tables), 1) is not None
-    assert room.counted("v@all.h2", 3) == "v@1-3.h2"
+    assert room.count_layers("v@all.h2", 3) == "v@1-3.h2"
 
 
 def test_what_is_tied_or_narrower_is_no_baseline(study):

@@ -32,7 +32,7 @@ from trisect.claims.verdicts import decide
 from trisect.core.claim import LossChange, Part
 from trisect.core.tables import SCHEMAS, frame
 from trisect.papers import submodules
-from trisect.report.format import verdicts_said
+from trisect.report.format import verdict_lines
 from trisect.stats.paired import summary, t_result
 from trisect.stats.tested import holm
 
@@ -457,7 +457,7 @@ def test_a_run_collapsed_exactly_when_it_never_comes_a_twentieth_of_a_nat_below_
             .otherwise(pl.col("value"))
             .alias("value")
         )
-        collapsed = evidence.collapsed_runs(verdicts.gather({**tables, "sites": sites}, 5))
+        collapsed = evidence.find_collapsed_runs(verdicts.gather({**tables, "sites": sites}, 5))
         names = {run.rpartition("-s")[0] for run in collapsed}
         worst = [run for run in collapsed if run.startswith("attack-pos-k@1-")]
         assert bool(worst) is fell, names
@@ -524,11 +524,11 @@ def test_a_verdict_names_the_part_that_speaks_for_it_least_and_its_bound():
         {**same, "part": "donor's q: answers by v", "effect": 0.0001},
         {**same, "part": "donor's q: answers by k"},
     ]
-    ((_, line),) = verdicts_said(frame("claims", rows))
+    ((_, line),) = verdict_lines(frame("claims", rows))
     assert line == (
         "F-1  supported: A query asks. Donor's q: answers by k "
         "0.1\u00a0% of pairs (95\u00a0%: 0.0\u00a0% to 0.3\u00a0%; bound: below 5\u00a0%)"
     )
-    ((_, open_line),) = verdicts_said(judged(planted(TRUTHS["A-1"], spread=0.5)).filter(claim="A-1"))
+    ((_, open_line),) = verdict_lines(judged(planted(TRUTHS["A-1"], spread=0.5)).filter(claim="A-1"))
     assert "loss change" in open_line
     assert "; bound: " in open_line

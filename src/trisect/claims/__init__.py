@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trisect.claims.evidence import MARGIN, REPEATED_NATS, Check, preconditions
-from trisect.claims.models import LEAST, judge_sampled
+from trisect.claims.models import LEAST, judge_by_draws
 from trisect.claims.verdicts import EPSILON, judge
 from trisect.core.claim import LEAST_SEEDS, REVISION, Claim, plain
 from trisect.core.files import canonical, digest
@@ -16,7 +16,7 @@ __all__ = [
     "Check",
     "claims_hash",
     "judge",
-    "judge_sampled",
+    "judge_by_draws",
     "listing",
     "preconditions",
 ]

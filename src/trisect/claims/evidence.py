@@ -88,8 +88,8 @@ class Evidence:
         layers, that has as nearly as many parameters.
         """
         if edit != "narrow":
-            return self.trained.get(EditedRun(seed, edit, label, counted(site, self.layers), variant))
-        site = counted(site, self.layers)
+            return self.trained.get(EditedRun(seed, edit, label, count_layers(site, self.layers), variant))
+        site = count_layers(site, self.layers)
         fewer = self.trained.get(EditedRun(seed, "tie", None, site)) or self.trained.get(
             EditedRun(seed, "identity", None, site)
         )
@@ -106,12 +106,12 @@ class Evidence:
             return None
         found = self.spots.get(Spot(base.run, site, measure, split, at))
         if found is None and site is not None:  # `all` as it was asked, or counted out
-            found = self.spots.get(Spot(base.run, counted(site, self.layers), measure, split, at))
+            found = self.spots.get(Spot(base.run, count_layers(site, self.layers), measure, split, at))
         return found
 
 
 @cache
-def counted(site: str, layers: int | None) -> str:
+def count_layers(site: str, layers: int | None) -> str:
     """A site as spelt where `all` is counted out over that many layers."""
     known = Site.parse(site)
     if known.layers is not None or layers is None:
@@ -138,15 +138,15 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
         diverged = row["status"] == "diverged"
         mine = {split: _whole(curves.get((row["run"], split)), row["epochs"], diverged) for split in ("train", "valid")}
         whole = {split: curve for split, curve in mine.items() if curve is not None}
-        site = None if row["site"] is None else counted(row["site"], layers)
+        site = None if row["site"] is None else count_layers(row["site"], layers)
         run = TrainedRun(row["run"], diverged, whole, row.get("parameters"))
         if row["edit"] == "narrow":
             narrow.setdefault((row["seed"], (site or "").rpartition("@")[2]), []).append(run)
         else:
             trained[EditedRun(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
     seeds = tuple(sorted({key.seed for key in trained}))
-    clipped = {key: _clipped(run, trained.get(EditedRun(key.seed))) for key, run in trained.items()}
-    beside = {key: tuple(_clipped(run, trained.get(EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
+    clipped = {key: _clip(run, trained.get(EditedRun(key.seed))) for key, run in trained.items()}
+    beside = {key: tuple(_clip(run, trained.get(EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
     # claims read numbers that have neither `at` nor label, and the rewound losses at α = 0
     start = (pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0)
     sites = later(tables["sites"], "label").filter(
@@ -172,7 +172,7 @@ def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> L
     return np.array(values + values[-1:] * (epochs + 1 - have), dtype=float)
 
 
-def _clipped(trained: TrainedRun, baseline: TrainedRun | None) -> TrainedRun:
+def _clip(trained: TrainedRun, baseline: TrainedRun | None) -> TrainedRun:
     """A diverged run, the baseline too, enters with losses no higher than at initialisation, which all runs share."""
     if not trained.diverged:
         return trained
@@ -189,7 +189,7 @@ MARGIN = 0.02
 REPEATED_NATS = 0.005  # between two trainings of one baseline, as seen between two fleets
 
 
-def collapsed_runs(evidence: Evidence) -> frozenset[str]:
+def find_collapsed_runs(evidence: Evidence) -> frozenset[str]:
     """Edited runs whose validation loss never falls LEARNED_NATS below the unigram loss (definitions A4, collapse)."""
     return frozenset(
         run.run

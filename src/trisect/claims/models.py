@@ -60,7 +60,7 @@ class SampledPart(TestedPart):
     own: UnitTest | None = None
 
 
-def judge_sampled(
+def judge_by_draws(
     source: Source,
     replicates: Mapping[str, Reals],
     estimates: Mapping[str, float],
@@ -84,16 +84,16 @@ def judge_sampled(
     """
     rest = Drawn(n, n if groups is None else min(n, groups), source.unit)
 
-    family = family_of(source, lambda part: _is_measured(part, estimates, replicates))
+    family = family_of(source, lambda part: _has_number(part, estimates, replicates))
 
     def test(part: Part) -> SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
         seeds = [one.seeds for one in of if one.seeds is not None]
         drawn = Drawn(min(one.n for one in of), min(one.groups for one in of), rest.unit, min(seeds, default=None))
-        effect, known = _value(part.effect, estimates), _is_measured(part, estimates, replicates)
+        effect, known = _value(part.effect, estimates), _has_number(part, estimates, replicates)
         values = np.asarray(_value(part.effect, replicates) if known else [], dtype=float)
         alone = (own or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
-        barred = _barred(values, drawn, ALPHA / family, alone) if known else NOT_MEASURED
+        barred = _rule_against(values, drawn, ALPHA / family, alone) if known else NOT_MEASURED
         tested = percentile_result(
             float(effect) if known and effect is not None else None,
             values,
@@ -113,20 +113,20 @@ def judge_sampled(
             whole.weakest.own if whole.barred is None else None
         )  # a test over layers: more texts would not decide it
         reason = whole.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
-        more = whole.undecided and alone is None and reason.is_spread
-        needed = _needed(whole.deciding, family) if more else None
+        more = whole.is_open and alone is None and reason.is_spread
+        needed = _units_to_decide(whole.deciding, family) if more else None
         return whole.row(reason, needed, whole.weakest.drawn.n)
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
     return frame("claims", claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about))
 
 
-def _is_measured(part: Part, estimates: Mapping[str, float], replicates: Mapping[str, Reals]) -> bool:
+def _has_number(part: Part, estimates: Mapping[str, float], replicates: Mapping[str, Reals]) -> bool:
     effect, draws = _value(part.effect, estimates), _value(part.effect, replicates)
     return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
 
 
-def _barred(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> Reason | None:
+def _rule_against(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> Reason | None:
     """Why a statistic that was measured decides nothing, or None."""
     if drawn.n < LEAST:
         return Reason("few resampled", drawn.n, drawn.unit, LEAST)
@@ -152,7 +152,7 @@ def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) ->
     return sum(parts[1:], parts[0])
 
 
-def _needed(deciding: Sequence[SampledPart], family: int) -> int | None:
+def _units_to_decide(deciding: Sequence[SampledPart], family: int) -> int | None:
     """The fewest units that would decide the claim at these effects and spreads; None when a million would not do.
 
     For a claim about training these are seeds, each as far from the next as the draws of both say.
@@ -215,7 +215,7 @@ def judge_models(
         why = (barred or {}).get(part.effect.name)
         return values.get(part.effect.name, ()), None if why is None else read_reason(why), False, None
 
-    return frame("claims", _judged(source, read, about))
+    return frame("claims", _judge_parts(source, read, about))
 
 
 def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object]) -> pl.DataFrame:
@@ -248,7 +248,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
                 alone = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
             return values, why, any(row["p"] is not None and row["spread"] is None for row in of), alone
 
-        for row in _judged(source, read, about):
+        for row in _judge_parts(source, read, about):
             rows.append(row | {"over": "model"})
             if row["reason"] == str(NOT_MEASURED):  # where all models say the same reason for it, that stands there
                 same = [
@@ -259,7 +259,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
     return frame("claims", rows)
 
 
-def _judged(
+def _judge_parts(
     source: Source,
     read: Callable[[Claim, Part], PartOfModels],
     about: Mapping[str, object],
@@ -288,7 +288,7 @@ def _judged(
 
     def whole_row(whole: Decided[ModelsPart]) -> ClaimColumns:
         needed = None
-        if whole.undecided and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
+        if whole.is_open and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
             needed = fewest_seeds([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
         return whole.row(whole.why(needed), needed)
 

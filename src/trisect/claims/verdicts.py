@@ -15,7 +15,7 @@ from trisect.claims.evidence import (
     Evidence,
     above_unigram,
     checks,
-    collapsed_runs,
+    find_collapsed_runs,
     gather,
     is_attack,
     off_floor,
@@ -145,12 +145,12 @@ class Decided(Generic[T]):
             "p_holm": self.p_holm,
             "verdict": self.verdict,
             "n": min((test.tested.n for test in self.measured), default=0) if n is None else n,
-            "reason": str(reason) if self.undecided else None,
+            "reason": str(reason) if self.is_open else None,
             "seeds_needed": needed,
         }
 
     @property
-    def undecided(self) -> bool:
+    def is_open(self) -> bool:
         """Whether there is no verdict."""
         return self.verdict in ("inconclusive", NOT_TESTED)
 
@@ -287,15 +287,15 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
     are. A source about ties is judged where something was tied: other studies do not ask it.
     """
     evidence = gather(tables, depth(about))
-    everywhere, collapsed = barred_everywhere(evidence), collapsed_runs(evidence)
+    everywhere, collapsed = rule_of_study(evidence), find_collapsed_runs(evidence)
     rows: list[ClaimColumns] = []
-    for source in asked(evidence):
+    for source in sources_for(evidence):
         readings = {part: _readings(part, evidence) for claim in source.claims for part in claim.parts}
         family = family_of(source, lambda part, of=readings: bool(of[part]))
 
         def whole_row(whole: Decided[SeedPart], family: int = family) -> ClaimColumns:
             needed = None
-            if whole.undecided and whole.barred is None:
+            if whole.is_open and whole.barred is None:
                 ahead = [(t.sample, t.part.direction, t.part.bound) for t in whole.deciding]
                 needed = fewest_seeds(ahead, family, least=[t.noise for t in whole.deciding])
             found = whole.row(whole.why(needed), needed)
@@ -316,7 +316,7 @@ def depth(about: StudyAbout) -> int | None:
     return about.get("experiment", {}).get("model", {}).get("layers")
 
 
-def asked(evidence: Evidence) -> list[Source]:
+def sources_for(evidence: Evidence) -> list[Source]:
     """The sources whose claims are about training, without that about ties where nothing is tied.
 
     Of a world with planted roles, where donors were interchanged, only the claims on such worlds are asked.
@@ -328,7 +328,7 @@ def asked(evidence: Evidence) -> list[Source]:
     return [source for source in SOURCES if source.unit == "seed" and source.key not in left]
 
 
-def barred_everywhere(evidence: Evidence) -> Reason | None:
+def rule_of_study(evidence: Evidence) -> Reason | None:
     """Why no claim of the study can have a verdict, or None when both preconditions hold."""
     found = checks(evidence)
     if all(check.ok for check in found):
@@ -424,9 +424,9 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.
     have the control, both effects are of these, and the part's name says so. How a row is read: see `reading`.
     """
     evidence = gather(tables, depth(about))
-    barred = barred_everywhere(evidence) is not None
+    barred = rule_of_study(evidence) is not None
     rows = []
-    for source in asked(evidence):
+    for source in sources_for(evidence):
         for claim in source.claims:
             for part in claim.parts:
                 for control in CONTROLS if part.decides else ():
@@ -436,7 +436,7 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.
 
 
 def _control_row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow | None:
-    kept = _kept(part, control, evidence)
+    kept = _at_control(part, control, evidence)
     if kept is None:
         return None
     effect, where = kept
@@ -495,7 +495,7 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
     return SURVIVES if near > 0 else SURVIVAL_UNDECIDED
 
 
-def _kept(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[str, ...]] | None:
+def _at_control(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[str, ...]] | None:
     """The part's effect at those of its sites that have the control, and these sites where they are not all.
 
     Null where none has it, and for parts that claim no change: a control cannot explain what is not there.

@@ -55,7 +55,7 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
         with nullcontext() if quiet else screen(f"trisect {experiment.name}", line=say_step):
             from trisect.lab.driver import run  # with PyTorch and polars
 
-            done = run(experiment, build(experiment.settings, parsed(experiment.settings, named)), out, quiet)
+            done = run(experiment, build(experiment.settings, parse_options(experiment.settings, named)), out, quiet)
         if as_json:
             say_json(done.data())
         elif quiet:
@@ -82,7 +82,7 @@ def utility(one: Utility[Any]) -> click.Command:
         from trisect.lab.jobs import screen  # with rich, which --help does without
 
         with screen(f"trisect {one.name}", quiet, say_step):
-            reply = one.reply(build(one.settings, parsed(one.settings, named)))
+            reply = one.reply(build(one.settings, parse_options(one.settings, named)))
         if as_json:
             say_json(reply.data())
         else:
@@ -139,14 +139,14 @@ def _parameter(one: Setting) -> click.Parameter:
     if option.many == "pairs":
         return click.Option([flag, name], multiple=True, **rest)
     if one.several:
-        default = _joined(one)
+        default = _default_words(one)
         several = None if default is None else [default]
         return click.Option([flag, name], multiple=True, default=several, required=one.required, **rest)
     default = None if one.default is MISSING or one.kind is bool else one.default
     return click.Option([flag, name], type=kind, default=default, required=one.required, **rest)
 
 
-def _joined(one: Setting) -> str | None:
+def _default_words(one: Setting) -> str | None:
     """A default of several values in one word: seeds that are counted from 1 as their number."""
     if not isinstance(one.default, tuple) or not one.default:
         return None
@@ -159,7 +159,7 @@ def _default(one: Setting) -> Any:
     return None if one.default is MISSING else one.default
 
 
-def parsed(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:
+def parse_options(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:
     """What click read, as `build` takes it."""
     return {one.name: _value(one, named[one.name]) for one in flat(settings) if one.name in named}
 
@@ -223,12 +223,12 @@ def say_result(done: Result[Any]) -> None:
     """The notes and findings, the answer last of them, where what was made lies, and the path of the page."""
     for line in done.notes:
         say(line)
-    for line in found_lines(done.findings):
+    for line in finding_lines(done.findings):
         say(line)
     say_places(done)
 
 
-def found_lines(findings: Sequence[Finding]) -> list[str]:
+def finding_lines(findings: Sequence[Finding]) -> list[str]:
     """Findings as lines of a terminal: many claims that were not tested share one, and the answer is what is read last."""
     untested = [one for one in findings if one.verdict == NOT_TESTED and one.part is None and one.claim]
     untested = untested if len(untested) > FEW_CLAIMS else []

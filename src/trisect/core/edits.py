@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic.fields import FieldInfo
 
-from trisect.core.errors import SpecError, need, shortened, unknown
+from trisect.core.errors import SpecError, need, shorten, unknown
 from trisect.core.methods import SiteText
 from trisect.core.schema import record
 from trisect.core.site import Site
@@ -130,7 +130,7 @@ def read_edit(data: object) -> Edit:
     """The edit that `Edit.data` gave as data; raises SpecError for what is none, SiteError for its site."""
     if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
         known = "It is a JSON object with a kind, a site, and the settings of its kind."
-        raise SpecError(f"An edit is {shortened(data)}.", known, f"Kinds are {', '.join(_KINDS)}.")
+        raise SpecError(f"An edit is {shorten(data)}.", known, f"Kinds are {', '.join(_KINDS)}.")
     kind_of(data["kind"])
     settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
     return make_edit(data["kind"], Site.parse(data["site"]), settings)

@@ -60,7 +60,7 @@ class TheoryError(TrisectError):
     """A construction of attention by hand is asked for outside what can be built or computed."""
 
 
-def check_named(what: str, given: object) -> None:
+def check_name(what: str, given: object) -> None:
     """Raise SpecError for an empty name of a folder or model, which would be read as the folder that one is in."""
     if isinstance(given, str) and not given.strip():
         known = "An empty name would mean the folder that you are in."
@@ -87,7 +87,7 @@ def need(ok: bool, given: str, known: str, todo: str) -> None:
         raise SpecError(given, known, todo)
 
 
-def shortened(value: object, most: int = LONGEST) -> str:
+def shorten(value: object, most: int = LONGEST) -> str:
     """A value as an error quotes it: one that would fill the screen by its beginning."""
     if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
         return f"a number of over {most} digits"
@@ -130,7 +130,7 @@ def door() -> Iterator[None]:
         raise
     except Exception as error:
         if (of_system := system_error(error)) is not None:
-            raise refused(of_system) from error
+            raise file_error(of_system) from error
         if lacks_memory(error):
             raise _too_large(error) from error
         if isinstance(error, ValueError) and "embedded null" in str(error):
@@ -168,7 +168,7 @@ def temporary_room(what: str) -> Iterator[None]:
         ) from raised
 
 
-def refused(error: OSError) -> StudyError:
+def file_error(error: OSError) -> StudyError:
     """What the system said of a file, in three parts."""
     names = [str(name)[:QUOTED] for name in (error.filename, error.filename2) if name is not None]
     given = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
@@ -176,11 +176,11 @@ def refused(error: OSError) -> StudyError:
     return StudyError(given, known, _todo(error))
 
 
-def check_barred(path: Path, error: BaseException) -> None:
+def check_access(path: Path, error: BaseException) -> None:
     """Raise StudyError where the system did not let a file be read, as without permission: it is not damaged, and has to stay."""
     found = system_error(error)
     if found is not None and found.errno in BARRED:
-        raise refused(OSError(found.errno, found.strerror, str(path))) from error
+        raise file_error(OSError(found.errno, found.strerror, str(path))) from error
 
 
 def _todo(error: OSError) -> str:
@@ -212,7 +212,7 @@ def began(words: str) -> None:
 
 
 @contextmanager
-def shown_by(show: Callable[[str], object]) -> Iterator[None]:
+def on_step(show: Callable[[str], object]) -> Iterator[None]:
     """While the context lasts, `show` is called with the words of every step that begins."""
     token = _LISTENER.set(show)
     try:

@@ -19,7 +19,7 @@ from trisect.core.errors import (
     SpecError,
     StudyError,
     TrisectError,
-    check_barred,
+    check_access,
     system_error,
     there,
 )
@@ -225,7 +225,7 @@ def read_any_json(path: Path, todo: str) -> Json:
         body, checksum = document["body"], document["checksum"]
         found = digest(canonical(body))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        check_barred(path, error)
+        check_access(path, error)
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if found != checksum:
         raise DamagedFileError(f"{path} is damaged.", "Its content does not match its checksum.", todo)

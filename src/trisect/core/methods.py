@@ -120,7 +120,7 @@ def reads_head(site: Site) -> bool:
     return site.heads is not None and set(site.components) <= {"q", "k", "v"}
 
 
-def mapped_layers(sites: Iterable[Site]) -> list[int]:
+def layers_with_heads(sites: Iterable[Site]) -> list[int]:
     """The layers of which a head of q, k or v is probed, at resolved sites."""
     return sorted({layer for site in sites if reads_head(site) for layer in site.layers or ()})
 

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import is_typeddict
 
-from trisect.core.errors import SpecError, TrisectError, or_closest, shortened, unknown
+from trisect.core.errors import SpecError, TrisectError, or_closest, shorten, unknown
 
 WHOLE = 10**9  # of any whole number that says nothing else of itself
 SEED = 2**63 - 1  # of a study's seed, as PyTorch takes one
@@ -104,7 +104,7 @@ def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
     return PydanticCustomError("wrong", "{given}", {"given": given, "known": known, "todo": todo})
 
 
-def _listed(value: object) -> object:
+def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list | range) else value
 
 
@@ -116,17 +116,17 @@ def _different(values: tuple[T, ...]) -> tuple[T, ...]:
 
 def one_of(*names: str) -> AfterValidator:
     """A text that is one of these."""
-    return AfterValidator(lambda value: _known(value, names))
+    return AfterValidator(lambda value: _check_choice(value, names))
 
 
-def _known(value: Any, names: Sequence[str]) -> Any:
+def _check_choice(value: Any, names: Sequence[str]) -> Any:
     if value not in names:
-        given = f"NAME is {shortened(value)}{or_closest(value, names)}"
+        given = f"NAME is {shorten(value)}{or_closest(value, names)}"
         raise _wrong(given, f"There is {_and(names)}.", "Use one of them.")
     return value
 
 
-Many = Annotated[tuple[T, ...], BeforeValidator(_listed)]  # several values, which JSON has as a list
+Many = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]  # several values, which JSON has as a list
 Some = Annotated[Many[T], Field(min_length=1)]
 Each = Annotated[Some[T], AfterValidator(_different)]
 
@@ -162,7 +162,7 @@ class Option:
         schema = handler(source)
         if schema["type"] == "tuple":
             schema = core_schema.no_info_before_validator_function(self._several, schema)
-            return core_schema.no_info_after_validator_function(self._checked, schema)
+            return core_schema.no_info_after_validator_function(self._check_all, schema)
         return core_schema.no_info_after_validator_function(self._one, schema)
 
     def _several(self, value: Any) -> Any:
@@ -175,7 +175,7 @@ class Option:
             return tuple(item for v in value for item in ((v.split() or [v]) if isinstance(v, str) else [v]))
         return tuple(value)
 
-    def _checked(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _check_all(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         for value in values:
             self._one(value)
         if self.count is not None and len(values) != self.count:
@@ -188,14 +188,14 @@ class Option:
         elif (
             self.many in ("commas", "words", "places") and again is not None
         ):  # it would be measured, or counted, twice
-            known = f"NAME are {', '.join(map(shortened, names))}."
-            raise _wrong(f"NAME was given {shortened(again)} twice.", known, "Give each once.")
+            known = f"NAME are {', '.join(map(shorten, names))}."
+            raise _wrong(f"NAME was given {shorten(again)} twice.", known, "Give each once.")
         return values
 
     def _one(self, value: Any) -> Any:
         if self.grammar is not None and isinstance(value, str):
             self.grammar(value)
-        return _known(value, self.choices) if self.choices else value
+        return _check_choice(value, self.choices) if self.choices else value
 
 
 class Setting(NamedTuple):
@@ -446,7 +446,7 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
         known = f"It is needed: {info.description}" if info and info.description else "It is needed."
         return SpecError(f"{name} was not given.", known, f"Give {short}.")
     holds = "holds" if len(first["loc"]) > 1 and isinstance(first["loc"][-1], int) else "is"
-    given = f"{name} {holds} {shortened(first['input'])}."
+    given = f"{name} {holds} {shorten(first['input'])}."
     if first["type"] == "too_short":
         return SpecError(f"The {owner} has no {name}.", "It needs at least one.", f"Name some, or leave {owner} out.")
     if first["type"] in ("too_long", "string_too_long"):
@@ -463,13 +463,13 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
 def _noun(error: Mapping[str, Any], info: FieldInfo | None) -> str:
     """What a value would have to be."""
     if error["type"] in (*WHOLES, *NUMBERS, *BOUNDS):
-        return _bounded(error, info)
+        return _describe_bounds(error, info)
     if error["type"] == "is_instance_of":
         return f"a {error['ctx']['class'].lower()}"
     return NOUNS.get(error["type"]) or error["msg"].removeprefix("Input should be ")
 
 
-def _bounded(error: Mapping[str, Any], info: FieldInfo | None) -> str:
+def _describe_bounds(error: Mapping[str, Any], info: FieldInfo | None) -> str:
     """A number with its bounds, in words; the bound of every whole number is said only where a value lies above it."""
     kinds: Iterable[Any] = (info.annotation, *get_args(info.annotation)) if info else ()
     noun = NOUNS["float_type" if float in kinds or error["type"] in NUMBERS[:2] else "int_type"]

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from trisect.core import schema
 from trisect.core.edits import AnyEdit, Edit, make_edit, place
-from trisect.core.errors import need, shortened
+from trisect.core.errors import need, shorten
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.schema import Each, Many, one_of, plain, record
@@ -113,7 +113,7 @@ class Design:
     def __post_init__(self) -> None:
         need(
             bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= schema.NAME,
-            f"{shortened(self.name)} is not a name.",
+            f"{shorten(self.name)} is not a name.",
             f"Names are up to {schema.NAME} letters, digits, '.', '_', '-'.",
             "Rename it.",
         )
@@ -149,11 +149,11 @@ class Design:
         short = replace(fitted.training, epochs=last)
         for seed in fitted.seeds:
             yield Run(corpus, fitted.model, fitted.training, seed)
-            for edit in dict.fromkeys((*fitted._untargeted(), *fitted._attacks(), *fitted.edits)):
+            for edit in dict.fromkeys((*fitted._edits_without_label(), *fitted._attacks(), *fitted.edits)):
                 training = fitted.training if edit.column is None else short
                 yield Run(corpus, fitted.model, training, seed, edit)
 
-    def _untargeted(self) -> Iterator[Edit]:
+    def _edits_without_label(self) -> Iterator[Edit]:
         """Freezes, ties, and what ties are compared with; of resolved sites."""
         for site in self.freeze.sites if self.freeze else ():
             yield make_edit("freeze", site)
@@ -162,7 +162,7 @@ class Design:
                 make_edit("identity", s) for s in self.tie.identity
             ]
             yield from fewer
-            yield from dict.fromkeys(narrowed(self.model, edit) for edit in fewer if self.tie.narrow)
+            yield from dict.fromkeys(narrow_heads(self.model, edit) for edit in fewer if self.tie.narrow)
 
     def _attacks(self) -> Iterator[Edit]:
         """Attacks and their controls, those of one label one after another."""
@@ -178,7 +178,7 @@ class Design:
                         yield make_edit("attack", site, settings)
 
 
-def narrowed(model: Model, edit: Edit) -> Edit:
+def narrow_heads(model: Model, edit: Edit) -> Edit:
     """The separate matrices of narrower heads that have as nearly as many parameters as a tie or an identity leaves.
 
     Per layer, attention of D x D matrices and biases has 4D² + 4D parameters, each matrix saved takes D² + D of them,

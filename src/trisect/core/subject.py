@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from trisect.core.errors import ModelError, SiteError, shortened
+from trisect.core.errors import ModelError, SiteError, shorten
 from trisect.core.site import Site
 from trisect.core.trace import Address, Projections, Reading, Side, Trace, key_side_of, side_of
 
@@ -375,7 +375,7 @@ def as_sample(given: ReadGiven) -> TextOrPair:
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:
     """Source and target of a text, the same where one was given; raises ModelError for what is no text for this model."""
-    given = f"Text {number + 1} is {shortened(text)}."
+    given = f"Text {number + 1} is {shorten(text)}."
     parts = text if isinstance(text, tuple) else (text,)
     if isinstance(text, tuple) and (len(text) != 2 or not paired):
         known = f"{name} takes a source and a target." if paired else f"{name} takes one text at a time, and no pairs."

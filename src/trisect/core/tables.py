@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from trisect.core.errors import DamagedFileError, check_barred
+from trisect.core.errors import DamagedFileError, check_access
 from trisect.core.files import digest, inside, replace_file
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
@@ -209,7 +209,7 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
             raise ValueError("its content does not match its checksum")
         table = pl.read_parquet(io.BytesIO(content))
     except (Exception, pl.exceptions.PanicException) as error:
-        check_barred(path, error)
+        check_access(path, error)
         raise DamagedFileError(f"The table {path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if schema is None:
         return table

@@ -144,7 +144,7 @@ def _hash(t: Tensor | None) -> str:
     return digest(t.detach().double().cpu().contiguous().numpy().tobytes()) + f"{tuple(t.shape)}{t.dtype}"
 
 
-def shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[str, ...]:
+def find_shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[str, ...]:
     """A sentence for each set of layers that use the same matrices, and for each of q, k, v and o that are one matrix.
 
     `layers` holds for every layer what tells its matrices apart: equal values are one matrix.
@@ -162,12 +162,14 @@ def shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tuple[st
     for (name, _), where in users.items():
         together.setdefault(tuple(where), []).append(name)
     across = (
-        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {_joined(names)}'}."
+        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {_list_words(names)}'}."
         for where, names in together.items()
         if len(where) > 1
     )
     within = (
-        f"{spell_layers(where)}: {_joined(names)} are one matrix." for names, where in alike.items() if len(names) > 1
+        f"{spell_layers(where)}: {_list_words(names)} are one matrix."
+        for names, where in alike.items()
+        if len(names) > 1
     )
     return tuple(f"{words[0].upper()}{words[1:]}" for words in (*across, *within))
 
@@ -187,7 +189,7 @@ def spell_layers(where: Sequence[Address]) -> str:
     return " and ".join(f"{stack}layer{'s'[: len(stacks[stack]) > 1]} {own}" for stack, own in spelled.items())
 
 
-def _joined(names: Sequence[str]) -> str:
+def _list_words(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

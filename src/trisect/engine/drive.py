@@ -39,7 +39,7 @@ class JobWork(ABC):
     def land(self, files: Files) -> None:
         """Put files that it sent home where they belong."""
 
-    def ended(self) -> None:  # noqa: B027 (most have nothing to do)
+    def finish(self) -> None:  # noqa: B027 (most have nothing to do)
         """Take note that all of it has landed."""
 
 
@@ -113,7 +113,7 @@ def drive(works: Iterable[JobWork], engine: Engine, show: Show = lambda line, wo
                 if error is not None:
                     raise error
                 del opened[number]
-                work.ended()
+                work.finish()
                 show(line, work, 1.0, "")
             case JobLoss(words, last, node):
                 losses.append(node)

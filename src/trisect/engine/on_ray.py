@@ -82,8 +82,8 @@ def perform(
     own = folder / attempt[1]
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        paths = {name: _placed(ref, folder / "values" / ref.hex()) for name, ref in needs.items()}
-        paths |= {name: _placed(ref, own / ref.hex()) for name, ref in begins.items()}
+        paths = {name: _place(ref, folder / "values" / ref.hex()) for name, ref in needs.items()}
+        paths |= {name: _place(ref, own / ref.hex()) for name, ref in begins.items()}
         run_job(order, paths, folder / "scratch", _VALUES, send)
     except RayError:
         raise  # the machine with the driver is out of reach
@@ -95,7 +95,7 @@ def perform(
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _placed(ref: ObjectRef, place: Path) -> Path:
+def _place(ref: ObjectRef, place: Path) -> Path:
     """The file or folder that was put, on this node's own disk, where its processes share it."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{place}.lock"):

@@ -28,7 +28,7 @@ _KEPT: ContextVar[tuple[Lines, list[_Worker]] | None] = ContextVar("kept", defau
 
 
 @contextlib.contextmanager
-def kept_workers() -> Iterator[None]:
+def reuse_workers() -> Iterator[None]:
     """While the context lasts, an engine that closes leaves its idle workers to the next one; all of them end with it."""
     if _KEPT.get() is not None:
         yield

@@ -65,17 +65,17 @@ def check_token(address: str) -> None:
     try:
         answer = subprocess.run(status, env=wrong, stdin=subprocess.DEVNULL, capture_output=True, timeout=KNOCK)
     except subprocess.TimeoutExpired as error:
-        raise _not_reached(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
+        raise _connection_error(address, TimeoutError(f"it does not answer within {KNOCK:.0f} seconds")) from error
     words = answer.stderr.decode(errors="replace").strip()
     if answer.returncode == 0:
         known = "It let a wrong one in: whoever reaches one of its ports can run code on all of it."
         raise StudyError(f"The cluster at {address} asks for no token.", known, f"Stop it. {WITH_TOKEN}")
     if "AuthenticationError" not in words:
-        raise _not_reached(address, ConnectionError(words.splitlines()[-1] if words else "it gives no reason"))
+        raise _connection_error(address, ConnectionError(words.splitlines()[-1] if words else "it gives no reason"))
 
 
 @contextmanager
-def connected(cores: int, gpus: int = 0) -> Iterator[str | None]:
+def open_ray(cores: int, gpus: int = 0) -> Iterator[str | None]:
     """Ray, while the context lasts: at the address that is yielded, else a cluster of so much of this machine.
 
     Raises StudyError where it cannot be reached or started.
@@ -104,7 +104,7 @@ def connected(cores: int, gpus: int = 0) -> Iterator[str | None]:
         try:
             ray.init(log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True, **place)
         except (OSError, RuntimeError, ValueError, RayError) as error:
-            raise _not_reached(address, error) from error
+            raise _connection_error(address, error) from error
         opened = [node["NodeManagerAddress"] for node in ray.nodes()] if address is None else []
         if not all(place.startswith("127.") for place in opened):
             known = "Ray was imported before, with settings of its own."
@@ -118,7 +118,7 @@ def _restore(before: dict[str, str]) -> None:
     os.environ.update(before)
 
 
-def _not_reached(address: str | None, error: Exception) -> StudyError:
+def _connection_error(address: str | None, error: Exception) -> StudyError:
     words = str(error).strip().splitlines()
     known = f"{type(error).__name__}: {words[0] if words else 'it gives no reason'}"
     if address is None:

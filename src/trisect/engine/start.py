@@ -13,7 +13,7 @@ from trisect.core.machine import Machine
 from trisect.engine.drive import Engine, JobEnd, OnEvent
 from trisect.engine.jobs import JobOrder, run_job
 from trisect.engine.processes import Processes
-from trisect.engine.ray_connect import connected
+from trisect.engine.ray_connect import open_ray
 
 
 def choose_device(machine: Machine) -> str:
@@ -103,7 +103,7 @@ def open_engine(machine: Machine, device: str, folder: Path, jobs: int | None = 
     workers = worker_count(machine, device, gpus)
     with ExitStack() as stack:
         if machine.engine == "ray":
-            address = stack.enter_context(connected(min(workers or machine.cores(), machine.cores()), gpus))
+            address = stack.enter_context(open_ray(min(workers or machine.cores(), machine.cores()), gpus))
             from trisect.engine.on_ray import RayEngine  # once settings of Ray stand in the environment
 
             engine: Engine = RayEngine(machine.workers, device == "cuda", address is None)

@@ -24,7 +24,7 @@ from trisect.lab.experiment import Experiment, Measured, Result, RunContext, Tra
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
 from trisect.lab.records import conclusion, draw_page, note_invented, read_about, record_of
 from trisect.lab.run_folder import COPY_AGAIN, GONE, RunFolder, check_place, has_tables, is_study, read_tables, run_mark
-from trisect.lab.subject import check_there, for_texts, is_trained_here
+from trisect.lab.subject import check_there, for_texts, is_study_model
 from trisect.lab.units.run import OverModels, SeveralModels, check_workers, several_models
 from trisect.report.readme import readme, remove_readme, write_readme
 from trisect.report.sheet import Document, Sheet, StudyLink, write_document, write_page
@@ -34,7 +34,7 @@ DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
 
 
-def signed(page: Document, command: str) -> Document:
+def stamp(page: Document, command: str) -> Document:
     """The page with the command that wrote it in its head."""
     assert page.html.startswith(BEGINS), "a page that begins otherwise would not be known again"
     return replace(page, html=page.html.replace(BEGINS, _begins(command), 1))
@@ -103,10 +103,10 @@ def run(
             free_folder(one, Path(out))
     one.check(settings)
     models = _models(settings, several)
-    own = all(is_trained_here(model) for _, model in models)
+    own = all(is_study_model(model) for _, model in models)
     texts = next((group.open(own) for group in groups_of(settings) if isinstance(group, TextSource)), None)
     for source, model in models if one.reads_text(settings, texts) else ():
-        check_there(model, **source.fetched(), text=True)
+        check_there(model, **source.fetch_options(), text=True)
     subjects = () if several else _open_subjects(settings, texts)  # several are opened later, one after the other
     machine, began = _machine(settings, quiet), time.monotonic()
     if isinstance(one, TrainingExperiment):
@@ -150,7 +150,7 @@ def _open_subjects(settings: Any, texts: Texts | None) -> tuple[Subject, ...]:
     return tuple(for_texts(one, texts) for of in opened for one in (of if isinstance(of, tuple) else (of,)))
 
 
-def prepared(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
+def prepare_work(experiment: Experiment[S, F], settings: S, quiet: bool = False) -> Work[F]:
     """The work that `run` does with the same arguments, for an experiment that trains; raises TrisectError, changes nothing."""
     assert isinstance(experiment, TrainingExperiment), experiment.name
     return experiment.prepare(settings, _machine(settings, quiet))
@@ -170,9 +170,9 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
     """
     if not RunFolder(folder).has_run:
         return _redrawn(experiment, folder, folder)
-    with RunFolder(folder).lock(lambda: _check_drawn(folder)), RunFolder(folder).stage() as stage:
+    with RunFolder(folder).lock(lambda: _check_sources(folder)), RunFolder(folder).stage() as stage:
         run, files = RunFolder(folder).manifest()["run"], RunFolder(folder).manifest()["files"]
-        for name in (one for one in files if not _is_drawn(one)):
+        for name in (one for one in files if not _is_page_or_figure(one)):
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(folder / name, stage / name)
         done = _redrawn(experiment, folder, stage)
@@ -180,15 +180,18 @@ def render(experiment: Experiment[S, F], folder: Path) -> Result[F]:
         return replace(done, folder=folder, report=_from(done.report, stage, folder))
 
 
-def _is_drawn(name: str) -> bool:
+def _is_page_or_figure(name: str) -> bool:
     """Whether a file of a run is its own page or figure, which are made from the rest."""
     return name.startswith("figures/") or (name.endswith(".html") and "/" not in name)
 
 
-def _check_drawn(folder: Path) -> None:
+def _check_sources(folder: Path) -> None:
     """Raise where what a page is made from is not as the run left it; pages and figures may be gone or altered."""
     drawn = {
-        f"{folder / name} {said}" for name in RunFolder(folder).manifest()["files"] if _is_drawn(name) for said in GONE
+        f"{folder / name} {said}"
+        for name in RunFolder(folder).manifest()["files"]
+        if _is_page_or_figure(name)
+        for said in GONE
     }
     if wrong := [error for error in RunFolder(folder).check() if error.given not in drawn]:
         raise wrong[0]
@@ -199,7 +202,7 @@ def _redrawn(experiment: Experiment[S, F], folder: Path, place: Path) -> Result[
     about = read_about(experiment, folder)
     tables = read_tables(folder)
     try:
-        return _shown(experiment, place, tables, about, {}, _noted_links(folder / experiment.record))
+        return _make_result(experiment, place, tables, about, {}, _read_links(folder / experiment.record))
     except UNREADABLE as error:
         made = about.versions.get("trisect", "an earlier version")
         given = f"The tables in {folder / 'tables'} do not make the page of 'trisect {experiment.name}'."
@@ -291,8 +294,8 @@ def conclude(
     """
     about, tables = conclusion(experiment, measured, words, seconds)
     if experiment.single:
-        return _shown(experiment, place, tables, about, measured.paths, links)
-    links = links or measured.links or _noted_links(place / experiment.record)
+        return _make_result(experiment, place, tables, about, measured.paths, links)
+    links = links or measured.links or _read_links(place / experiment.record)
     with nullcontext(stage) if stage is not None else RunFolder(place).stage() as stage:
         body = record_of(about)
         mark = run_mark(experiment.name, about.command, body)
@@ -301,14 +304,14 @@ def conclude(
         noted = {"links": [astuple(link) for link in links]} if links else {}
         noted |= {} if asked is None else {"asked": asked}
         write_json(stage / experiment.record, body | {"run": mark} | noted)
-        done = _shown(experiment, stage, tables, about, measured.paths, links)
+        done = _make_result(experiment, stage, tables, about, measured.paths, links)
         RunFolder(place).commit(stage, experiment.name, mark, experiment.record)
         remove_readme(place)
         paths = {name: _from(path, stage, place) for name, path in done.paths.items()}
         return replace(done, folder=place, report=_from(done.report, stage, place), paths=paths)
 
 
-def _noted_links(record: Path) -> tuple[StudyLink, ...]:
+def _read_links(record: Path) -> tuple[StudyLink, ...]:
     """The links that a run noted of its page; none where there is no record that can be read."""
     with suppress(DamagedFileError):
         noted: Any = read_json(record, "").get("links", ()) if record.is_file() else ()
@@ -321,7 +324,7 @@ def _from(path: Path, stage: Path, place: Path) -> Path:
     return place / path.relative_to(stage) if path.is_relative_to(stage) else path
 
 
-def _shown(
+def _make_result(
     experiment: Experiment[S, F],
     place: Path,
     tables: Mapping[str, pl.DataFrame],
@@ -338,7 +341,7 @@ def _shown(
             assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
             path = _page_at(experiment, place)
             check_page(path, experiment.name, bool(links))  # once more: measuring may have lasted
-            report = write_document(path, signed(page, experiment.name))
+            report = write_document(path, stamp(page, experiment.name))
         else:
             report = write_page(place, page)
     found = tuple(experiment.findings(tables, about))
@@ -357,7 +360,7 @@ def _parent(place: Path) -> Path:
 
 def rebuild(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Result[Any]:
     """Make page, figures and README.md of a folder again; its list of files says whose they are, or its record. Raises StudyError."""
-    one = _found(experiments, folder)
+    one = _find_experiment(experiments, folder)
     record = folder / one.record
     body = read_json(record, f"Delete {record} and call 'trisect {one.name}' again.")
     if {"units", "what", "models"} <= body.keys() and body["what"] == one.name:
@@ -373,7 +376,7 @@ def describe(experiment: Experiment[S, F], done: Result[F]) -> Result[F]:
     return done
 
 
-def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experiment[Any, Any]:
+def _find_experiment(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experiment[Any, Any]:
     """The experiment that left a folder; raises StudyError where none did, or one that has no page."""
     if folder.is_file():
         known = "A page is rebuilt from tables, which lie in a folder."
@@ -382,7 +385,7 @@ def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experim
     name = (
         RunFolder(folder).manifest()["experiment"]
         if RunFolder(folder).has_run
-        else next(_recorded(experiments, folder), None)
+        else next(_record_names(experiments, folder), None)
     )
     if name is None:
         for record in sorted({folder / one.record for one in experiments} if has_tables(folder) else ()):
@@ -403,7 +406,7 @@ def _found(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Experim
     return found
 
 
-def _recorded(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Iterator[str]:
+def _record_names(experiments: Sequence[Experiment[Any, Any]], folder: Path) -> Iterator[str]:
     """Which commands a folder's records name: those that wrote them, where they are experiments' own."""
     for one in experiments:
         with suppress(DamagedFileError):  # altered, or another program's

@@ -104,7 +104,7 @@ def _ledger(path: Path, todo: str) -> Ledger:
         raise DamagedFileError(f"{path} is no study's ledger.", known, todo) from error
 
 
-def read_finished(folder: Folder, run: str) -> FinishedRun:
+def read_run(folder: Folder, run: str) -> FinishedRun:
     """A finished run's statement and rows; raises DamagedFileError naming what to delete."""
     path = folder.run(run)
     todo = f"Delete {path.parent} and call 'trisect study' again: its fleet is then trained again."

@@ -87,9 +87,9 @@ class ModelSource:
 
     def open(self) -> Subject:
         """The model, loaded unless it is one already; raises ModelError where it cannot be read."""
-        return _opened(self, self.model, window=self.window, **self.fetched())
+        return _open_model(self, self.model, window=self.window, **self.fetch_options())
 
-    def fetched(self) -> FetchOptions:
+    def fetch_options(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
         return _fetch_options(self, self.device_map)
 
@@ -132,14 +132,14 @@ class ModelsSource:
         """The models, loaded unless they are; those of one name get numbers. Raises ModelError, also where there is none."""
         if not self.models:
             raise ModelError("No model was given.", "At least one is read.", "Give a model.")
-        opened: list[Any] = [_opened(self, model, **self.fetched()) for model in self.models]
+        opened: list[Any] = [_open_model(self, model, **self.fetch_options()) for model in self.models]
         names = [subject.name for subject in opened]
         return tuple(
             replace(subject, name=f"{subject.name} ({number})") if names.count(subject.name) > 1 else subject
             for number, subject in enumerate(opened, start=1)
         )
 
-    def fetched(self) -> FetchOptions:
+    def fetch_options(self) -> FetchOptions:
         """The options of `load` besides the model and its window."""
         return _fetch_options(self, None)
 
@@ -149,7 +149,7 @@ def _fetch_options(source: ModelSource | ModelsSource, device_map: str | None) -
     return cast("FetchOptions", {name: getattr(source, name) for name in names} | {"device_map": device_map})
 
 
-def _opened(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
+def _open_model(source: ModelSource | ModelsSource, model: Any, **options: Any) -> Subject:
     """One model of a source, loaded unless it is one already; raises ModelError for options that then come too late."""
     from trisect.core.subject import Subject  # with PyTorch, which a command's help does without
     from trisect.lab.subject import load

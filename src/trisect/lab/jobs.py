@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from trisect.core.errors import began, shown_by
+from trisect.core.errors import began, on_step
 from trisect.core.machine import Machine
 from trisect.core.printable import percent
 from trisect.engine.drive import JobWork, Show, drive
@@ -60,20 +60,20 @@ class Pace:
         self.done, self.left_out = (self.done + cost, self.left_out) if fresh else (self.done, self.left_out + cost)
         self.ended, self.now, self.share = self.ended + 1, "", 0.0
 
-    def reached(self) -> float:
+    def fraction(self) -> float:
         """The share of the work of this call that is done."""
         whole = sum(self.costs.values()) - self.left_out
         return min(1.0, (self.done + self.share * self.costs.get(self.now, 0.0)) / whole) if whole > 0 else 1.0
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds that the rest takes: as expected at first, then as fast as until now."""
-        share, whole = self.reached(), sum(self.costs.values()) - self.left_out
+        share, whole = self.fraction(), sum(self.costs.values()) - self.left_out
         return (1 - share) * (whole if share < FEW else (self.clock() - self.began) / share)
 
     def words(self) -> str:
         """In a few words."""
-        said = f"{percent(self.reached())}  {self.ended} of {len(self.costs)} parts"
-        return said + left_said(self.left(), self.reached(), self.clock() - self.began)
+        said = f"{percent(self.fraction())}  {self.ended} of {len(self.costs)} parts"
+        return said + remaining_words(self.seconds_left(), self.fraction(), self.clock() - self.began)
 
 
 class _Words(ProgressColumn):
@@ -116,11 +116,11 @@ class Screen:
             self.open -= 1
             self.progress.update(self.first, visible=not self.open)
 
-    def reached(self, share: float) -> None:
+    def update(self, share: float) -> None:
         """How far the work under way is, for the line of the whole."""
         if self.pace is not None and self.whole is not None:
             self.pace.move(share)
-            self.progress.update(self.whole, completed=self.pace.reached())
+            self.progress.update(self.whole, completed=self.pace.fraction())
 
 
 _SCREEN: ContextVar[Screen | None] = ContextVar("screen", default=None)
@@ -133,7 +133,7 @@ def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None
     """
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        with shown_by(line) if line is not None and not quiet else nullcontext():
+        with on_step(line) if line is not None and not quiet else nullcontext():
             yield None
         return
     if (there := _SCREEN.get()) is not None:
@@ -146,7 +146,7 @@ def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None
         made = Screen(progress, title)
         token = _SCREEN.set(made)
         try:
-            with shown_by(lambda words: progress.update(made.first, description=Text(words).plain)):
+            with on_step(lambda words: progress.update(made.first, description=Text(words).plain)):
                 yield made
         finally:
             _SCREEN.reset(token)
@@ -179,7 +179,7 @@ def part(pace: Pace, name: str, title: str, quiet: bool) -> Iterator[None]:
         if shown is None:
             yield
             return
-        shown.reached(0.0)
+        shown.update(0.0)
         with shown.lines((f"  {title}",), None):
             yield
 
@@ -201,7 +201,7 @@ def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
                 done = sum(t.seconds * s for t, s in shares.items())
                 left = (time.monotonic() - began) * (whole - done) / done if done else 0.0
                 ended = f"{sum(s >= 1 for s in shares.values())} of {len(tasks)} tasks"
-                words_left = ended + left_said(left, done / whole if whole else 1.0, time.monotonic() - began)
+                words_left = ended + remaining_words(left, done / whole if whole else 1.0, time.monotonic() - began)
                 shown.progress.update(total, completed=done, words=words_left)
                 title = Text(task.title).plain
                 while worker + 1 >= len(found):  # nodes may join
@@ -209,12 +209,12 @@ def live(tasks: Sequence[JobWork], workers: int, quiet: bool) -> Iterator[Show]:
                 shown.progress.update(
                     found[worker + 1], description=f"    {title}", completed=share, words=words, visible=True
                 )
-                shown.reached(done / whole if whole else 0.0)
+                shown.update(done / whole if whole else 0.0)
 
             yield note
 
 
-def left_said(seconds: float, share: float, elapsed: float) -> str:
+def remaining_words(seconds: float, share: float, elapsed: float) -> str:
     """The end of a line that says how long the rest takes; empty until the pace is steady."""
     return f", about {clock(seconds)} left" if share >= STEADY and elapsed >= SETTLED else ""
 
@@ -243,7 +243,7 @@ def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]
 
             def step(done: int, total: int) -> None:
                 shown.progress.update(line, completed=done, total=total)
-                shown.reached(done / total if total else 0.0)
+                shown.update(done / total if total else 0.0)
 
             yield step
 

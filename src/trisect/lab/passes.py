@@ -133,13 +133,13 @@ class Tally:
             self.texts[text] = self.texts[text] + row if text in self.texts else row
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def indices(self) -> tuple[int, ...]:
         """The texts of which a token is predicted, in their order."""
         return tuple(text for text in sorted(self.texts) if self.texts[text][0] > 0)
 
     def table(self, name: str) -> Float[np.ndarray, "N C"]:
         """The texts in their order, without those of which no token is predicted; raises CorpusError when none is left."""
-        kept = [self.texts[text] for text in self.kept]
+        kept = [self.texts[text] for text in self.indices]
         if not kept:
             known = f"{len(self.texts)} were read, and in none is a token predicted from others."
             raise CorpusError(f"The texts {name!r} have no loss.", known, "Give texts of more than one token.")
@@ -147,9 +147,9 @@ class Tally:
 
     def articles(self, texts: Texts) -> Articles:
         """Which article each text is of; those of which no token is predicted do not count."""
-        return find_articles(texts, max(self.texts) + 1, self.kept)
+        return find_articles(texts, max(self.texts) + 1, self.indices)
 
-    def left_out(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
+    def note_omissions(self, table: Float[np.ndarray, "N C"]) -> tuple[str, ...]:
         """A note on the texts that are not in the table."""
         dropped = len(self.texts) - len(table)
         said = f"Texts without a token to predict were left out: {dropped} of {len(self.texts)}."
@@ -159,7 +159,7 @@ class Tally:
         self, articles: Articles, units: int, named: Iterable[tuple[NewRow, Reals]]
     ) -> dict[tuple[Scalar, ...], Replicates]:
         """Numbers in draws of the texts, or of the `units` articles that they are of, by the columns that name each."""
-        unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(self.kept), 8)
+        unit, which = "text" if articles.numbers is None else "article", digest(json.dumps(self.indices), 8)
         return {tuple(row.get(name) for name in ROW): Replicates(v, units, which, unit) for row, v in named}
 
 
@@ -434,7 +434,7 @@ def to_disk(tensor: Tensor) -> Tensor:
     return torch.from_numpy(mapped).view(plain.dtype).view(plain.shape)
 
 
-def held_weights(subject: Subject, batch: Batch) -> dict[Address, Float[Tensor, "B H T S"]]:
+def weights_to_hold(subject: Subject, batch: Batch) -> dict[Address, Float[Tensor, "B H T S"]]:
     """The attention weights of every layer in the unedited pass, to be held in edited ones."""
     weights: dict[Address, Tensor] = {}
     subject.each(batch, lambda trace: weights.__setitem__(trace.address, to_disk(trace.weights)))

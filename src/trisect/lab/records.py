@@ -82,10 +82,10 @@ def read_about(experiment: Experiment[S, F], folder: Path) -> About[F]:
     """What was noted beside the tables of a folder; raises DamagedFileError where it cannot be read."""
     path = folder / experiment.record
     todo = f"Delete {path} and call 'trisect {experiment.name}' again."
-    return read_noted(experiment.name, experiment.facts, path, todo)
+    return read_about_file(experiment.name, experiment.facts, path, todo)
 
 
-def read_noted(name: str, facts: type[F], path: Path, todo: str) -> About[F]:
+def read_about_file(name: str, facts: type[F], path: Path, todo: str) -> About[F]:
     """The same from one file."""
     body = read_json(path, todo)
     noted = {key: body.get(key, value) for key, value in NOTED.items()}

@@ -94,7 +94,7 @@ class RunFolder:
     @property
     def latest(self) -> Path | None:
         """Where its run lies: here, or staged whole where it has not landed to its end; None where there is none."""
-        places = (*self._made("run"), self.path)  # half of a run has no list of its files
+        places = (*self._own_folders("run"), self.path)  # half of a run has no list of its files
         return next((place for place in places if RunFolder(place).find_manifest() is not None), None)
 
     @property
@@ -143,7 +143,7 @@ class RunFolder:
             if check is not None:
                 check()
             made = [place for place in (self.path, *self.path.parents) if not place.exists()]
-            with _locked(self.path):
+            with _acquire(self.path):
                 if check is not None:
                     check()
                 if own is not None:
@@ -184,11 +184,11 @@ class RunFolder:
 
     def recover(self) -> None:
         """Land what a killed process had staged whole, and remove what it had not."""
-        for stage in self._made("run"):
+        for stage in self._own_folders("run"):
             if RunFolder(stage).find_manifest() is not None:
                 _move(stage, self.path)
             shutil.rmtree(stage, ignore_errors=True)
-        for scratch in self._made("unit"):
+        for scratch in self._own_folders("unit"):
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _new(self, kind: str) -> Path:
@@ -196,7 +196,7 @@ class RunFolder:
         place.mkdir(parents=True)
         return place
 
-    def _made(self, kind: str) -> list[Path]:
+    def _own_folders(self, kind: str) -> list[Path]:
         """Folders inside that `_new` made, this process or another."""
         found = sorted(self.path.glob(f".{kind}.*.trisect-part")) if self.path.is_dir() else []
         return [one for one in found if _MADE.fullmatch(one.name) and one.is_dir() and not one.is_symlink()]
@@ -276,7 +276,7 @@ class RunFolder:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _acquire(folder: Path) -> Iterator[None]:
     """The folder, made where it is missing, with its lock, which goes again with an error if it was not there."""
     path = folder / ".lock"
     fresh = not path.exists()
@@ -455,14 +455,14 @@ def check_files(
                         raise DamagedFileError(f"{path} belongs to another run.", words, again)
             elif path.name in plans:
                 read_json(path, again)
-            elif path.name != STATEMENT and _is_signed(path):
+            elif path.name != STATEMENT and _has_checksum(path):
                 read_any_json(path, again)
         except DamagedFileError as error:
             found.append(error)
     return found
 
 
-def _is_signed(path: Path) -> bool:
+def _has_checksum(path: Path) -> bool:
     """Whether a file of JSON was written with a checksum, whatever has become of it since."""
     with path.open("rb") as file:
         begins = file.read(16)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import ModelError, check_named, door
+from trisect.core.errors import ModelError, check_name, door
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Run
 from trisect.core.subject import InputSample, SeeingSubject, Subject, Texts
-from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
+from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lab.jobs import screen
 from trisect.lab.run_folder import is_study
 from trisect.lm.reading import OwnModel
@@ -81,9 +81,9 @@ def load(
     pretrained models, see `trisect.hf.load.load`. On a terminal a line says what is being done, unless `quiet`.
     Raises ModelError for what is not there or does not pass the proof.
     """
-    check_named("a model", model)
+    check_name("a model", model)
     with screen("trisect.load", quiet):
-        if (trained := _trained(model, revision, dtype, device, device_map)) is not None:
+        if (trained := _find_study(model, revision, dtype, device, device_map)) is not None:
             return _own(*trained, window)
         check_folder(model)
         from torch.nn import Module
@@ -130,8 +130,8 @@ def check_there(model: Any, text: bool = False, **fetched: Unpack[FetchOptions])
     if not isinstance(model, (str, Path)):
         return
     named: Any = {name: value for name, value in fetched.items() if name not in ("pickle", "remote_code")}
-    if (trained := _trained(model, **named)) is not None:
-        _finished(*trained)
+    if (trained := _find_study(model, **named)) is not None:
+        _find_run(*trained)
         return
     check_folder(model)
     from trisect.hf.files.fetch import Options
@@ -141,17 +141,17 @@ def check_there(model: Any, text: bool = False, **fetched: Unpack[FetchOptions])
     check_files_there(place, Options(**{**fetched, "revision": name}), text)
 
 
-def is_trained_here(model: Any) -> bool:
+def is_study_model(model: Any) -> bool:
     """Whether a model is one that a study of ours trained, loaded or named by its folder."""
-    return isinstance(model, OwnModel) or _trained(model) is not None
+    return isinstance(model, OwnModel) or _find_study(model) is not None
 
 
 def name_before(model: Any) -> str:
     """What `load` calls a model on this machine, or on a hub, before it is loaded; a model in memory has its own."""
     if not isinstance(model, (str, Path)):
         return getattr(model, "name", type(model).__name__)
-    if (trained := _trained(model)) is not None:
-        return _finished(*trained).id
+    if (trained := _find_study(model)) is not None:
+        return _find_run(*trained).id
     if (found := at_revision(model)) is not None:
         return found.name
     from trisect.hf.load import folder_name
@@ -167,8 +167,8 @@ def files_mark(model: Any, revision: str | None = None, remote_code: bool = Fals
     """
     if not isinstance(model, (str, Path)):
         return ""
-    if (trained := _trained(model)) is not None:
-        folder, run = trained[0], _finished(*trained).id
+    if (trained := _find_study(model)) is not None:
+        folder, run = trained[0], _find_run(*trained).id
         files = (folder.run(run), folder.final(run), folder.corpus / "corpus.json")
         return digest("".join(map(digest_file, files)))
     found = at_revision(model)
@@ -202,8 +202,8 @@ def checkpoints_mark(model: Any, names: Sequence[str], remote_code: bool = False
     """
     if not isinstance(model, (str, Path)):
         return ""
-    if (trained := _trained(model)) is not None:
-        folder, run = trained[0], _finished(*trained)
+    if (trained := _find_study(model)) is not None:
+        folder, run = trained[0], _find_run(*trained)
         files = epoch_weights(folder, run.id, run.training.epochs)
         return digest("".join(digest_file(folder.run(run.id).parent / file) for file in files))
     marks = [files_mark(*beside(model, name), remote_code) for name in names]
@@ -219,7 +219,7 @@ def weight_files(model: Any) -> tuple[Path, ...]:
     return tuple(sorted(Path(place).glob("*.safetensors")))
 
 
-def _trained(
+def _find_study(
     model: Any,
     revision: str | None = None,
     dtype: str | None = None,
@@ -303,7 +303,7 @@ def _place_of(model: Any, revision: str | None) -> tuple[NamedRevision | None, A
 
 
 def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
-    run = _finished(folder, name)
+    run = _find_run(folder, name)
     if window is not None and window < 1:
         known = "It was trained on windows of " + f"{run.training.window} words, and reads 1 word or more."
         raise ModelError(f"A window of {window} words.", known, "Choose another, or leave it out.")
@@ -313,10 +313,10 @@ def _own(folder: Folder, name: str | None, window: int | None) -> OwnModel:
     return OwnModel(run.id, run.model, parameters, corpus.vocabulary, window or run.training.window, options)
 
 
-def _finished(folder: Folder, name: str | None) -> Run:
+def _find_run(folder: Folder, name: str | None) -> Run:
     """A run that has a model: by name, or the first baseline; raises ModelError where its training diverged."""
-    run = _baselines(folder)[0] if name is None else read_finished(folder, name).spec
-    if read_finished(folder, run.id).status == "diverged":
+    run = _baselines(folder)[0] if name is None else read_run(folder, name).spec
+    if read_run(folder, run.id).status == "diverged":
         todo = "Choose another run: trisect.load('STUDY/runs/RUN')."
         raise ModelError(
             f"The run {run.id} of {folder.path}.", "Its training diverged: its weights mean nothing.", todo
@@ -347,7 +347,7 @@ def read_epochs(model: OwnModel, where: str | Path) -> tuple[OwnModel, ...]:
     """
     place = Path(where)
     folder = Folder(place) if is_study(place) else Folder(place.parent.parent)
-    run = read_finished(folder, model.name).spec
+    run = read_run(folder, model.name).spec
     if run.edit is not None:
         known = "The weights of every epoch are kept of baselines alone."
         raise ModelError(f"{run.id} has no epochs.", known, "Give a baseline, or the study's folder.")

@@ -73,7 +73,7 @@ class ModelFiles:
         return f"{self.title}-{part}" if part else self.title
 
     @property
-    def is_trained(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the model is there, and the losses of each of its trainings."""
         return is_model(self.model()) and all(self.losses(stage).exists() for stage in self.stages)
 
@@ -132,7 +132,7 @@ class ModelJob(JobWork):
         """Put files into the experiment's folder; what says that a model is finished comes after all else of it."""
         land(files, self.files.home, ("*/config.json", f"{self.files.kind}/*"))
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         """What an unfinished training goes on from is of no use any more."""
         for stage in self.files.stages:
             self.files.state(stage).unlink(missing_ok=True)
@@ -186,18 +186,18 @@ class TrainingWork(Generic[S, R, D, F]):
         write_json(home / self.plan_file, plan.data())
         write_json(home / self.data_file, plain(self.data))
         jobs = self.jobs(home, plan.seeds)
-        left = [job for job in jobs if not (job.files.is_trained and job.files.results.exists())]
+        left = [job for job in jobs if not (job.files.is_complete and job.files.results.exists())]
         left.sort(key=lambda job: -job.seconds)
         plan = follow_plan(
             home / self.plan_file, plan, len(left), lambda: run_jobs(left, context.machine, self.device, home)
         )
-        return self.measured(home, plan, jobs)
+        return self.collect(home, plan, jobs)
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """Every model of the seeds as a job."""
         raise NotImplementedError(self.kind)
 
-    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[F]:
+    def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[F]:
         """The tables, from the files of models that are all trained."""
         raise NotImplementedError(self.kind)
 

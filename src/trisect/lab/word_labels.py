@@ -170,7 +170,7 @@ class Articles(NamedTuple):
         return found
 
 
-def marked_articles(given: Iterable[int | None], kept: Iterable[int]) -> Articles:
+def number_articles(given: Iterable[int | None], kept: Iterable[int]) -> Articles:
     """Articles as a reader marked them, texts before the first heading being one of their own; texts that are not `kept` do not count.
 
     Where none is marked, or all texts are of one article, texts are drawn.
@@ -189,4 +189,4 @@ def marked_articles(given: Iterable[int | None], kept: Iterable[int]) -> Article
 def find_articles(texts: Texts, count: int, kept: Iterable[int] | None = None) -> Articles:
     """Articles of the first `count` texts, of which those `kept` count (None: all)."""
     given = [] if texts.articles is None else list(islice(texts.articles(), count))
-    return marked_articles(given, range(count) if kept is None else kept) if len(given) == count else Articles(None)
+    return number_articles(given, range(count) if kept is None else kept) if len(given) == count else Articles(None)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from trisect.core.errors import DamagedFileError, check_barred
+from trisect.core.errors import DamagedFileError, check_access
 from trisect.core.files import canonical, replace_file
 
 
@@ -33,7 +33,7 @@ def read_snapshot(path: Path, todo: str) -> tuple[dict[str, Tensor], Any]:
             tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118 (not a dict)
         note, checksum = metadata["note"], metadata["checksum"]
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        check_barred(path, error)
+        check_access(path, error)
         raise DamagedFileError(
             f"The snapshot {path} cannot be read.", f"{type(error).__name__}: {error}", todo
         ) from error

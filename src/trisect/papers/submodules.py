@@ -65,7 +65,7 @@ def _freeze(site: str, *signs: str) -> tuple[Part, ...]:
     return tuple(_change("freeze", None, (site,), site, *of) for of in zip(SPLITS, signs, strict=True))
 
 
-def _unlearned(label: str, sites: tuple[str, ...], where: str, split: str) -> tuple[Part, ...]:
+def _close_to_start(label: str, sites: tuple[str, ...], where: str, split: str) -> tuple[Part, ...]:
     """A small fraction above word frequencies decides; a small one of all that was learned is shown beside it."""
     name, above = f"{label.upper()} at {where}", f"{_LEARNED} above word frequencies"
     fractions = AboveUnigram(label, sites, split), LearnedFraction(label, sites, split)
@@ -75,8 +75,8 @@ def _unlearned(label: str, sites: tuple[str, ...], where: str, split: str) -> tu
     )
 
 
-def _unlearned_at(label: str, sites: tuple[str, ...], splits: tuple[str, ...] = SPLITS) -> tuple[Part, ...]:
-    return tuple(part for site in sites for split in splits for part in _unlearned(label, (site,), site, split))
+def _close_to_start_at(label: str, sites: tuple[str, ...], splits: tuple[str, ...] = SPLITS) -> tuple[Part, ...]:
+    return tuple(part for site in sites for split in splits for part in _close_to_start(label, (site,), site, split))
 
 
 def _secondary(parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -175,7 +175,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A-3",
         "Removing part of speech from the keys of the late layers keeps the model close to initialisation.",
         "4.1, figures 3 and 4",
-        _unlearned_at("pos", ("k@4", "k@5")),
+        _close_to_start_at("pos", ("k@4", "k@5")),
     ),
     Claim(
         "A-4",
@@ -192,7 +192,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Removing part of speech from the values keeps the model close to initialisation in middle and late layers; "
         "in layer 1 it makes the train loss worse and leaves the validation loss alone.",
         "4.1, figures 3 and 4",
-        (*_unlearned_at("pos", _UPPER_V), *_attack("pos", ("v@1",), "v@1", "+", "0")),
+        (*_close_to_start_at("pos", _UPPER_V), *_attack("pos", ("v@1",), "v@1", "+", "0")),
     ),
     Claim(
         "A-6",
@@ -201,7 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
         "4.1, figures 5 and 6",
         (
             _change("attack", "dep", _ALL_K, "k, mean over layers", "train", "+"),
-            *_unlearned_at("dep", ("k@3", "k@4", "k@5"), ("train",)),
+            *_close_to_start_at("dep", ("k@3", "k@4", "k@5"), ("train",)),
             *(
                 Part(
                     f"DEP at {site}, learned fraction (train)",
@@ -236,7 +236,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A-8",
         "Removing dependency relations from the values of any layer keeps the model close to initialisation.",
         "4.1, figures 5 and 6",
-        tuple(part for split in SPLITS for part in _unlearned("dep", _ALL_V, "v, mean over layers", split)),
+        tuple(part for split in SPLITS for part in _close_to_start("dep", _ALL_V, "v, mean over layers", split)),
     ),
     Claim(
         "A-9",

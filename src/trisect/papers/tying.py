@@ -14,7 +14,7 @@ def _above(name: str, effect: Effect, decides: bool = True) -> Part:
     return Part(f"{name} loss change", effect, "above", MARGIN, "nats", WHY_MARGIN, decides)
 
 
-def _tied(split: str, decides: bool) -> tuple[Part, ...]:
+def _tie_part(split: str, decides: bool) -> tuple[Part, ...]:
     return tuple(
         _above(f"{n} in all layers, {split}", LossChange("tie", (s,), split), decides) for n, s in TIES.items()
     )
@@ -32,8 +32,8 @@ CLAIMS: tuple[Claim, ...] = (
         "One matrix for all three, or for two of them, would not work as well as three.",
         "the question's second paragraph, and its second answer",
         (
-            *_tied("valid", True),
-            *_tied("train", False),
+            *_tie_part("valid", True),
+            *_tie_part("train", False),
             *(_less_narrow(name, "tie", site) for name, site in TIES.items()),
             *(
                 _above(f"{name} the identity in all layers, valid", LossChange("identity", (site,), "valid"), False)

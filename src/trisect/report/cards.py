@@ -58,7 +58,7 @@ def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[Survival
         parts = []
         mine = rows.filter(pl.col("control") == control).sort("part").to_dicts()
         for row in mine:
-            difference = words.spoken(Mean(row["difference"], row["low"], row["high"], row["n"]))
+            difference = words.mean_words(Mean(row["difference"], row["low"], row["high"], row["n"]))
             attack, beside = (words.number(row[name], True) for name in ("effect", "control_effect"))
             numbers = f"{attack} with the attack, {beside} with the control; difference {difference}"
             parts.append(f"{row['part']}: {numbers}. {row['reading'].capitalize()}.")
@@ -96,9 +96,9 @@ def tally_survival(table: pl.DataFrame) -> dict[str, dict[str, list[str]]]:
     return said
 
 
-def tallied(control: str, sorts: Mapping[str, Sequence[str]]) -> str:
+def survival_sentence(control: str, sorts: Mapping[str, Sequence[str]]) -> str:
     """Which claims survive one control and which do not, as a sentence."""
-    return f"{NAMES[control]}: {'; '.join(f'{HEADS[reading]}: {words.listed(found)}' for reading, found in sorts.items())}."
+    return f"{NAMES[control]}: {'; '.join(f'{HEADS[reading]}: {words.join_words(found)}' for reading, found in sorts.items())}."
 
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8

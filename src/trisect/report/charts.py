@@ -267,7 +267,7 @@ class Panel(NamedTuple):
     series: tuple[Series, ...]
     strokes: Strokes
 
-    def titled(self, title: str) -> Panel:
+    def with_title(self, title: str) -> Panel:
         """The same panel under another title."""
         chart = self.chart.copy(deep=False)
         chart.title = title

@@ -130,7 +130,7 @@ def of_seeds(points: Iterable[Point]) -> dict[str, dict[int, float]]:
     return {name: {seed: math.fsum(v) / len(v) for seed, v in groups[name].items()} for name in names}
 
 
-def paired(by_seed: Mapping[str, Mapping[int, float]], margin: float) -> Comparison | None:
+def compare_by_seed(by_seed: Mapping[str, Mapping[int, float]], margin: float) -> Comparison | None:
     """Components compared over the seeds that have all of them; None with fewer than two components."""
     if len(by_seed) < 2:
         return None
@@ -238,7 +238,7 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def called(name: str, command: str = "") -> str:
+def display_name(name: str, command: str = "") -> str:
     """A model by a name for people: of one that a study, recall or translate trained what it is and its seed, as in `baseline, seed 1`.
 
     Several of one kind, as in `seed-1, seed-2`, are one name: `models of seeds 1 and 2`. A folder such as
@@ -253,17 +253,17 @@ def called(name: str, command: str = "") -> str:
         return plain[1]
     if len(found) < len(own) or len({one[1] for one in found}) > 1:
         return name
-    of, seeds = TRAINED[found[0][1]], listed([one[2] for one in found])
+    of, seeds = TRAINED[found[0][1]], join_words([one[2] for one in found])
     return f"model{of}, seed {seeds}" if len(found) == 1 else f"models{of}, seeds {seeds}"
 
 
-def called_apart(names: Sequence[str]) -> tuple[str, ...]:
+def display_names(names: Sequence[str]) -> tuple[str, ...]:
     """Several models by names for people, or all by their own where two would be called the same."""
-    found = tuple(map(called, names))
+    found = tuple(map(display_name, names))
     return found if len(set(found)) == len(found) else tuple(names)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_words(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
@@ -274,7 +274,7 @@ def slug(text: str) -> str:
     return plain if plain == text and len(text) <= 80 else f"{plain[:24] or 'label'}-{digest(text, 3)}"
 
 
-def spoken(mean: Mean, unit: str = "", signed: bool = True) -> str:
+def mean_words(mean: Mean, unit: str = "", signed: bool = True) -> str:
     """A mean with its interval, as in `+0.120 nats (95 %: +0.0100 to +0.230)`."""
     unit = f"\u00a0{unit}" if unit else ""
     said = "one seed" if mean.n < 2 else f"the same in all {mean.n} seeds"
@@ -287,13 +287,13 @@ def tally(verdicts: Mapping[str, int]) -> str:
     total = sum(verdicts.values())
     parts = [f"{verdicts.get(v, 0)} {v}" for v in ("supported", "refuted", "inconclusive")]
     parts += [f"{verdicts['not tested']} not tested"] if verdicts.get("not tested") else []
-    return f"Of {several(total, 'claim')}, {listed(parts)} here."
+    return f"Of {several(total, 'claim')}, {join_words(parts)} here."
 
 
 ClaimRow = dict[str, Any]  # a row of the table claims
 
 
-def verdicts_said(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
+def verdict_lines(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
     """Each claim's row with a line: its verdict, the part that speaks for it least with its bound, and why if it is inconclusive."""
     found = []
     for row, weakest in weakest_parts(claims):
@@ -311,7 +311,7 @@ def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
         if weakest is None or row["effect"] is None or row["low"] is None:
             yield row, ""
         else:
-            yield row, f"{capital(weakest['part'])} {_against_bound(row)}"
+            yield row, f"{capital(weakest['part'])} {_bound_words(row)}"
 
 
 COUNTED = (
@@ -322,7 +322,7 @@ COUNTED = (
 )  # units that are shares of what can be counted
 
 
-def _against_bound(row: ClaimRow) -> str:
+def _bound_words(row: ClaimRow) -> str:
     """An effect with its interval and its bound, as in `0.1 % of pairs (95 %: 0.0 % to 0.3 %; bound: below 5 %)`."""
     numbers, bound = [row["effect"], row["low"], row["high"]], f"{row['bound']:g}".replace("-", "−")
     if row["unit"] == "of pairs":  # no difference, so that neither end is beyond what a share can be
@@ -377,7 +377,7 @@ def stack_order(stack: str) -> tuple[int, str]:
     return (names.index(stack), "") if stack in names else (len(names), stack)
 
 
-def spoken_subject(one: HasInterval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
+def number_words(one: HasInterval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
     """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`; `text` spells a number that is no plain one."""
     said = number(one.mean, signed) if text is None or one.mean is None else text(one.mean)
     return said if one.low is None else f"{said} (95\u00a0%: {ends(one, signed, text=text)})"
@@ -399,7 +399,7 @@ def corpus(facts: ReadFacts) -> str:
     return f"{facts.corpus}: {several(facts.texts, 'text')}{mark}"
 
 
-def resampled_words(facts: ReadFacts) -> str:
+def sample_words(facts: ReadFacts) -> str:
     """What a bootstrap drew: texts, or the articles that they are of."""
     texts = several(facts.texts, "text")
     return texts if facts.articles is None else f"{several(facts.articles, 'article')} ({texts})"
@@ -411,7 +411,7 @@ def too_few(facts: ReadFacts) -> tuple[str, ...]:
     return (f"With fewer than {FEW_TEXTS} {facts.unit}s such intervals are too narrow to lean on.",) if few else ()
 
 
-def paired_words(compared: Mapping[str, Json] | None, unit: str) -> str:
+def comparison_words(compared: Mapping[str, Json] | None, unit: str) -> str:
     """What paired differences over texts or articles say of q, k and v, a sentence with a space before it; empty where none were made."""
     if compared is None:
         return ""
@@ -428,7 +428,7 @@ def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, s
     )
 
 
-def unedited(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
+def baseline_finding(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
     """What changes are of, and the loss of the model as it is; `what` begins the sentence, as in 'Changes'."""
     said = f"{what} are of {LOSSES[facts.objective]}"
     if facts.objective == "output":
@@ -436,5 +436,5 @@ def unedited(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = ""
         return Finding("unedited", said, "share")
     row = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
     loss = Estimate("unedited", row["value"], row["low"], row["high"], row["n"])
-    said += f", in nats per token. Unedited it is {spoken_subject(loss, False)}."
+    said += f", in nats per token. Unedited it is {number_words(loss, False)}."
     return Finding("unedited", said, "nats", (loss,), signed=False)

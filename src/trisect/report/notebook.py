@@ -53,7 +53,7 @@ class Chart(alt.ConcatChart):
         return {"image/svg+xml": render.stable(drawn, name), "text/plain": "a chart of trisect"}
 
 
-def _framed(body: Markup) -> str:
+def _frame(body: Markup) -> str:
     return safe(str(Markup('{}<div class="trisect">{}</div>').format(STYLE, body)))
 
 
@@ -94,7 +94,7 @@ class Verdict:
         return f"<Verdict {self}>"
 
     def _repr_html_(self) -> str:
-        return _framed(_claim(self.card))
+        return _frame(_claim(self.card))
 
 
 class StudyVerdicts(dict[str, Verdict]):
@@ -106,7 +106,7 @@ class StudyVerdicts(dict[str, Verdict]):
     def _repr_html_(self) -> str:
         tally = words.tally(cards.tally(v.card for v in self.values()))
         body = Markup("").join(_claim(v.card) for v in self.values())
-        return _framed(Markup("<p><b>{}</b></p>{}").format(tally, body))
+        return _frame(Markup("<p><b>{}</b></p>{}").format(tally, body))
 
 
 def verdicts(claims: pl.DataFrame) -> StudyVerdicts:
@@ -136,7 +136,7 @@ def _claim(card: Card) -> Markup:
 def trouble(error: TrisectError) -> str:
     """An error in its three parts, where a study cannot be shown."""
     parts = Markup("<br>").join((error.given, error.known, error.todo))
-    return _framed(Markup("<p>{}</p>").format(parts))
+    return _frame(Markup("<p>{}</p>").format(parts))
 
 
 class Listing(list[dict[str, Any]]):
@@ -153,4 +153,4 @@ class Listing(list[dict[str, Any]]):
             lines.append(part.format(row["sentence"], aside, row["reason"]))
         head = "<thead><tr><th>claim</th><th>part, with its margin</th><th>why this margin</th></tr></thead>"
         table = Markup("<table>{}{}</table>").format(Markup(head), Markup("").join(lines))
-        return _framed(table)
+        return _frame(table)

@@ -54,7 +54,7 @@ def readme(sheet: Sheet, about: About[Any], found: Sequence[Finding], tables: Ma
         *([f"```sh\n{safe(about.command)}\n```"] if about.command else []),
         "## Found",
         "\n".join(_sentence(one) for one in found if one.verdict != NOT_TESTED) or "No finding.",
-        *([f"Claims not tested here: {words.listed(list(dict.fromkeys(untested)))}."] if untested else []),
+        *([f"Claims not tested here: {words.join_words(list(dict.fromkeys(untested)))}."] if untested else []),
         *(["## Notes", "\n".join(f"- {_plain(note)}" for note in about.notes)] if about.notes else []),
         "## On what",
         "\n".join(f"- {_plain(name)}: {_plain(said)}" for name, said in facts),
@@ -80,10 +80,10 @@ def _sentence(finding: Finding) -> str:
     """A finding as an item of a list: its words, the intervals that they leave out, and over how many units."""
     said = _plain(str(finding))
     counts = {value.n for value in finding.values if value.n is not None}
-    of = words.listed([words.count(n) for n in sorted(counts)])
+    of = words.join_words([words.count(n) for n in sorted(counts)])
     more = [f"n = {of}{f', unit: {finding.per}' if finding.per else ''}"] if counts else []
     if not SPOKEN.search(str(finding)) and any(value.low is not None for value in finding.values):
-        more.insert(0, ", ".join(f"{v.name} {words.spoken_subject(v, finding.signed)}" for v in finding.values))
+        more.insert(0, ", ".join(f"{v.name} {words.number_words(v, finding.signed)}" for v in finding.values))
     return f"- {said}" + (f" [{_plain('; '.join(more))}]" if more else "")
 
 

@@ -102,7 +102,7 @@ class Table:
     wrap: bool = True
 
     @property
-    def closed(self) -> bool:
+    def is_folded(self) -> bool:
         """Whether the page shows it folded."""
         return len(self.rows) > SHORT if self.folded is None else self.folded
 
@@ -145,7 +145,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "number": words.number,
     "count": words.count,
     "several": words.several,
-    "listed": words.listed,
+    "listed": words.join_words,
 }
 
 
@@ -184,7 +184,7 @@ def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ..
     return environment
 
 
-def closed(*paths: Path) -> str:
+def wrap_scripts(*paths: Path) -> str:
     """Several scripts as one that leaves no name outside itself."""
     return f'"use strict";\n(() => {{\n{"".join(map(read, paths))}}})();\n'
 
@@ -292,7 +292,7 @@ def html(sheet: Sheet) -> str:
     return fill(
         HERE / "sheet.html",
         read(STYLE) + sheet.style,
-        closed(*(HERE / name for name in SCRIPTS)) if sheet.figures or folds else "",
+        wrap_scripts(*(HERE / name for name in SCRIPTS)) if sheet.figures or folds else "",
         sheet=sheet,
         links=Markup(sheet.links),
         sections=[
@@ -358,7 +358,7 @@ DEFINITIONS = (
 LED = "Attention lets a word read others. Each word x is multiplied by three matrices. What does each of the three do?"
 
 
-def answered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def answers_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The findings that answer for the query, the key and the value, in this order."""
     found = {one.groups[0]: one for one in findings if one.measure == "answer" and one.groups}
     return tuple(found[c] for c in NAMES if c in found)
@@ -387,7 +387,7 @@ def sure(sentences: Sequence[str]) -> Section:
     return Section("How sure?", blocks=(Bullets(tuple(sentences)),) if sentences else (), id="sure", short="How sure?")
 
 
-def undecided(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section:
+def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section:
     """Comparisons of q, k and v that are open, those alike within their margin, and what the method cannot see."""
     open_, same = [], []
     for one in findings:
@@ -483,7 +483,7 @@ def notes_section(about: About[F]) -> Section | None:
 def verdict_findings(claims: pl.DataFrame) -> tuple[Finding, ...]:
     """Every claim of a table of claims: its verdict, its effect with its interval, and why if it is inconclusive."""
     found = []
-    for row, line in words.verdicts_said(claims):
+    for row, line in words.verdict_lines(claims):
         effect = Estimate(row["claim"], row["effect"], row["low"], row["high"], row["n"])
         values = (effect,) if effect.mean is not None else ()
         own = {name: row[name] for name in ("source", "claim", "verdict")}

@@ -19,7 +19,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from trisect.core import files
-from trisect.core.errors import SpecError, need, shortened
+from trisect.core.errors import SpecError, need, shorten
 from trisect.core.files import Json
 from trisect.core.printable import safe, safe_data
 from trisect.core.schema import Many, read, record
@@ -32,7 +32,7 @@ from trisect.hf.load import Pretrained
 from trisect.lm.reading import OwnModel
 from trisect.measure.intervention import KINDS, Intervention, Planned, PreparedText
 from trisect.report import sheet
-from trisect.report.format import called
+from trisect.report.format import display_name
 
 CHARACTERS = 2_000  # of one text
 SWITCHES = 64
@@ -48,10 +48,10 @@ def _switch(pair: object) -> tuple[str, str]:
     """A site in its canonical spelling, and what it is switched to."""
     known, todo = "It is a site and what it is switched to, two texts.", "Give for example ['q@2.h3', 'zero']."
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-        raise SpecError(f"A switch is {shortened(pair)}.", known, todo)
+        raise SpecError(f"A switch is {shorten(pair)}.", known, todo)
     site, how = pair
-    need(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shortened(site)}.", known, todo)
-    need(how in KINDS, f"{site} is switched to {shortened(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them.")
+    need(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", known, todo)
+    need(how in KINDS, f"{site} is switched to {shorten(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them.")
     return str(Site.parse(site)), how
 
 
@@ -180,7 +180,12 @@ class PageModel:
             for address, heads in shape.heads.items()
         ]
         paired = any(stack in ("dec", "cross") for stack in shape.stacks)
-        known = {"model": called(self.subject.name), "layers": layers, "paired": paired, "mask": self.subject.mask}
+        known = {
+            "model": display_name(self.subject.name),
+            "layers": layers,
+            "paired": paired,
+            "mask": self.subject.mask,
+        }
         known["example"] = self.example
         said: dict[str, Json] = {**known, "objective": self.subject.objective, "notes": list(self.subject.notes)}
         return {name: safe_data(value) for name, value in said.items()}

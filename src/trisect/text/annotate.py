@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trisect.core.errors import CorpusError, shortened, there
+from trisect.core.errors import CorpusError, shorten, there
 from trisect.core.files import Json, digest_file
 from trisect.core.printable import percent
 from trisect.text import sources
@@ -65,17 +65,17 @@ def check_settings(placeholder: str, workers: int | None, columns: Sequence[str]
         raise CorpusError(given, known, "Install it: pip install 'trisect[annotate]'")
     if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:
         known = "It is shown to the tagger in place of <unk>: one word, without white space."
-        raise CorpusError(f"The placeholder is {shortened(placeholder)}.", known, "Use for example Unk.")
+        raise CorpusError(f"The placeholder is {shorten(placeholder)}.", known, "Use for example Unk.")
     if workers is not None and workers < 1:
         raise CorpusError(f"{workers} workers were asked for.", "One process at least is needed.", "Give 1 or more.")
     if columns is None:
         return
     if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
         known = f"columns are {', '.join(map(repr, columns))}."
-        raise CorpusError(f"columns was given {shortened(again)} twice.", known, "Give each once.")
+        raise CorpusError(f"columns was given {shorten(again)} twice.", known, "Give each once.")
     unknown = [c for c in columns if c not in COLUMNS]
     if unknown or not columns:
-        given = f"{shortened(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
+        given = f"{shorten(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
         raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trisect.core.errors import CorpusError, shortened
+from trisect.core.errors import CorpusError, shorten
 from trisect.core.files import digest
 from trisect.text.lines import read_lines
 
@@ -111,7 +111,7 @@ def name_in(question: str) -> str:
     found = PATTERN.fullmatch(question.strip())
     if found is None:
         known = f"A question reads {QUESTION.format(name='NAME')!r}."
-        given = f"The question {shortened(question)} is about no name."
+        given = f"The question {shorten(question)} is about no name."
         raise CorpusError(given, known, "Put a name into that pattern.")
     return found[1]
 

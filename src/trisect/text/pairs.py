@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from trisect.core import files
-from trisect.core.errors import CorpusError, shortened
+from trisect.core.errors import CorpusError, shorten
 from trisect.core.subject import InputSample, TextOrPair
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.lines import read_lines
@@ -71,7 +71,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
 def given_pairs(given: object) -> tuple[TextPair, ...]:
     """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
     if isinstance(given, str | Mapping | TextPair) or not isinstance(given, Iterable):
-        raise CorpusError(f"{shortened(given)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
+        raise CorpusError(f"{shorten(given)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
     pairs = []
     for number, pair in enumerate(given, start=1):
         place = f"pair {number}"
@@ -96,7 +96,7 @@ def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:
     if not isinstance(body, Mapping):
         raise bad_pair(place, f"it is {type(body).__name__}, no object")
     if unknown := set(body) - {"base", "donor", "answers", "kind"}:
-        raise bad_pair(place, f"it has {shortened(min(map(str, unknown)))}, which is no field")
+        raise bad_pair(place, f"it has {shorten(min(map(str, unknown)))}, which is no field")
     base, donor = (_text(body.get(name), name, place, folder) for name in ("base", "donor"))
     if isinstance(base, tuple) != isinstance(donor, tuple):
         raise bad_pair(place, "one of its texts has a source and a target, the other has not")
@@ -134,7 +134,7 @@ def _text(given: object, name: str, place: str, folder: Path) -> TextOrPair:
         case Mapping() if "text" not in given and all(hasattr(value, "shape") for value in given.values()):
             return InputSample(inputs=given)
         case text:
-            raise bad_pair(place, f"its {name} is {shortened(text)}, no text")
+            raise bad_pair(place, f"its {name} is {shorten(text)}, no text")
 
 
 def _answer(name: str, given: object, place: str) -> Answer:
@@ -146,7 +146,7 @@ def _answer(name: str, given: object, place: str) -> Answer:
         case [*ids] if ids and all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
             return tuple(int(str(one)) for one in ids)
         case other:
-            raise bad_pair(place, f"its answer for {name!r} is {shortened(other)}, neither text nor ids of tokens")
+            raise bad_pair(place, f"its answer for {name!r} is {shorten(other)}, neither text nor ids of tokens")
 
 
 BINDINGS = 4  # keys, each with its value, in one text: as many as there are answers to tell apart

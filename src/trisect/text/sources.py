@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from trisect.core.errors import CorpusError, check_named, or_closest, shortened, unknown
+from trisect.core.errors import CorpusError, check_name, or_closest, shorten, unknown
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Text
 from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
@@ -127,7 +127,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
 
 def open_corpus(where: str | Path, name: str | None = None) -> Corpus:
     """'embedded', 'roles', a corpus folder, a raw folder, or hf:NAME[:CONFIG] (read by `name`, or what suits), uncut."""
-    check_named("a corpus", where)
+    check_name("a corpus", where)
     if not _is_tokens(where, name):
         return read(where, name)
     return generate(str(where)) if is_generated(where) else Corpus.load(Path(where))
@@ -164,7 +164,7 @@ def given_texts(texts: Iterable[TextOrPair]) -> Texts:
     for number, text in enumerate(kept, 1):
         if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
             known = "A text has at least one character that is not white space."
-            raise CorpusError(f"Text {number} is {shortened(text)}.", known, "Leave it out, or give its words.")
+            raise CorpusError(f"Text {number} is {shorten(text)}.", known, "Leave it out, or give its words.")
     short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
     options = tuple(str(word) for text in short for word in ("--text", text))
     again = len(kept) - len(set(kept))

@@ -11,7 +11,7 @@ import polars as pl
 from trisect.core.finding import About, Comparison, Finding
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import axis_unit, resampled_words, spoken_subject, stack_words, unit
+from trisect.report.format import axis_unit, number_words, sample_words, stack_words, unit
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
@@ -44,14 +44,14 @@ REFERENCES = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet:
     """The page from the table measures."""
     facts, changes = about.facts, _changes(tables["measures"])
-    name = words.called(facts.subject, about.command)
+    name = words.display_name(facts.subject, about.command)
     lede = (
         f"What {name} loses on {facts.corpus} when queries, keys or values are {HOW[facts.how]}, in one {facts.per} at a time."
         f"{' Attention weights are held as they were without the edit.' * facts.hold} This speaks of this one model on these texts."
     )
     notes = (
         *((HELD,) * facts.hold),
-        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each edit compared with the "
+        f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each edit compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
         *words.too_few(facts),
         *((EVEN,) * (facts.how == "zero")),
@@ -71,11 +71,11 @@ def _changes(measures: pl.DataFrame) -> Measures:
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> tuple[Finding, ...]:
     """What is measured; where each component matters most, and how much it does over the layers whose heads are edited together."""
     facts, known = about.facts, _changes(tables["measures"]).known
-    found = [words.unedited("Changes", tables["measures"], facts, " 0 is no change.")]
+    found = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
     kind, of = ("change", "as a share") if facts.objective == "output" else ("rise", "in nats")
     if most := [max(rows, key=lambda row: row.value) for rows in known.by("component").values()]:
         none = " (none is above 0)" * (kind == "rise" and all(row.value <= 0 for row in known))
-        largest = ", ".join(f"{row.site} {spoken_subject(row)}" for row in most)
+        largest = ", ".join(f"{row.site} {number_words(row)}" for row in most)
         values = tuple(row._replace(n=facts.units).estimate() for row in most)
         said = f"The largest {kind}{none} of each component, {of}: {largest}."
         found.append(Finding("largest_change", said, unit(facts), values, per=facts.unit))
@@ -87,7 +87,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> t
     )
     if values:
         parts = ", ".join(f"{one.name} {words.number(one.mean, True)}" for one in values)
-        compared = words.paired_words(facts.compared, facts.unit)
+        compared = words.comparison_words(facts.compared, facts.unit)
         said = f"Averaged over layers the {kind} is, {of}: {parts}.{compared}"
         paired = None if facts.compared is None else Comparison.of(facts.compared)
         own = ("mean_change", said, unit(facts), values, compared.strip())
@@ -127,7 +127,7 @@ def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
 
 def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:
     """By layer all stacks in one figure, by head a figure for each stack."""
-    n, axis, signed = f"n\u00a0=\u00a0{resampled_words(facts)}.", axis_unit(facts), facts.objective != "output"
+    n, axis, signed = f"n\u00a0=\u00a0{sample_words(facts)}.", axis_unit(facts), facts.objective != "output"
     if whole := known.where(head=None).by("stack"):
         panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in whole.items()}
         caption = f"Change of {_what(facts)} with one layer's component {HOW[facts.how]}. Bars are 95 % intervals, {n}"

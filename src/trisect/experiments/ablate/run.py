@@ -23,9 +23,9 @@ from trisect.lab.passes import (
     Tally,
     compare_components,
     edited_passes,
-    held_weights,
     plan_edits,
     to_disk,
+    weights_to_hold,
     what_was_read,
 )
 from trisect.measure.intervention import Means, borrow, put, real_parts, zeros
@@ -188,8 +188,8 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
     table, articles = tally.table(texts.name), tally.articles(texts)
     alike = how == "zero" and {("q",), ("k",)} <= {edit.site.components for edit in edits}
-    notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *(ZEROS,) * alike, *passes.notes))
-    units = articles.sums(table, tally.kept)
+    notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *(ZEROS,) * alike, *passes.notes))
+    units = articles.sums(table, tally.indices)
     drawn = bootstrap_ratios(units[:, 1:], units[:, 0], settings.seed)
     rows = _rows(subject, units, edits, settings, drawn)
     measures = frame("measures", rows)
@@ -222,7 +222,7 @@ def _passes(
 ) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each edit; weights that are held are all but those that an edit makes."""
     clean = passes.score(batch)
-    weights = held_weights(subject, batch) if hold else None
+    weights = weights_to_hold(subject, batch) if hold else None
     if weights is not None:
         passes.begin(batch, weights)
     edited: list[RowScores] = []

@@ -153,7 +153,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         _agreement(mine),
         notes_section(about),
     )
-    lede = f"{words.called(facts.subject, about.command)} · {facts.corpus} · {pairs}"
+    lede = f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {pairs}"
     title = "Which words does cross-attention link?"
     models = "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items()))
     own = (
@@ -290,7 +290,7 @@ def _lengths(rows: Measures) -> Section | None:
     if len(places) < 2:
         return None
     panels = tuple(_rate_panel(setting, found, _frame(found.rows), "words", places=places) for setting in SETTINGS)
-    said = words.listed([f"{found.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
+    said = words.join_words([f"{found.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
     caption = (
         f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
     )

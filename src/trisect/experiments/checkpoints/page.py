@@ -55,7 +55,7 @@ def _say(name: str, facts: RewindFacts) -> str:
 def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet:
     """The page from the table sites."""
     sites, facts = tables["sites"], about.facts
-    name = words.called(facts.subject, about.command)
+    name = words.display_name(facts.subject, about.command)
     lede = (
         f"Query, key and value weights of {name} are set back towards revision {facts.initial}, one site at "
         f"a time and all else final, and {_say('asked', facts)} on {facts.corpus} is measured. No model is trained for it. "
@@ -111,7 +111,7 @@ def _bars(found: Sequence[Estimate], title: str) -> dict[str, list[Bar]]:
 def _extreme(area: Sequence[Estimate], facts: RewindFacts, least: bool = False) -> tuple[str, str]:
     """The site where an area is largest, or smallest, and it in words."""
     one = (min if least else max)(area, key=lambda e: e.mean or 0.0)
-    return one.name, f"{words.spoken_subject(one)}{_say('tail', facts)}"
+    return one.name, f"{words.number_words(one)}{_say('tail', facts)}"
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> tuple[Finding, ...]:
@@ -164,7 +164,7 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
     if differ := [one.name for one in score if other.get(one.name, one.mean) != one.mean]:
         said.append(
             "The other reading of criticality, the smallest α that is within that line at all, differs at "
-            f"{words.listed(differ)}: there the {_say('name', facts)} does not fall steadily."
+            f"{words.join_words(differ)}: there the {_say('name', facts)} does not fall steadily."
         )
     floor = [one.name for one in score if one.mean in (0.0, 1.0)]
     if 2 * len(floor) > len(score):
@@ -203,7 +203,7 @@ def _within(facts: RewindFacts) -> str:
 
 
 def _n(facts: RewindFacts) -> str:
-    return f"n\u00a0=\u00a0{words.resampled_words(facts)}, {words.count(facts.tokens)} {_say('tokens', facts)}."
+    return f"n\u00a0=\u00a0{words.sample_words(facts)}, {words.count(facts.tokens)} {_say('tokens', facts)}."
 
 
 def _scores(area: Sequence[Estimate], score: Sequence[Estimate], facts: RewindFacts) -> Figure:
@@ -278,12 +278,12 @@ def _numbers(sites: pl.DataFrame, about: About[RewindFacts]) -> Section:
         (
             s,
             words.number(starts.get(s)),
-            *(words.spoken_subject(of[s], False) if s in of else "–" for of in found.values()),
+            *(words.number_words(of[s], False) if s in of else "–" for of in found.values()),
         )
         for s in names
     )
     said = [
-        f"Intervals are 95 % of a bootstrap over {words.resampled_words(facts)}; every set of weights is tried on the "
+        f"Intervals are 95 % of a bootstrap over {words.sample_words(facts)}; every set of weights is tried on the "
         "same texts. They are not corrected for how many there are.",
         *words.too_few(facts),
     ]

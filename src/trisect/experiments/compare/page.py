@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import ROW
-from trisect.lab.units.page import layer_values, titled
+from trisect.lab.units.page import by_title, layer_values
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import FEW_TEXTS, capital, spoken_subject
+from trisect.report.format import FEW_TEXTS, capital, number_words
 from trisect.report.measures import Bar, layer_figure, sort_components
 from trisect.report.sheet import (
     Bullets,
@@ -45,7 +45,7 @@ TITLES = {
 def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Sheet:
     """The page from the table differences."""
     facts, differences, models = about.facts, tables["differences"], about.facts.parts[0].models
-    first, second = words.called_apart([one.name for one in models])
+    first, second = words.display_names([one.name for one in models])
     tokens = " and ".join(words.several(n, "token") for n in facts.tokens)
     paired = f"They split the texts differently ({tokens}): differences over texts have no interval."
     if facts.paired:
@@ -84,7 +84,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> 
 
 
 def _part_findings(part: UnitsFacts, differences: pl.DataFrame) -> Iterator[Finding]:
-    for (title, unit), asked in titled(part.by_layer).items():
+    for (title, unit), asked in by_title(part.by_layer).items():
         means = pl.col("measure").is_in([f"mean_{one.measure}" for one in asked])
         rows = differences.filter(pl.col("part") == part.what, means).with_columns(pl.col("group").fill_null(""))
         several_stacks = rows["stack"].n_unique() > 1
@@ -95,7 +95,7 @@ def _part_findings(part: UnitsFacts, differences: pl.DataFrame) -> Iterator[Find
                 name = f"{row['stack'] if several_stacks else ''} {row['component']}".strip()
                 values.append(Estimate(name, row["value"], row["low"], row["high"], row["n"]))
                 both = f"{words.number(row['first'])} and {words.number(row['second'])}"
-                said.append(f"{name} {both}, difference {spoken_subject(values[-1])}".strip())
+                said.append(f"{name} {both}, difference {number_words(values[-1])}".strip())
             label = f"{title}{f', {group}' if len(groups) > 1 else ''}, mean over layers, {unit}"
             per = " or ".join(_units(of))
             yield Finding(f"difference_{part.what}", f"{', '.join(said)}.", unit, tuple(values), title=label, per=per)
@@ -148,7 +148,7 @@ def _layers(part: UnitsFacts, differences: pl.DataFrame, names: tuple[str, ...])
         )
         for name in columns
     )
-    for (title, unit), asked in titled(part.by_layer).items():
+    for (title, unit), asked in by_title(part.by_layer).items():
         panels: dict[str, list[tuple[str, str, Mapping[str, float]]]] = {}
         for (panel, component, layer), of in layer_values(long, asked).items():
             called = panel.removesuffix(component).removesuffix(", ")  # pairs of components, such as q-k, share a panel

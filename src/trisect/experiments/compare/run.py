@@ -17,7 +17,7 @@ from trisect.experiments.compare.settings import PARTS, CompareFacts, CompareSet
 from trisect.lab.experiment import Experiment, LayerMeasure, Measured, Replicates, RunContext, UnitsFacts
 from trisect.lab.inputs import ModelSource
 from trisect.lab.units.jobs import UnitMeasured, measure_unit, notes_by_model
-from trisect.lab.units.page import NO_MEANS, joined
+from trisect.lab.units.page import NO_MEANS, concat_tables
 from trisect.stats.bootstrap import draws_spread, percentile_interval
 from trisect.stats.shares import paired_difference
 from trisect.stats.tested import finite
@@ -78,7 +78,7 @@ def measure(settings: CompareSettings, context: RunContext) -> Measured[CompareF
             left_out.append(f"Profiles are left out. {error.given} {error.known}")
             continue
         rows += _differences(part, one, other, paired)
-        named = joined({of.facts.name: of.tables for of in (one, other)})
+        named = concat_tables({of.facts.name: of.tables for of in (one, other)})
         tables |= {f"{part.name}_{name}": table for name, table in named.items()}
         compared.append(UnitsFacts("models", part.name, (one.facts, other.facts), part.by_layer))
         notes += notes_by_model((one, other))

@@ -133,7 +133,7 @@ def summary(lines: Sequence[Line]) -> str:
         return ""
     counts = {said: {title: same.count(title) for title in same} for said, same in titles.items()}
     names = {said: ", ".join(t if n == 1 else f"{t} × {n}" for t, n in of.items()) for said, of in counts.items()}
-    parts = words.listed([f"{len(same)}: {said} ({names[said]})" for said, same in titles.items()])
+    parts = words.join_words([f"{len(same)}: {said} ({names[said]})" for said, same in titles.items()])
     many = words.several(sum(map(len, titles.values())), "line")
     return f"Of {many} of evidence that compare q, k and v by paired differences, {parts}."
 
@@ -143,7 +143,7 @@ def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
     name: str = _link(line.link, line.title) if line.link else line.title
     many = sorted({mean.n for mean in line.means.values()})
     # with one unit there is no interval to look for, so that the number of units always stands beside the unit
-    counted = f"; n\u00a0=\u00a0{words.listed([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
+    counted = f"; n\u00a0=\u00a0{words.join_words([words.count(n) for n in many])} {line.per}{'s' * (many != [1])}"
     what = f"{line.what}, {line.unit}{counted * bool(many)}"
     places = words.decimals([mean.mean for mean in line.means.values()])
     cells: dict[str, str] = dict.fromkeys(COMPONENTS, "–")
@@ -267,7 +267,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
     """Every claim's verdict, then what the evidence says together."""
     together = summary(from_table(tables["evidence"]))
-    answers = sheet.answered(one for part in about.facts.parts if part.name == "roles" for one in part.findings)
+    answers = sheet.answers_of(one for part in about.facts.parts if part.name == "roles" for one in part.findings)
     return (
         *answers,
         *sheet.verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
@@ -279,7 +279,7 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
     """The answer in three sentences and one picture; how sure it is; what could not be distinguished, and what would decide it."""
     every = [one for part in about.facts.parts for one in part.findings]
     planted = next((part for part in about.facts.parts if part.name == "roles"), None)
-    answers = sheet.answered(planted.findings) if planted else ()
+    answers = sheet.answers_of(planted.findings) if planted else ()
     caption = (
         "Which answer comes when one of q, k and v is another text's, in the world with planted roles: its own prediction, another "
         "component's, or the answer as it was. The three predict different answers, so that it shows which of them does what. Means "
@@ -301,7 +301,7 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
     ]
     named = zip(line_titles(lines), lines, strict=True)
     compared = (Finding(x.kind, "", title=title, per=x.per, compared=x.compared) for title, x in named)
-    unlike = sheet.undecided(compared, blind)
+    unlike = sheet.open_section(compared, blind)
     # what the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v
     by = _by_claim(claims)
     fixed = (

@@ -37,7 +37,7 @@ from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelsSource, TextSource
 from trisect.papers import roles
 from trisect.report import format as words
-from trisect.report.format import interval, paired
+from trisect.report.format import compare_by_seed, interval
 from trisect.report.sheet import present
 from trisect.text.generated import bitext_corpus
 
@@ -139,7 +139,7 @@ def over_models(models: Sequence[Findings], shown: Finding, measure: str, margin
     names = dict.fromkeys(name for values in each for name in values)
     by_model = {name: {i: values[name] for i, values in enumerate(each) if name in values} for name in names}
     means = tuple(Estimate(name, *interval(list(values.values()))) for name, values in by_model.items())
-    return replace(shown, values=means, compared=paired(by_model, margin), per="seed")
+    return replace(shown, values=means, compared=compare_by_seed(by_model, margin), per="seed")
 
 
 def _first(findings: Findings, measure: str) -> Finding | None:

@@ -20,7 +20,7 @@ from trisect.core.errors import StudyError
 from trisect.core.files import Json, canonical, digest, read_record, write_json
 from trisect.core.machine import Machine, versions
 from trisect.core.tables import frame
-from trisect.engine.processes import kept_workers
+from trisect.engine.processes import reuse_workers
 from trisect.experiments.dissect.page import Line, as_table
 from trisect.experiments.dissect.parts import PARTS, DissectPart, DissectStep, Results, baseline_models, first_of_each
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
@@ -85,7 +85,7 @@ class DissectWork:
         if settings.model is not None:
             ModelSource(settings.model).open()  # what cannot be read is refused before anything is trained
         steps = [step for part in PARTS for step in part.begins(settings)]
-        works = tuple((step, driver.prepared(step.experiment, step.settings, machine.quiet)) for step in steps)
+        works = tuple((step, driver.prepare_work(step.experiment, step.settings, machine.quiet)) for step in steps)
         return cls(settings, machine, works)
 
     def check(self, folder: Path) -> None:
@@ -105,7 +105,7 @@ class DissectWork:
         """Run what is not finished yet, and put together the findings of all parts, each line with the page of its numbers."""
         folder, quiet = context.folder, self.machine.quiet
         costs = {part.name: part.seconds for part in PARTS}
-        with kept_workers(), jobs.whole("dissect", costs, quiet) as pace:
+        with reuse_workers(), jobs.whole("dissect", costs, quiet) as pace:
             pages = page_links(self.settings)
             runner = Runner(folder, quiet, read_notes(folder), pace, pages)
             for part in PARTS:

@@ -11,7 +11,7 @@ import polars as pl
 from trisect.core.finding import About, Comparison, Estimate, Finding
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import axis_unit, resampled_words, spoken_subject, stack_words, unit
+from trisect.report.format import axis_unit, number_words, sample_words, stack_words, unit
 from trisect.report.measures import MeasuredValue, Measures, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, small_multiples
 
@@ -30,7 +30,7 @@ REFERENCES = (
 def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     """The page from the table measures."""
     facts, rows = about.facts, _rows(tables["measures"])
-    name = words.called(facts.subject, about.command)
+    name = words.display_name(facts.subject, about.command)
     whose = "of the word" if facts.whose == "own" else "of the next piece's word"
     columns = f"the label {' or '.join(facts.labels)} {whose}"
     lede = (
@@ -68,12 +68,12 @@ def _excesses(sites: Iterable[LabelAtSite], facts: EraseFacts) -> Measures:
 def _largest(excesses: Measures, facts: EraseFacts) -> tuple[MeasuredValue, str]:
     """Where the excess is largest, and it in words."""
     most = max(excesses, key=lambda row: row.value)
-    return most, f"{spoken_subject(most)}{'' if facts.objective == 'output' else ' nats'}"
+    return most, f"{number_words(most)}{'' if facts.objective == 'output' else ' nats'}"
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
     """What is measured, and for each label where its erasure costs more than random subspaces do."""
-    unedited = words.unedited("Rises", tables["measures"], about.facts)
+    unedited = words.baseline_finding("Rises", tables["measures"], about.facts)
     found = _by_label(_rows(tables["measures"]))
     return (unedited, *(_label(label, sites, about.facts) for label, sites in found.items()))
 
@@ -90,7 +90,7 @@ def _label(label: str, sites: Sequence[LabelAtSite], facts: EraseFacts) -> Findi
     own = paired if isinstance(paired, Mapping) else None
     said = (
         f"Erasing {label} costs more than random subspaces of the same rank at {above} of {words.several(len(sites), 'place')}"
-        f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.paired_words(own, facts.unit)}"
+        f"{f', less at {below}' if below else ''}; most at {most.site}, by {size}.{words.comparison_words(own, facts.unit)}"
     )
     values = tuple(row._replace(n=facts.units).estimate() for row in known)
     side, compared = (
@@ -108,7 +108,7 @@ def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[LabelAtSit
         f"was removed; what it says of the label is the rise beyond {words.several(facts.draws, 'random subspace')} "
         "of the same rank, drawn from the same whitened space, with the mean kept. The covariance that it whitens by is "
         f"{'shrunk, as concept-erasure does by default' if facts.shrinkage else 'as the positions have it (no shrinkage)'}.",
-        f"Intervals are 95 % of a bootstrap over {resampled_words(facts)}, each erasure compared with the "
+        f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each erasure compared with the "
         "unedited pass over the same text, and are not corrected for how many there are.",
         *words.too_few(facts),
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there.",
@@ -143,7 +143,7 @@ def _figures(found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> I
         caption = (
             f"Rise{where} with {label} erased at one place, and what of it is beyond the mean of "
             f"{words.several(facts.draws, 'random subspace')} of the same rank. Bars are 95 % intervals, "
-            f"n\u00a0=\u00a0{resampled_words(facts)}."
+            f"n\u00a0=\u00a0{sample_words(facts)}."
         )
         name = "-".join(("erasure", *(words.slug(c) for c in (label, stack) if c != "plain")))
         yield layer_figure((name, f"Figure {number}", f"Erasing {label}"), caption, panels, axis_unit(facts))

@@ -22,7 +22,7 @@ from trisect.lab.passes import (
     plan_edits,
     what_was_read,
 )
-from trisect.lab.word_labels import WordLabels, marked_articles
+from trisect.lab.word_labels import WordLabels, number_articles
 from trisect.text.sources import LabelledTexts, open_labelled
 
 
@@ -74,9 +74,9 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
             notes |= dict.fromkeys(one.notes)
             tally.add(one, *passes(sharing, one, places))
             step(tokens + int(tokens * (one.rows[-1][0] + 1) / len(texts)), 2 * tokens)
-    table, articles = tally.table(read.name), marked_articles((one.article for one in texts), tally.kept)
-    units = articles.sums(table, tally.kept)
-    notes |= dict.fromkeys((*articles.notes, *tally.left_out(table), *sharing.notes))
+    table, articles = tally.table(read.name), number_articles((one.article for one in texts), tally.indices)
+    units = articles.sums(table, tally.indices)
+    notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *sharing.notes))
     if settings.limit is not None:
         notes[f"Only the first {settings.limit:,} texts are read."] = None
     measures = frame("measures", erasure_rows(subject, units, places, settings.draws, settings.seed))

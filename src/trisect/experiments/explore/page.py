@@ -381,9 +381,9 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
     return sheet.fill(
         HERE / "explorer.html",
         style(),
-        sheet.closed(sheet.SAVE, *(HERE / name for name in (*SCRIPTS, "page.js"))),
+        sheet.wrap_scripts(sheet.SAVE, *(HERE / name for name in (*SCRIPTS, "page.js"))),
         picture=picture,
-        model=words.called(picture.model, command),
+        model=words.display_name(picture.model, command),
         summary=summary(picture, command),
         facts=(*picture.facts, *(("Note", note) for note in picture.notes), ("Exactness", kept)),
         # Inside <script>, "<" could end the block; as an escape it is the same text.
@@ -419,7 +419,7 @@ def summary(picture: ExplorerPicture, command: str = "") -> str:
         parts.append(f"{name}{words.several(len(heads), 'layer')} × {each} heads")
     sides = [one for one in (picture.source, picture.target) if one is not None]
     tokens = " and ".join(f"{count(len(one.pieces))}" for one in sides)
-    return f"{words.called(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
+    return f"{words.display_name(picture.model, command)} · {', '.join(parts)} · {tokens} tokens"
 
 
 class Framed:

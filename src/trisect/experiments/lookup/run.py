@@ -40,7 +40,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         asked = [LookupJob(seed, self.recipe, self.device, self.settings.pairs) for seed in seeds]
         return [ModelJob(one.files(home), train, one, home / self.data_file) for one in asked]
 
-    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[LookupFacts]:
+    def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[LookupFacts]:
         """The tables, from what every checkpoint of every model gave."""
         text, rows, losses = self.data, [], []
         for one in jobs:

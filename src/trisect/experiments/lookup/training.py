@@ -54,7 +54,7 @@ def train(asked: LookupJob, context: JobContext) -> None:
     with one_thread(), fast_products():
         tokenizer = learn_tokenizer(text.train, asked.recipe.pieces, asked.recipe.block)
         model = make_model(asked.recipe.architecture(), tokenizer, asked.seed).to(asked.device)
-        if not files.is_trained:
+        if not files.is_complete:
             _train(asked, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
             write_json(files.results, _measure(asked, files, text_ids(text.valid, tokenizer), model, emit))

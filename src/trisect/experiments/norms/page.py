@@ -85,7 +85,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     rows, facts = Measures.of(tables["measures"]), about.facts
     stacks = list(dict.fromkeys([facts.stack, *sorted(rows.distinct("stack"))]))
     drawn = [s for stack in stacks for s in _stack(rows.where(stack=stack), stack, len(stacks) > 1, facts)]
-    lede = f"{words.called(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.texts, 'text')}"
+    lede = f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {words.several(facts.texts, 'text')}"
     stack = stack_words(facts.stack)
     scope = (
         "A weight a says what share of a vector is added, not how long that vector is. The claims compare a with a‖f(x)‖, the "

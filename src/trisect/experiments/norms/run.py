@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
-from trisect.claims import judge_sampled
+from trisect.claims import judge_by_draws
 from trisect.claims.models import UnitTest
 from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
@@ -313,7 +313,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         bound = {name: getattr(about.facts, name) for name in named}
         draws = {name: found.draws for name, found in statistics.items()}
         values = {name: float(found.value) for name, found in statistics.items()}
-        return judge_sampled(SOURCE, draws, values, counted.texts, bound, groups, own=own)
+        return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, own=own)
 
     unit = "text" if counted.articles is None else "article"
     replicates: dict[tuple[Scalar, ...], Replicates] = {

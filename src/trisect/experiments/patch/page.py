@@ -14,7 +14,7 @@ from trisect.experiments.patch.predictions import CONTROLS, Prediction, read_pre
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay
-from trisect.report.format import FEW_TEXTS, spoken_subject, stack_words
+from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
@@ -66,7 +66,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     facts, sites = about.facts, read_sites(tables["measures"])
     where_patched = "several layers at once" if facts.per == "site" else f"one {facts.per}"
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
-    name = words.called(facts.subject, about.command)
+    name = words.display_name(facts.subject, about.command)
     lede = (
         f"What {name} answers when queries, keys or values of {where_patched} are another text's "
         f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')} of texts. "
@@ -84,7 +84,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         (
             place_of(site).site,
             *([RUNS[direction(site)]] * both),
-            *(spoken_subject(site[m], m == "logit_change") if mean(site, m) is not None else "–" for m in measures),
+            *(number_words(site[m], m == "logit_change") if mean(site, m) is not None else "–" for m in measures),
             str(max(row.n or 0 for row in site.values())),
         )
         for site in sites
@@ -122,14 +122,14 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
     directions, found = _by_direction(read_sites(tables["measures"])), []
     few = " The model answers few of these texts as stated, so that this says little." * _is_seldom_answered(tables)
     if answered := Measures.of(tables["measures"], missing=True).where("answered"):
-        parts = ", ".join(f"{row.group} {spoken_subject(row, False)}" for row in answered)
+        parts = ", ".join(f"{row.group} {number_words(row, False)}" for row in answered)
         values = tuple(row.estimate(row.group or "") for row in answered)
         text = f"Unpatched, texts that are answered as stated: {parts}."
         found.append(Finding("answered", text, "share", values, per="pair", signed=False))
     for measure, (what, _, unit) in NUMBERS.items():
         for how, sites in directions.items():
             if best := [site[measure] for site in _best(sites, measure)]:
-                parts = ", ".join(f"{row.site} {spoken_subject(row, False)}" for row in best)
+                parts = ", ".join(f"{row.site} {number_words(row, False)}" for row in best)
                 way = f" ({RUNS[how]})" if about.facts.how == "both" else ""
                 text = f"The largest of each component{way}, {what}: {parts}.{few}"
                 values, signed = tuple(row.estimate() for row in best), measure != "own"
@@ -155,7 +155,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         if name.startswith("as ") and "own" in site and (other.low or 0.0) > (site["own"].high or 1.0)
     ]
     if most := sorted(acting, key=lambda one: -(one[1].mean or 0.0))[:6]:
-        parts = ", ".join(f"{name} {spoken_subject(row, False)}" for name, row in most)
+        parts = ", ".join(f"{name} {number_words(row, False)}" for name, row in most)
         text = f"Another component's answer than their own, share of pairs: {parts}. What passes there becomes the other's further up."
         values = tuple(row.estimate(name) for name, row in most)
         found.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
@@ -181,10 +181,10 @@ def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Prediction, ...]:
 
 def prediction_words(row: Prediction) -> str:
     """A hypothesis with its numbers and those of its controls."""
-    shift = spoken_subject(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
+    shift = number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
     said = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
     if row.share is not None:
-        said += f" and comes in {spoken_subject(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
+        said += f" and comes in {number_words(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
     names = {"unrelated": "an unrelated donor", "residual": "the residual stream", "random": "random subspaces"}
     beside = [
         f"{words.number(row.control_nats[key], True)} from {name}"
@@ -210,10 +210,10 @@ def _prediction_section(tables: Mapping[str, pl.DataFrame]) -> Section | None:
             row.site,
             row.position,
             row.hypothesis,
-            "–" if row.share is None else spoken_subject(Estimate("", row.share, row.low, row.high), False),
+            "–" if row.share is None else number_words(Estimate("", row.share, row.low, row.high), False),
             "–"
             if row.shift_nats is None
-            else spoken_subject(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True),
+            else number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True),
             str(row.used),
             "–" if row.kept is None else percent(row.kept),
             *(f"{words.number(row.control[c])} / {words.number(row.control_nats[c], True)}" for c in shown),
@@ -273,7 +273,7 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     if len(lead) == 1 and largest is not None and apart and not _is_seldom_answered(tables):
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
         what = NUMBERS[largest.measure.removeprefix("largest_")][0]
-        lead.append(f"Most comes through {most.name}: {spoken_subject(most, largest.signed)}, {what}.")
+        lead.append(f"Most comes through {most.name}: {number_words(most, largest.signed)}, {what}.")
     drawn = tuple(_figures(sites, facts))
     if not drawn:
         counted, why = tables["pairs"].filter("counted"), "no change was finite"

@@ -16,7 +16,7 @@ from trisect.core.trace import Address, crosses, spell_layers
 from trisect.papers import profile
 from trisect.report import format as words
 from trisect.report.charts import Figure
-from trisect.report.format import spoken_subject
+from trisect.report.format import number_words
 from trisect.report.maps import grid, label_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, layer_figure
 from trisect.report.sheet import (
@@ -183,7 +183,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     """The page from the tables measures and claims."""
     facts, cross = about.facts, about.facts.attention == CROSS
     numbers = ProfileNumbers.of(tables["measures"], facts.labels)
-    name = words.called(facts.subject, about.command)
+    name = words.display_name(facts.subject, about.command)
     of_each, unit, counted = f"each word of {facts.corpus}", "text", f"{words.count(facts.words)} words"
     classes = [f"{n} classes" for n in facts.classes]
     if cross:
@@ -301,7 +301,7 @@ def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, .
     for c in (c for c in COMPONENTS if c not in as_used):
         mine = [la for la in numbers.labels if any(numbers.input_gain(s, la, c) >= MARGIN for s in numbers.spots)]
         sides = {way: [la for la in mine if numbers.gain(la, c).side == way] for way in (1, -1)}
-        said = [f"{verb} {words.listed(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
+        said = [f"{verb} {words.join_words(sides[way])}" for way, verb in ((1, "keep"), (-1, "drop")) if sides[way]]
         if said:
             parts.append(f"{NAMES[c]} {' and '.join(said)}")
     if not parts:
@@ -336,7 +336,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
         )
     sides = {c: numbers.gain(label, c).side for c in COMPONENTS}
     parts = [
-        f"{words.listed([NAMES[c] for c in COMPONENTS if sides[c] == side])} {verb} it"
+        f"{words.join_words([NAMES[c] for c in COMPONENTS if sides[c] == side])} {verb} it"
         for side, verb in ((1, "keep"), (-1, "drop"))
         if side in sides.values()
     ]
@@ -361,7 +361,7 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     if absent:
         said += f" Not carried in {spell_layers(absent)}."
     if as_used:
-        said += f" Of {words.listed(as_used)}, read as attention used them, this may not be by their weights."
+        said += f" Of {words.join_words(as_used)}, read as attention used them, this may not be by their weights."
     return said
 
 
@@ -547,11 +547,11 @@ def _exchange(numbers: ProfileNumbers, facts: ProfileFacts) -> tuple[Finding, ..
     if len(found) < len(KINDS) * len(COMPONENTS):
         return ()
     what = "share of the output" if facts.unit == "share" else "nats, without the sign"
-    free = ", ".join(f"{c} {spoken_subject(found[KINDS[0], c])}" for c in COMPONENTS)
+    free = ", ".join(f"{c} {number_words(found[KINDS[0], c])}" for c in COMPONENTS)
     # queries and keys act by the weights alone, so that theirs are 0 by what is done and no finding
     parts = [
         f"with attention's {KINDS[0]} {free}",
-        f"with them held, so that values alone can act, v {spoken_subject(found[HELD, 'v'])}",
+        f"with them held, so that values alone can act, v {number_words(found[HELD, 'v'])}",
     ]
     said = (
         f"Another text's part in one layer changes the model by ({what}, mean over layers, "
@@ -574,7 +574,7 @@ def _erasure_findings(numbers: ProfileNumbers, facts: ProfileFacts, single: bool
             place = f"{c}@{most.spot}"
             values.append(most.estimate(place))
             costly = f"{c} in {sum((row.low or 0.0) > 0 for row in mine)} of {len(mine)} heads, most at "
-            parts.append(f"{costly * single}{place} {spoken_subject(most)}{tail * single}")
+            parts.append(f"{costly * single}{place} {number_words(most)}{tail * single}")
         if parts and single:
             text = (
                 f"erased in one head alone it costs more than random subspaces of the same rank, in {'; '.join(parts)}."

@@ -51,9 +51,9 @@ from trisect.experiments.profile.statistics import (
 )
 from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.inputs import ModelSource
-from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, held_weights, passes, plan_edits
+from trisect.lab.passes import Tally, edited_passes, erasure_rows, fit_erasers, passes, plan_edits, weights_to_hold
 from trisect.lab.subject import beside, check_crossing, check_there, read_epochs
-from trisect.lab.word_labels import WordLabels, WordTexts, marked_articles
+from trisect.lab.word_labels import WordLabels, WordTexts, number_articles
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import Examples, probe, whiten
 from trisect.measure.profile import MapScores, Prober, WordClasses, deal_folds, random_maps
@@ -108,7 +108,7 @@ def open_checkpoints(
     for name in wanted:
         place, revision = beside(source.model, name)
         found.append((name, replace(source, model=place, revision=revision)))
-        check_there(place, **found[-1][1].fetched())
+        check_there(place, **found[-1][1].fetch_options())
     return [], found
 
 
@@ -212,9 +212,9 @@ def erase_labels(
             tally.add(batch, *passes(sharing, batch, places))
             step(fitted + int(3 * fitted * (batch.rows[-1][0] + 1) / len(texts)), 4 * fitted)
     table = tally.table(other.name)
-    articles = marked_articles((one.article for one in texts), tally.kept)
-    rows = list(erasure_rows(subject, articles.sums(table, tally.kept), places, DRAWS, settings.seed))
-    return rows, other.name, len(table), (*articles.notes, *tally.left_out(table), *sharing.notes)
+    articles = number_articles((one.article for one in texts), tally.indices)
+    rows = list(erasure_rows(subject, articles.sums(table, tally.indices), places, DRAWS, settings.seed))
+    return rows, other.name, len(table), (*articles.notes, *tally.note_omissions(table), *sharing.notes)
 
 
 def relabel(texts: LabelledTexts, label: WordLabeller, classes: Sequence[WordClasses]) -> LabelledTexts:
@@ -326,7 +326,7 @@ def _changes(
         return write
 
     for j, kind in enumerate(KINDS):
-        hold = held_weights(subject, batch) if kind == HELD else None
+        hold = weights_to_hold(subject, batch) if kind == HELD else None
         if hold is not None:
             passes.begin(batch, hold)
         for (i, address), (c, component) in product(enumerate(layers), enumerate(COMPONENTS)):

@@ -35,7 +35,7 @@ from trisect.report.charts import (
     lay,
     marks,
 )
-from trisect.report.format import HasInterval, spoken_subject
+from trisect.report.format import HasInterval, number_words
 from trisect.report.measures import Bar, MeasuredValue, Measures, layer_figure
 from trisect.report.render import Mark
 from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
@@ -212,7 +212,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> t
             Estimate(c, fmean(r.value for r in of), n=max(r.n or 0 for r in of)) for c, of in layered.items() if of
         )
         what = "retrieved answers that stay when one layer's is replaced by its mean, mean over layers"
-        text = f"{what.capitalize()}: {words.listed([f'{one.name} {words.share(one.mean or 0.0)}' for one in values])}."
+        text = f"{what.capitalize()}: {words.join_words([f'{one.name} {words.share(one.mean or 0.0)}' for one in values])}."
         more = {"source": SOURCE.key, "what": what, "per": "name", "signed": False}
         found.append(Finding("survival", text, "of the answers", values, **more))
     wholes = numbers.claims.filter(pl.col("part").is_null()).iter_rows(named=True)
@@ -340,7 +340,7 @@ def _learning(numbers: RecallNumbers) -> Section | None:
         axis = around([v for of in runs.values() for s in of for v in s.values], "nats per character", zero=True)
         panels.append(curve_panel(stage.capitalize(), lines, axis, meet=True))
         last = [f"{words.number(fmean(s.values[-1] for s in of))} ({SHORT[m]})" for m, of in runs.items()]
-        ends.append(f"{stage} {words.listed(last)}")
+        ends.append(f"{stage} {words.join_words(last)}")
         models |= set(runs)
     if not panels:
         return None
@@ -570,7 +570,7 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
     """A number with its interval, as in `23.0 % (95 %: 19.1 % to 27.0 %)` or `0.230 (95 %: 0.191 to 0.270)`."""
     if number is None:
         return "–"
-    return spoken_subject(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
+    return number_words(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
 
 
 def probabilities(answers: pl.DataFrame) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from trisect.claims import judge_sampled
+from trisect.claims import judge_by_draws
 from trisect.claims.models import Drawn
 from trisect.core.files import Json
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
@@ -233,7 +233,7 @@ def judge(
             found[f"match_excess_{kind}"] = redrawn(seeds, _follows).at(2)
     values = {name: float(one.value) for name, one in found.items()}
     each = {name: Drawn(one.units, int(one.groups), SOURCE.unit, one.seeds) for name, one in found.items()}
-    return judge_sampled(SOURCE, {name: one.draws for name, one in found.items()}, values, 0, about, each=each)
+    return judge_by_draws(SOURCE, {name: one.draws for name, one in found.items()}, values, 0, about, each=each)
 
 
 def _accuracies(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow]:

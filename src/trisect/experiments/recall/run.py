@@ -81,7 +81,7 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             ModelJob(one.files(home), train, one, home / self.data_file, seconds.get(one.model, 10.0)) for one in asked
         ]
 
-    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:
+    def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[RecallFacts]:
         """The tables, from what every model answered (definitions B2 to B4)."""
         people, recipe = self.data, self.recipe
         answers, nearest, survived, losses = [], [], [], []

@@ -65,7 +65,7 @@ def train(asked: RecallJob, context: JobContext) -> None:
 def train_and_ask(asked: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
     """Pretrain, fine-tune, answer. What is done is on the disk, whole."""
     world = asked.read(people)
-    if not files.is_trained:
+    if not files.is_complete:
         _train(asked, files, people, world, emit)
     if not files.results.exists():
         emit(SHARES["fine-tuning"], "answering")

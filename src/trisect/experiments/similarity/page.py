@@ -119,7 +119,7 @@ class _HeadMeasure(NamedTuple):
 def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> Sheet:
     """The page from the tables measures and claims."""
     numbers, facts = Measures.of(tables["measures"]), about.facts
-    name = words.called(facts.subject, about.command)
+    name = words.display_name(facts.subject, about.command)
     texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
     lede = f"The query, key and value matrices of every head of {name}{texts}. This speaks of this one model."
     rule = (
@@ -276,7 +276,7 @@ def _ranks(numbers: Measures) -> Section:
     fold = Table(("", "mean"), lines, caption, folded=True, label=caption)
     title, said_of = "Directions that a head uses", "Effective rank of a head's products."
     maps = _grids(numbers, "effective_rank", have[3:] or have, "directions", "Figure 6", title, said_of)
-    means = words.listed([f"{_PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
+    means = words.join_words([f"{_PRODUCTS[c]} {words.number(every[c].mean)}" for c in have])
     lead = (f"On average over heads, directions in use: {means}.",)
     figures = (*present(short), *maps)
     return Section("How many directions does a head use?", lead, figures, (fold,), blocks=quiet([said]))

@@ -20,7 +20,7 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.finding import About
 from trisect.core.subject import Batch, Texts
 from trisect.core.tables import NewRow, frame
-from trisect.core.trace import Address, Projections, Trace, crosses, shared_weights, spell_addresses
+from trisect.core.trace import Address, Projections, Trace, crosses, find_shared_weights, spell_addresses
 from trisect.experiments.similarity.settings import SimilarityFacts, SimilaritySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure import similarity
@@ -372,7 +372,9 @@ def measure(settings: SimilaritySettings, context: RunContext) -> Measured[Simil
     every, known = subject.projections(), subject.shape.heads  # copied layer by layer, whenever it is gone through
     found = measure_weights(p for p in every if p.address in known)
     hashes = {p.address: p.hashes() for p in every if p.address in known}
-    shared = shared_weights({address: {n: weight for n, (weight, _) in own.items()} for address, own in hashes.items()})
+    shared = find_shared_weights(
+        {address: {n: weight for n, (weight, _) in own.items()} for address, own in hashes.items()}
+    )
     left_out = describe_omissions(p for p in every if p.address in known)
     once = (ONCE,) if any("share" in words for words in shared) else ()
     notes = dict.fromkeys((*subject.notes, *left_out, *shared, *once))

@@ -33,7 +33,7 @@ from trisect.experiments.study.words import (
 )
 from trisect.report import charts, render
 from trisect.report import format as words
-from trisect.report.cards import NAMES, tallied, tally_survival
+from trisect.report.cards import NAMES, survival_sentence, tally_survival
 from trisect.report.format import Point, by_site, interval, order, place, several, side
 from trisect.report.maps import grid
 from trisect.report.measures import SitePanel, axis_of, groups_of, site_figure, site_panels, with_means
@@ -167,7 +167,9 @@ def _training_curves(rows: StudyRows, edit: str, labels: Sequence[str | None], s
             views = [*_arrange(rows, curves)]
             if label == labels[0] and len(labels) > 1:  # a panel per component and label, all on one axis
                 beside = {of: _arrange(rows, one)[0] for of, one in _against(rows, edit, split, labels).items()}
-                panels = [p.titled(f"{p.title}, {label_name(of or '')}") for of, v in beside.items() for p in v.panels]
+                panels = [
+                    p.with_title(f"{p.title}, {label_name(of or '')}") for of, v in beside.items() for p in v.panels
+                ]
                 views.append(charts.FigureView("label", tuple(panels), beside[label].key))
             runs, base = {(s.site, s.seed) for s in curves.edited}, curves.baseline.series if curves.baseline else ()
             effects = rows.readable(rows.effects(edit, split, label))
@@ -286,7 +288,10 @@ def _answer(rows: StudyRows) -> Iterator[charts.Figure]:
         f"{collapse_words(rows, points)}{divergence_words(points)}"
     )
     if bent := [one.title for one in items if axes[one.kind].linear is not None]:
-        caption += f" The axis of {words.listed(bent)} is linear near zero and logarithmic beyond, since effects differ so much in size."
+        axes_of = words.join_words(bent)
+        caption += (
+            f" The axis of {axes_of} is linear near zero and logarithmic beyond, since effects differ so much in size."
+        )
     yield site_figure(("answer", "", "The answer in one picture"), caption, panels)
 
 
@@ -328,7 +333,7 @@ def _criticality(rows: StudyRows) -> Iterator[charts.Figure]:
     caption = (
         f"The smallest α from which on the train loss stays within {100 * epsilon:g} % of the final loss: "
         f"{extremes(last, '', False)} {seeds(rows)}. The other reading, the smallest α that is within the tolerance at all, "
-        f"{f'differs at {words.listed(differ)}' if differ else other}."
+        f"{f'differs at {words.join_words(differ)}' if differ else other}."
     )
     if area := rows.measure("rewind_area", "train"):
         measure = charts.Measure("Area: mean rise of train loss", "nats", True)
@@ -512,9 +517,9 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
             text = what = f"{label_name(label)}, {VALID}, minus that by {HOW[control][0]}"
             numbers: tuple[Estimate, ...] = ()
             if points:
-                layers, over = words.listed(sorted({place(p.site).layers for p in points})), over_seeds(points)
+                layers, over = words.join_words(sorted({place(p.site).layers for p in points})), over_seeds(points)
                 numbers = (*estimates(points), Estimate("all", *over))
-                text += f", mean over the same sites: {words.spoken(over, 'nats')}."
+                text += f", mean over the same sites: {words.mean_words(over, 'nats')}."
                 what += f", at layer{'s' * (' ' in layers)} {layers}, mean over layers"
             else:
                 text += f": {NOTHING}"
@@ -523,7 +528,7 @@ def control_findings(rows: StudyRows) -> Iterator[Finding]:
             yield Finding("control", text, "nats", numbers, title="Controls", what=what, groups=groups, per="seed")
     for control, sorts in tally_survival(rows.controls).items():
         counts = tuple(Estimate(reading, len(claims)) for reading, claims in sorts.items())
-        text = f"whether claims about attacks survive. {tallied(control, sorts)}"
+        text = f"whether claims about attacks survive. {survival_sentence(control, sorts)}"
         yield Finding("survival", text, "claims", counts, title="Controls", groups=(control,))
 
 
@@ -535,7 +540,7 @@ def control_figures(rows: StudyRows) -> Iterator[charts.Figure]:
             continue
         every, noun = [p for points in effects.values() for p in points], f"change of {SPLIT[split]} loss"
         less = "; ".join(
-            f"{NAMES[control].lower()} {words.spoken(over_seeds(points), 'nats') if points else 'not read'}"
+            f"{NAMES[control].lower()} {words.mean_words(over_seeds(points), 'nats') if points else 'not read'}"
             for control, points in less_controls(rows, effects).items()
         )
         caption = (

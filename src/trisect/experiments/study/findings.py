@@ -16,8 +16,8 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.papers import roles
 from trisect.report import format as words
-from trisect.report.format import by_site, interval, of_seeds, paired, spoken_subject
-from trisect.report.sheet import NAMES, Section, answered, opening, picture_of, sure, undecided, verdict_findings
+from trisect.report.format import by_site, compare_by_seed, interval, number_words, of_seeds
+from trisect.report.sheet import NAMES, Section, answers_of, open_section, opening, picture_of, sure, verdict_findings
 
 OWN, OTHERS, UNCHANGED = "interchange_own", "interchange_others", "interchange_unchanged"
 COLUMNS = {OWN: "its own", OTHERS: "another's", UNCHANGED: "unchanged"}
@@ -62,7 +62,7 @@ def _roles(rows: StudyRows) -> Iterator[Finding]:
         if own is None or others is None:
             continue
         thesis, donor, does = DOES[component]
-        share = f"{spoken_subject(own, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
+        share = f"{number_words(own, text=lambda value: percent(min(1.0, max(0.0, value)), 1))} of pairs"
         low = own.low if own.low is not None or own.n < 2 else own.mean  # the same in all seeds: its own interval
         clear = low is not None and low > roles.OWN and others.mean < roles.OTHER
         said = (
@@ -88,11 +88,9 @@ def _costs(rows: StudyRows) -> Iterator[Finding]:
             continue
         everywhere = all(whole for how, whole, _ in costs if how in mine)
         where = "in all layers" if everywhere else "in one layer (mean over layers)"
-        parts = [f"{words.spoken(mean, 'nats')} with them {COSTS[how]}" for how, mean in mine.items()]
+        parts = [f"{words.mean_words(mean, 'nats')} with them {COSTS[how]}" for how, mean in mine.items()]
         named = words.COMPONENT[component].removeprefix("the ")
-        said = (
-            f"How much the model needs its {named} {where}, by what the validation loss changes: {words.listed(parts)}."
-        )
+        said = f"How much the model needs its {named} {where}, by what the validation loss changes: {words.join_words(parts)}."
         values = tuple(Estimate(how, *mean) for how, mean in mine.items())
         yield _answer(component, said, "nats", values, f"cost of the {name}")
 
@@ -126,7 +124,7 @@ def _costs_of(rows: StudyRows) -> list[Cost]:
 def comparisons(rows: StudyRows) -> Iterator[Finding]:
     """Which of q, k and v costs most, by paired differences over seeds, one finding an intervention."""
     for how, everywhere, by_seed in _costs_of(rows):
-        found = paired({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
+        found = compare_by_seed({c: by_seed[c] for c in NAMES if c in by_seed}, study_words.MARGIN)
         if found is None:
             continue
         name, where = ("all_layers", "in all layers") if everywhere else ("each_layer", "layer by layer")
@@ -148,7 +146,7 @@ def comparisons(rows: StudyRows) -> Iterator[Finding]:
 
 def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding]) -> tuple[Section, ...]:
     """The first screen: the answer, how sure it is, and what could not be distinguished."""
-    answers, many = answered(found), words.several(len(rows.seeds), "seed")
+    answers, many = answers_of(found), words.several(len(rows.seeds), "seed")
     shares = (
         f"Which answer comes when one of q, k and v is another text's: its own prediction, another component's, or the answer as it was. "
         f"The three predict different answers, so that it shows which of them does what. Means over {many}, 95 % intervals."
@@ -164,7 +162,7 @@ def sections(rows: StudyRows, checks: Sequence[Check], found: Sequence[Finding])
     return (
         opening(answers, picture_of(answers, shares, costs), _more(rows), none=_none(rows)),
         sure(said),
-        undecided(found, planted.uninformative_methods(rows)),
+        open_section(found, planted.uninformative_methods(rows)),
     )
 
 
@@ -177,7 +175,7 @@ def _none(rows: StudyRows) -> str:
     if not (done or edits):
         return "No intervention has numbers yet, so there is no answer."
     return (
-        f"This study has no interchange, rewinding, freezing or mean ablation, and what it has ({words.listed(done or edits)}) "
+        f"This study has no interchange, rewinding, freezing or mean ablation, and what it has ({words.join_words(done or edits)}) "
         "does not answer this question: its numbers are below."
     )
 

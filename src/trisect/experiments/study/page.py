@@ -88,7 +88,7 @@ def _attention(checks: Sequence[Check]) -> sheet.Section:
     for check in checks:
         said = "not measured"
         if check.effect is not None:
-            said = words.spoken(Mean(check.effect, check.low, check.high, check.n), "nats")
+            said = words.mean_words(Mean(check.effect, check.low, check.high, check.n), "nats")
         numbers = f"Mean difference: {said}; margin {check.margin:g} nats."
         items.append(sheet.Requirement(check.ok, check.name, check.sentence, numbers))
     blocks = (sheet.Requirements(tuple(items)),)
@@ -173,7 +173,7 @@ def _figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
         "baseline (in figure 10, its final loss)."
     )
     if gone := study_words.missing_methods(rows):
-        text += f" Not part of this study, and so not drawn: {words.listed(gone)}."
+        text += f" Not part of this study, and so not drawn: {words.join_words(gone)}."
     blocks: list[sheet.PageBlock] = []
     exact = study_words.exactness(rows)
     for picture in _pictures(drawn, OPENED):

@@ -15,7 +15,7 @@ from trisect.core import machine
 from trisect.core.errors import CorpusError, SpecError, need_extra, there
 from trisect.core.files import Json
 from trisect.core.machine import Machine
-from trisect.core.methods import mapped_layers
+from trisect.core.methods import layers_with_heads
 from trisect.core.schema import RUNS, plain
 from trisect.core.site import Site
 from trisect.core.spec import Design, Run
@@ -76,7 +76,7 @@ def evaluation_seconds(run: Run, vocabulary: int, task: Task, experiment: Design
         if (asked := experiment.probe) is None:
             return 0.0
         sites = [site.resolve(run.model.layers, run.model.heads) for site in asked.sites or ()]
-        probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(mapped_layers(sites))
+        probed = (len(sites) or 3 * run.model.layers) + asked.random_maps * len(layers_with_heads(sites))
         # as many folds as FOLDS, of less text each
         return 2 * PROBE * len(asked.kinds) * probed * run.model.width / 100
     if rewind and task.kind in ("rewind", "midstage"):

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import CorpusError
-from trisect.core.methods import input_site, mapped_layers
+from trisect.core.methods import input_site, layers_with_heads
 from trisect.core.site import Site
 from trisect.core.spec import Model, Training
 from trisect.lm.adversary import control_labels
@@ -205,7 +205,7 @@ def probe(
         chance = None
     rows: list[SiteRow] = []
     device = final["decoder.bias"].device
-    drawn = [one for layer in mapped_layers(sites) for one in random_maps(model, layer, maps, seed, device)]
+    drawn = [one for layer in layers_with_heads(sites) for one in random_maps(model, layer, maps, seed, device)]
     folds = read_folds(corpus, training, label, seed, tokens, device)
     places: dict[int, list[Probed]] = {}  # by width
     for place in (*sites, *drawn):

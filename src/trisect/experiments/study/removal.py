@@ -46,7 +46,7 @@ from trisect.report.charts import (
     mean_of,
     of_runs,
 )
-from trisect.report.format import Mean, Point, interval, order, paired, place
+from trisect.report.format import Mean, Point, compare_by_seed, interval, order, place
 from trisect.report.maps import label_maps
 from trisect.report.measures import axis_of, cut, site_figure, site_panels, with_means
 
@@ -287,7 +287,7 @@ def head_figures(rows: StudyRows) -> Iterator[Figure]:
         )
         for variant, groups in taken.items():
             gaps = {g.lower(): minus(rows.readable(groups[OWN]), groups[g], "run", "site") for g in (OTHERS, MAPS)}
-            less = [f"less those of {g} {words.spoken(over_seeds(gap), 'bits')}" for g, gap in gaps.items() if gap]
+            less = [f"less those of {g} {words.mean_words(over_seeds(gap), 'bits')}" for g, gap in gaps.items() if gap]
             if less:
                 caption += f" {AFTER[variant]}: bits lost by heads of the attacked site {', '.join(less)}."
         caption += collapse_words(rows, [p for points in shown.values() for p in points])
@@ -406,7 +406,7 @@ def _by_parameters(rows: StudyRows, models: Sequence[SmallerModel]) -> Figure:
     count = "" if full is None else f" The baseline has {words.count(full)}."
     caption = (
         "Difference to the baseline of the same seed against the parameters of the whole model: "
-        f"{words.listed([WHAT[edit] for edit in EDITS if any(f.edit == edit for f in models)])}. "
+        f"{words.join_words([WHAT[edit] for edit in EDITS if any(f.edit == edit for f in models)])}. "
         f"Here {_layers_of(models)}.{count} Marks are means over seeds, bars 95 % intervals. {seeds(rows)}."
         f"{divergence_words([p for _, points in shown for p in points])}{cut(shown)}"
     )
@@ -416,7 +416,7 @@ def _by_parameters(rows: StudyRows, models: Sequence[SmallerModel]) -> Figure:
 
 
 def _layers_of(models: Sequence[SmallerModel]) -> str:
-    return f"at layers {words.listed(list(dict.fromkeys(place(one.site).layers for one in models)))}"
+    return f"at layers {words.join_words(list(dict.fromkeys(place(one.site).layers for one in models)))}"
 
 
 def _parameter_panel(
@@ -463,9 +463,9 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
     if shared:
         means = {c: interval(list(of.values())) for c, of in shared.items()}
         what = f"{VALID} when it shares its matrix with one other, mean of two ties"
-        compared = paired(shared, MARGIN)
+        compared = compare_by_seed(shared, MARGIN)
         ranking = "" if compared is None else compared.words()
-        costs = words.listed([f"{c} {words.spoken(mean, 'nats')}" for c, mean in means.items()])
+        costs = words.join_words([f"{c} {words.mean_words(mean, 'nats')}" for c, mean in means.items()])
         text = f"{what}: {costs}{'; ' * bool(ranking)}{ranking}."
         own = (text, "nats", tuple(Estimate(c, *mean) for c, mean in means.items()), ranking, SOURCE.key)
         yield Finding("tying", *own, title="Tying", what=what, per="seed", compared=compared)
@@ -476,10 +476,10 @@ def tying_findings(rows: StudyRows) -> Iterator[Finding]:
             continue
         mean, against = interval([p.value for p in one.loss]), against_narrow(one, models)
         share = f" with {100 * (full - one.parameters) / full:.1f} % fewer parameters" if full else ""
-        texts.append(f"{one.name}{share} {words.spoken(mean, 'nats')}")
+        texts.append(f"{one.name}{share} {words.mean_words(mean, 'nats')}")
         costs.append(Estimate(one.name, *mean))
         if against is not None:
-            texts[-1] += f", against narrower heads {words.spoken(against, 'nats')}"
+            texts[-1] += f", against narrower heads {words.mean_words(against, 'nats')}"
             costs.append(Estimate(f"{one.name} minus narrower heads", *against))
     if costs:
         what = f"{VALID} against three separate matrices, {_layers_of(whole)}"

@@ -21,7 +21,7 @@ from trisect.experiments.study.rows import StudyRows, describe_study
 from trisect.lab.experiment import Result
 from trisect.report import cards, notebook
 from trisect.report import format as words
-from trisect.report.notebook import ROW, _framed
+from trisect.report.notebook import ROW, _frame
 
 if TYPE_CHECKING:
     import altair as alt
@@ -123,4 +123,4 @@ def study(tables: Mapping[str, pl.DataFrame], about: StudyAbout, report: Path) -
         "Report": Markup("<code>{}</code>").format(report),
     }
     body = Markup("").join(ROW.format(name=key, said=value) for key, value in lines.items())
-    return _framed(Markup("<p><b>Study {}</b></p><table>{}</table>").format(name, body))
+    return _frame(Markup("<p><b>Study {}</b></p><table>{}</table>").format(name, body))

@@ -35,9 +35,9 @@ from trisect.experiments.study.settings import DesignSource, StudyFacts, StudySe
 from trisect.experiments.study.tasks import EvaluationData, StudyJob, execute
 from trisect.lab.driver import conclude, describe
 from trisect.lab.experiment import Experiment, Measured, Result, RunContext
-from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
+from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lab.jobs import run_jobs
-from trisect.lab.records import read_noted, record_of
+from trisect.lab.records import read_about_file, record_of
 from trisect.lab.run_folder import STATEMENT, RunFolder, is_study
 from trisect.lm.matmul import STEP
 from trisect.lm.snapshots import read_snapshot
@@ -64,7 +64,7 @@ class _EndedStudy:
         todo, given = "Join a study that has ended, as it was written.", f"{place} holds no study that has ended."
         if not (place / ABOUT).is_file():
             raise StudyError(given, f"There is no {ABOUT} in it.", todo)
-        about = read_noted("study", StudyFacts, place / ABOUT, todo)
+        about = read_about_file("study", StudyFacts, place / ABOUT, todo)
         if about.facts.experiment is None:
             raise StudyError(given, f"Its {ABOUT} names no experiment.", todo)
         tables = {name: read_table(place / "tables", name) for name in RUN_OF}
@@ -215,7 +215,7 @@ def check_study(out: Path) -> list[StudyError]:
         for run, statement in ledger.runs.items():
             stored: Sequence[str] = [f"epochs/{path.name}" for path in sorted(folder.epochs(run).glob("*.safetensors"))]
             if folder.run(run).exists():  # a finished run's own files must be there
-                finished = attempt(read_finished, folder, run)
+                finished = attempt(read_run, folder, run)
                 attempt(weights, folder, run, "final.safetensors", "cpu")
                 stored = ()
                 if statement.edit is None and finished is not None and finished.status == "finished":
@@ -252,7 +252,7 @@ def collect(folder: Folder, about: StudyAbout) -> dict[str, pl.DataFrame]:
     for run in ledger.runs:
         if not folder.run(run).exists():
             continue
-        body = read_finished(folder, run)
+        body = read_run(folder, run)
         spec, edit = body.spec, body.spec.edit
         same = ("status", "diverged_step", "parameters", "device", "wall_seconds", "claims_hash", "revision")
         runs.append(
@@ -311,7 +311,7 @@ def check_step(folder: Folder, ledger: Ledger, tasks: Sequence[Task]) -> None:
 
 def add_numerics(known: set[str], folder: Folder, runs: Iterable[str]) -> None:
     """Note what trained these runs beside what trained others; raises StudyError where the study has two then."""
-    known |= {read_finished(folder, run).numerics for run in runs if folder.run(run).exists()}
+    known |= {read_run(folder, run).numerics for run in runs if folder.run(run).exists()}
     if len(known) > 1:
         raise StudyError(
             f"Runs of {folder.path} were trained in two ways.",
@@ -381,7 +381,7 @@ class StudyWork(JobWork):
                 shutil.rmtree(self.folder.evaluations(run), ignore_errors=True)
         land(files, self.folder.path, ORDER)
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         """A fleet's checkpoint is of no use any more, and its runs can be evaluated."""
         if self.task.kind == "train":
             self.folder.checkpoint(fleet_name(self.task.runs)).unlink(missing_ok=True)
@@ -516,5 +516,5 @@ def read_study_about(folder: Folder) -> About[StudyFacts]:
     experiment = folder.read_ledger().experiment
     path = folder.path / ABOUT
     todo = f"Delete {path} and call 'trisect study' again: finished runs are kept."
-    noted = read_noted("study", StudyFacts, path, todo)
+    noted = read_about_file("study", StudyFacts, path, todo)
     return replace(noted, versions=versions(), facts=replace(noted.facts, experiment=experiment))

@@ -24,7 +24,7 @@ from trisect.engine.jobs import JobContext, job
 from trisect.engine.start import check_narrow
 from trisect.experiments.study.ledger import fleet_name
 from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
-from trisect.lab.folder import Folder, epoch_weights, read_finished, weights
+from trisect.lab.folder import Folder, epoch_weights, read_run, weights
 from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import COMPONENT_ROW, forward, weights_of
@@ -289,7 +289,7 @@ def _train(asked: StudyJob, folder: Folder, corpus: Corpus, context: JobContext,
 
 def _evaluate(task: StudyJob, folder: Folder, run: Run, corpus: Corpus) -> list[dict[str, Json]]:
     """Rows of the table `sites` about the run."""
-    if read_finished(folder, run.id).status == "diverged":
+    if read_run(folder, run.id).status == "diverged":
         return []  # its last weights mean nothing, and the study goes on
     final = weights(folder, run.id, "final.safetensors", task.device)
     design, label, model, training = task.design, task.label, run.model, run.training

@@ -65,15 +65,17 @@ def extremes(points: Sequence[words.Point], unit: str, signed: bool = True) -> s
     def where(sites: Sequence[str]) -> str:
         mean = means[sites[0]]
         if len(sites) == 1:
-            return f"at {sites[0]}, {words.spoken(mean, unit, signed)}"
+            return f"at {sites[0]}, {words.mean_words(mean, unit, signed)}"
         these = (
-            words.listed(sites) if len(sites) <= words.FEW else f"{len(sites)} of {words.several(len(means), 'site')}"
+            words.join_words(sites)
+            if len(sites) <= words.FEW
+            else f"{len(sites)} of {words.several(len(means), 'site')}"
         )
         return f"{bare(mean)} at {these}"
 
     top, low = words.extreme(means, 1), words.extreme(means, -1)
     if len(means) == 1:
-        return f"at {top[0]} it is {words.spoken(means[top[0]], unit, signed)}."
+        return f"at {top[0]} it is {words.mean_words(means[top[0]], unit, signed)}."
     if len(top) == len(means):
         return f"the same at all {words.several(len(means), 'site')}: {bare(means[top[0]])}."
     high_word, low_word = ("highest", "lowest") if signed else ("largest", "smallest")
@@ -90,14 +92,14 @@ def ranking(points: Sequence[words.Point], unit: str, ranks: bool = True, layers
     means = words.by_component(points)
     if len(means) < 2:
         return ""
-    said = f"Mean over {layers}: {words.listed([f'{g} {words.number(m.mean, True)}' for g, m in means.items()])}"
+    said = f"Mean over {layers}: {words.join_words([f'{g} {words.number(m.mean, True)}' for g, m in means.items()])}"
     found = comparison(points, unit)
     return f"{said}: {found.words()}." if ranks and found is not None else f"{said}. {WIDE}"
 
 
 def comparison(points: Sequence[words.Point], unit: str) -> Comparison | None:
     """What the components' means over layers say of each other, by paired differences over seeds."""
-    return words.paired(words.of_seeds(points), MARGINS.get(unit, MARGIN))
+    return words.compare_by_seed(words.of_seeds(points), MARGINS.get(unit, MARGIN))
 
 
 class Method(NamedTuple):
@@ -184,7 +186,7 @@ def finding(
     shown = ("" if unit.startswith("of ") else unit) if shown is None else shown
     compared = comparison(alike, unit) if ranks else None
     left, whole = ({words.place(p.site).layers for p in some if words.place(p.site).single} for some in (alike, every))
-    layers = "layers" if left == whole else f"layer{'s' * (len(left) != 1)} {words.listed(sorted(left))}"
+    layers = "layers" if left == whole else f"layer{'s' * (len(left) != 1)} {words.join_words(sorted(left))}"
     said = f"{extremes(points, shown, signed)} {ranking(alike, unit, ranks, layers)}" if points else NOTHING
     return Finding(
         measure,
@@ -215,9 +217,11 @@ def lead(rows: StudyRows) -> str:
             sorts.setdefault(said, []).append(one.title)
     if not sorts:
         return ""
-    tallied = words.listed([f"{len(titles)}: {said} ({', '.join(titles)})" for said, titles in sorts.items()])
+    survival_sentence = words.join_words(
+        [f"{len(titles)}: {said} ({', '.join(titles)})" for said, titles in sorts.items()]
+    )
     alone = " One seed says nothing of chance." if len(rows.seeds) == 1 else ""
-    return f"Of {words.several(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {tallied}.{alone}"
+    return f"Of {words.several(sum(map(len, sorts.values())), 'method')} that can rank q, k and v, {survival_sentence}.{alone}"
 
 
 def budget(rows: StudyRows) -> str:
@@ -227,7 +231,7 @@ def budget(rows: StudyRows) -> str:
     said = [f"{words.several(epochs, 'epoch')} of {optimizer} at rate {training.get('rate', '–')}"]
     if rows.strengths:
         short = [words.several(n, "epoch") for n in rows.attack_epochs if n != epochs]
-        strengths = f"λ = {words.listed([f'{s:g}' for s in rows.strengths])}"
+        strengths = f"λ = {words.join_words([f'{s:g}' for s in rows.strengths])}"
         said.append(f"attacks {f'for {short[0]} ' if short else ''}with {strengths}")
     return ", ".join([*said, words.several(len(rows.seeds), "seed")])
 
@@ -237,8 +241,8 @@ def attack_words(rows: StudyRows) -> str:
     if rows.strength is None:
         return ""
     others = [s for s in rows.strengths if s != rows.strength]
-    also = f" (also run: {words.listed([f'{s:g}' for s in others])})" if others else ""
-    long = words.listed([words.several(n, "epoch") for n in rows.attack_epochs])
+    also = f" (also run: {words.join_words([f'{s:g}' for s in others])})" if others else ""
+    long = words.join_words([words.several(n, "epoch") for n in rows.attack_epochs])
     return f" Attacks are shown with λ = {rows.strength:g}{also}, after {long}."
 
 
@@ -330,7 +334,7 @@ def study(rows: StudyRows) -> dict[str, str]:
             f"{words.count(corpus.get('types'))} types)"
         ),
         "budget": budget(rows),
-        "seeds": words.listed([str(s) for s in rows.seeds]) or "–",
+        "seeds": words.join_words([str(s) for s in rows.seeds]) or "–",
         "runs": ", ".join(f"{words.count(n)} {state}" for state, n in states) or "none",
     }
 
@@ -422,15 +426,15 @@ def exactness(rows: StudyRows) -> tuple[str, Columns, list[tuple[str, list[str]]
     else:
         said = (
             f"The losses at {words.several(points, 'value')} of α come from {_span(spent)} evaluations per site and seed; where α itself "
-            f"was not evaluated, they lie on polynomials through {words.listed([str(n) for n in NODES])} nested Chebyshev nodes, refined "
-            f"until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
+            f"was not evaluated, they lie on polynomials through {words.join_words([str(n) for n in NODES])} nested Chebyshev nodes, "
+            f"refined until two of them agree within {TOLERANCE:g} nats everywhere. Points beside a crossing of the tolerance of "
             "criticality are always evaluated."
         )
         # 0: nothing is interpolated; some committed tables have no such rows
         last = {(p.site, p.seed): p.value for p in nodes}
         every = [p for p in spent if (last[p.site, p.seed] == 0 if (p.site, p.seed) in last else p.value >= points)]
         if full := sorted({p.site for p in every}, key=words.order):
-            said += f" At {words.listed(full)} no two agreed in some seed, and every α was evaluated there."
+            said += f" At {words.join_words(full)} no two agreed in some seed, and every α was evaluated there."
         if checks:
             most = max(checks, key=lambda p: p.value)
             said += f" The largest disagreement of the last two was {words.number(most.value)} nats ({most.site}, seed {most.seed})."

@@ -261,7 +261,7 @@ def html(draws: KeyDraws) -> str:
     return sheet.fill(
         HERE / "theory.html",
         sheet.read(sheet.STYLE) + sheet.read(HERE / "theory.css"),
-        sheet.closed(sheet.SAVE, *(HERE / name for name in SCRIPTS)),
+        sheet.wrap_scripts(sheet.SAVE, *(HERE / name for name in SCRIPTS)),
         {"rich": rich, "figures": figures},
         results=results,
         draws=Markup(encode_draws(draws)),

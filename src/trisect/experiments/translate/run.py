@@ -78,7 +78,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
         asked = [TranslationJob(seed, self.recipe, self.device, self.settings.keep) for seed in seeds]
         return [ModelJob(one.files(home), train, one, home / self.data_file) for one in asked]
 
-    def measured(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
+    def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
         """Losses and scores of every model, and a few translations of pairs that it did not learn from."""
         settings, bitext = self.settings, self.data
         if _where(settings) == EMBEDDED_DATA:

@@ -45,7 +45,7 @@ def train(asked: TranslationJob, context: JobContext) -> None:
     """Train and score a model, as far as it is not done yet; its files lie in the scratch folder as in the experiment's."""
     (bitext, emit), files = begin(context, Bitext), asked.files(context.scratch)
     with one_thread(), fast_products():
-        if not files.is_trained:
+        if not files.is_complete:
             _train(asked, files, bitext, emit)
         if not files.results.exists():
             emit(1 - SCORING, "scoring")

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import nn
 
 from trisect.core import files
-from trisect.core.errors import ModelError, began, check_named, shortened, unknown
+from trisect.core.errors import ModelError, began, check_name, shorten, unknown
 from trisect.core.files import Json
 from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, room, said_of, saying
 from trisect.hf.hooks.calls import alone
@@ -54,7 +54,7 @@ def check_files(folder: Path, weights: bool = True) -> None:
     named = body.get("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(one, str) for one in named)):
         known = "It is null, or a list of names of classes, such as ['GPT2LMHeadModel']."
-        raise ModelError(f"architectures of {folder / CONFIG} is {shortened(named)}.", known, TODO)
+        raise ModelError(f"architectures of {folder / CONFIG} is {shorten(named)}.", known, TODO)
     check_sizes(str(folder), body, held(folder) if weights else None)
 
 
@@ -69,7 +69,7 @@ def read_object(path: Path, what: str) -> dict[str, Json]:
     except ValueError as error:
         raise ModelError(f"{path} is no {what}.", f"It is no JSON: {error}", todo) from error
     if not isinstance(found, dict):
-        raise ModelError(f"{path} is no {what}.", f"It holds {shortened(found)}, and no JSON object.", todo)
+        raise ModelError(f"{path} is no {what}.", f"It holds {shorten(found)}, and no JSON object.", todo)
     return found
 
 
@@ -92,7 +92,7 @@ def check_sizes(name: str, body: Mapping[str, object], weights: tuple[int, int] 
         if value < LEAST[kind]:
             known = f"It is a whole number, {LEAST[kind]} or more."
         if not LEAST[kind] <= value <= most:
-            raise ModelError(f"{field} of {name} is {shortened(value)}.", known, TODO)
+            raise ModelError(f"{field} of {name} is {shorten(value)}.", known, TODO)
 
 
 def _fields(body: Mapping[str, object], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -242,7 +242,7 @@ def _look_for(where: str | Path, options: Options) -> tuple[Any, torch.device, d
     """A model's configuration, its device, and how transformers is to fetch it, without any weight read; raises ModelError."""
     import transformers
 
-    check_named("a model", where)
+    check_name("a model", where)
     known = {"revision": options.revision, "trust_remote_code": options.remote_code}
     device = _device(options.device)
     name, local = str(where), Path(where).is_dir()
@@ -353,7 +353,7 @@ def _check_folder(folder: Path, options: Options) -> None:
     there = sorted(path.name for path in folder.iterdir())
     listed = ", ".join(there[:12]) or "nothing"
     if ADAPTER in there and "config.json" not in there:
-        base = shortened(read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path"))
+        base = shorten(read_object(folder / ADAPTER, "adapter's configuration").get("base_model_name_or_path"))
         merged = "PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload()"
         todo = f"Give the base, or in Python what peft makes of both to trisect.load: {merged}."
         raise ModelError(f"{folder} holds an adapter of PEFT, and no model.", f"Its base is {base}.", todo)
@@ -449,5 +449,5 @@ def _tokenizer(name: str, known: dict[str, Any]) -> Any:
     longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
     if longest is not None and type(longest) not in (int, float):
         todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
-        raise ModelError(f"model_max_length of {name} is {shortened(longest)}.", "It is a number of tokens.", todo)
+        raise ModelError(f"model_max_length of {name} is {shorten(longest)}.", "It is a number of tokens.", todo)
     return found

@@ -25,7 +25,7 @@ from trisect.core.errors import (
     ModelError,
     SpecError,
     StudyError,
-    check_barred,
+    check_access,
     temporary_room,
     unknown,
 )
@@ -159,7 +159,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     try:
         load_model(model, folder / "model.safetensors")
     except (SafetensorError, OSError, RuntimeError) as error:
-        check_barred(folder, error)
+        check_access(folder, error)
         todo = f"Delete {folder} and call the same command again: it is trained again."
         raise DamagedFileError(f"{folder} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
 
@@ -486,7 +486,7 @@ def _resume(state: Path, mark: str, model: nn.Module, optimizer: torch.optim.Ada
     try:
         about = torch.load(state, map_location="cpu", weights_only=True)
     except (RuntimeError, OSError, ValueError, EOFError, UnpicklingError) as error:
-        check_barred(state, error)
+        check_access(state, error)
         raise DamagedFileError(f"{state} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if not isinstance(about, dict) or about.get("mark") != mark:
         raise StudyError(f"{state} is of another training.", "Its settings or its seed are others.", todo)

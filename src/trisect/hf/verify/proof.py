@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, began, pass_memory
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
-from trisect.core.trace import NAMES, Address, shared_weights, spell_layers
+from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
 from trisect.hf.files.model_errors import room, said_of, saying
 from trisect.hf.hooks.calls import (
@@ -432,7 +432,7 @@ def _prove(name: str, model: nn.Module, given: Mapping[str, Any]) -> Proof:
         }
         for address, f in zip(addresses, found, strict=True)
     }
-    return Proof(name, seen.hook, seen.words, *about, shared=shared_weights(matrices))
+    return Proof(name, seen.hook, seen.words, *about, shared=find_shared_weights(matrices))
 
 
 def check_law(call: Call, cause: tuple[bool, bool, bool], sink: bool = False) -> Law:

@@ -34,7 +34,7 @@ from trisect.lab.folder import Folder
 from trisect.lab.inputs import ModelSource, ModelWorkers, TextSource
 from trisect.lab.records import conclusion, draw_page, note_invented, read_about, record_of
 from trisect.lab.run_folder import AGAIN, RunFolder, is_study, read_tables
-from trisect.lab.subject import at_revision, for_texts, is_trained_here
+from trisect.lab.subject import at_revision, for_texts, is_study_model
 from trisect.report.sheet import write_page
 from trisect.text.hub import is_hub
 from trisect.text.worlds import is_built_in
@@ -47,14 +47,14 @@ S = TypeVar("S")
 
 
 class UnitData(TypedDict):
-    """What stands beside one model's tables and record; `made_on` is the processor and how many threads, or the GPU."""
+    """What stands beside one model's tables and record; `hardware` is the processor and how many threads, or the GPU."""
 
     subject: str
     fingerprint: str
     family: str | None
     packages: list[str]
     page: str
-    made_on: str
+    hardware: str
 
 
 class UnitMeasured(NamedTuple):
@@ -74,7 +74,7 @@ def measure_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, 
     began = time.monotonic()
     context.folder.mkdir(parents=True, exist_ok=True)
     measured = one.measure(settings, context)
-    measured = measured if is_trained_here(context.subject) else note_invented(measured, settings)
+    measured = measured if is_study_model(context.subject) else note_invented(measured, settings)
     words = command(one.name, settings, context.subjects, context.given_texts)
     about, tables = conclusion(one, measured, words, time.monotonic() - began)
     page = write_page(context.folder, draw_page(one, tables, about)).name
@@ -83,7 +83,7 @@ def measure_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, 
     return UnitMeasured(facts, tables, found, about, measured.family, measured.packages, measured.replicates)
 
 
-def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, made_on: str) -> None:
+def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, hardware: str) -> None:
     """Measure the model of a context and leave all of it in its folder, for `read_unit`."""
     done, folder = measure_unit(one, settings, context), context.folder
     for name, table in done.tables.items():
@@ -95,7 +95,7 @@ def write_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, ma
         "family": done.family,
         "packages": list(done.packages),
         "page": done.facts.page,
-        "made_on": made_on,
+        "hardware": hardware,
     }
     write_json(folder / UNIT, unit)
 
@@ -129,8 +129,8 @@ def notes_by_model(done: Sequence[UnitMeasured]) -> tuple[str, ...]:
 # --- settings as JSON
 
 
-def encoded(value: Any, sent: set[Path] | None = None) -> Json:
-    """Settings as JSON, which `decoded` reads; files and folders of this machine go into `sent`, where there is one.
+def encode_settings(value: Any, sent: set[Path] | None = None) -> Json:
+    """Settings as JSON, which `decode_settings` reads; files and folders of this machine go into `sent`, where there is one.
 
     Texts and workers are left out: texts travel as a file. Raises SpecError for what only this process can hold.
     """
@@ -143,24 +143,24 @@ def encoded(value: Any, sent: set[Path] | None = None) -> Json:
             if isinstance(one, Group) or one.option.argument or one.has_path
         }
         items = {one.name: (getattr(value, one.name), sent if one.name in places else None) for one in fields(value)}
-        return {"settings": {name: encoded(*given) for name, given in items.items()}}
+        return {"settings": {name: encode_settings(*given) for name, given in items.items()}}
     if isinstance(value, Site):
         return {"site": str(value)}
-    if isinstance(value, str | Path) and sent is not None and (packed := _sent(value, sent)) is not None:
+    if isinstance(value, str | Path) and sent is not None and (packed := _transfer(value, sent)) is not None:
         return packed
     if isinstance(value, Path):
         return {"path": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {"mapping": {str(name): encoded(item, sent) for name, item in value.items()}}
+        return {"mapping": {str(name): encode_settings(item, sent) for name, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {type(value).__name__: [encoded(item, sent) for item in value]}
+        return {type(value).__name__: [encode_settings(item, sent) for item in value]}
     known = f"Settings go to another process as JSON, and that is {type(value).__name__}."
     raise SpecError(f"{str(value)[:80]!r} was given with --workers or --engine.", known, HERE)
 
 
-def _sent(value: str | Path, sent: set[Path]) -> Json:
+def _transfer(value: str | Path, sent: set[Path]) -> Json:
     """Where something of this machine's disk will lie; None for a text that names nothing here."""
     if isinstance(value, str) and (is_built_in(value) or is_hub(value) or not value.strip() or len(value) > 1_000):
         return None
@@ -182,8 +182,8 @@ def _below_root(place: Path) -> str:
     return place.relative_to(place.anchor).as_posix()
 
 
-def decoded(kind: type[S], data: Json, laid: Path) -> S:
-    """The settings of that class that `encoded` made JSON of; what was sent lies below the folder `laid` as below its root."""
+def decode_settings(kind: type[S], data: Json, laid: Path) -> S:
+    """The settings of that class that `encode_settings` made JSON of; what was sent lies below the folder `laid` as below its root."""
 
     def read(kind: Any, data: Any) -> Any:
         match data:
@@ -296,7 +296,7 @@ def measure_model(asked: UnitJob, context: JobContext) -> None:
     one = next(one for one in declared if isinstance(one, Experiment) and one.name == asked.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
         lay_out({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
-        settings = decoded(one.settings, asked.settings, Path(laid))
+        settings = decode_settings(one.settings, asked.settings, Path(laid))
         source: ModelSource = getattr(settings, asked.group)
         context.say(0.0, f"loading {asked.called}")
         subject: Any = source.open()
@@ -304,7 +304,7 @@ def measure_model(asked: UnitJob, context: JobContext) -> None:
             subject = replace(subject, name=asked.called)
         texts = read_texts(context.fetch(TEXTS)) if asked.texts else None
         run = RunContext(context.scratch, Machine(quiet=True), (for_texts(subject, texts),), texts, show=context.say)
-        write_unit(one, settings, run, made_on(uses_gpu(source)))
+        write_unit(one, settings, run, hardware(uses_gpu(source)))
 
 
 def uses_gpu(source: ModelSource) -> bool:
@@ -312,7 +312,7 @@ def uses_gpu(source: ModelSource) -> bool:
     return torch.cuda.is_available() and (source.device != "cpu" or source.device_map is not None)
 
 
-def made_on(gpu: bool) -> str:
+def hardware(gpu: bool) -> str:
     """What sums are computed by: the processor and the threads of this process, or the GPU; last digits follow from it."""
     if gpu:
         return torch.cuda.get_device_name()
@@ -344,7 +344,7 @@ class UnitWork(JobWork):
     def order(self) -> JobOrder:
         """It as a job; on other machines with what lies on this one's disk, checkpoints beside the model's folder too."""
         sent = set[Path]() if self.far else None
-        settings: Any = encoded(self.settings, sent)
+        settings: Any = encode_settings(self.settings, sent)
         model = getattr(self.settings, self.group).model
         if sent is not None and isinstance(model, str | Path) and (place := Path(model).resolve()).exists():
             beside = (place.parent / name for name in getattr(self.settings, "checkpoints", ()))

@@ -17,7 +17,7 @@ from trisect.core.tables import ROW
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure
-from trisect.report.format import capital, paired_words, spoken_subject, stack_words
+from trisect.report.format import capital, comparison_words, number_words, stack_words
 from trisect.report.measures import Bar, layer_figure
 from trisect.report.sheet import (
     Bullets,
@@ -48,7 +48,7 @@ FINDINGS = {
 }
 
 
-def joined(tables: Mapping[str, Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+def concat_tables(tables: Mapping[str, Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
     """Tables by name, each with those of all models, by model; the first column says which one a row is of."""
     found: dict[str, list[pl.DataFrame]] = {}
     for model, of in tables.items():
@@ -120,7 +120,7 @@ class PooledFinding(NamedTuple):
         return compare(of, self.margin) if self.margin is not None and len(of) > 1 else None
 
 
-def pooled(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, ...]:
+def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, ...]:
     """The findings that all models share, in the order in which the first has them.
 
     Sites are left out: which are largest is chosen by each model's own numbers, so that their mean would be too far from 0.
@@ -134,7 +134,7 @@ def pooled(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, .
             of = {row["model"]: row for row in own.iter_rows(named=True)}
             if all(model in of for model in models):
                 each = [Estimate(m, *(of[m][key] for key in ("value", "low", "high", "n"))) for m in models]
-                numbers.append(_pooled_number(str(name), each))
+                numbers.append(_pool_number(str(name), each))
         about = tuple(filter(None, groups.split(", ")))
         label = title or what or measure.replace("_", " ")
         label = ", ".join((label, *(group for group in about if group not in label)))
@@ -143,7 +143,7 @@ def pooled(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, .
     return tuple(found)
 
 
-def _pooled_number(name: str, each: Iterable[Estimate]) -> PooledNumber:
+def _pool_number(name: str, each: Iterable[Estimate]) -> PooledNumber:
     every = tuple(each)
     return PooledNumber(name, every, mean_of(name, [float(one.mean or 0.0) for one in every]))
 
@@ -186,7 +186,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
         notes_section(about),
     )
     weights = ", ".join(f"{model.name} ({model.fingerprint})" for model in facts.models)
-    names = words.called_apart(facts.names)
+    names = words.display_names(facts.names)
     return Sheet(
         f"{facts.what.capitalize()} over {words.several(len(facts.models), one)}",
         f"trisect · {facts.what} over {facts.units}",
@@ -200,12 +200,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
 def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tuple[Finding, ...]:
     """What all models share, as means over them (of revisions, from the first to the last); then claims' verdicts over models."""
     names, found = about.facts.names, list[Finding]()
-    for one in _shared(tables, about.facts):
+    for one in _common_findings(tables, about.facts):
         shared = {"source": one.source, "title": one.label, "groups": one.groups, "signed": one.signed}
         if about.facts.is_sample:
-            sizes = [(n.name, spoken_subject(n.mean, one.signed)) for n in one.numbers]
+            sizes = [(n.name, number_words(n.mean, one.signed)) for n in one.numbers]
             parts = ", ".join(size if name == one.label else f"{name} {size}" for name, size in sizes)
-            side = paired_words(None if one.compared is None else one.compared.data(), "model")
+            side = comparison_words(None if one.compared is None else one.compared.data(), "model")
             said = f"mean over {words.several(len(names), 'model')}, {one.unit}: {parts}.{side}"
             shared |= {"per": "model", "comparison": side.strip(), "compared": one.compared}
             values = tuple(n.mean for n in one.numbers)
@@ -219,7 +219,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tu
     return (*found, *(verdict_findings(tables["claims"]) if "claims" in tables else ()))
 
 
-def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
+def _common_findings(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
     """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
     means = list(_layer_means(tables["measures"], facts))
 
@@ -233,7 +233,7 @@ def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[Pool
 
     found = [
         one._replace(margin=next((asked.margin for _, asked, panel in means if is_of(one, asked, panel)), None))
-        for one in pooled(tables["findings"], facts.names)
+        for one in pool_findings(tables["findings"], facts.names)
     ]
     return (
         *found,
@@ -245,7 +245,7 @@ def _shared(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[Pool
     )
 
 
-def titled(drawn: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMeasure]]:
+def by_title(drawn: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMeasure]]:
     """What is drawn by layer, by its title and unit."""
     found: dict[tuple[str, str], list[LayerMeasure]] = {}
     for one in drawn:
@@ -255,7 +255,7 @@ def titled(drawn: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerMea
 
 def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[PooledFinding, LayerMeasure, str]]:
     """Each component's mean over the layers, of every measure that is drawn by layer, with that measure and its panel."""
-    for (title, unit), asked in titled(facts.by_layer).items():
+    for (title, unit), asked in by_title(facts.by_layer).items():
         gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
         for (panel, component, _), of in layer_values(measures, asked).items():
             for model, value in of.items():
@@ -263,7 +263,7 @@ def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[Po
         for panel, components in gathered.items():
             means = {c: {m: sum(v) / len(v) for m, v in of.items()} for c, of in components.items()}
             numbers = tuple(
-                _pooled_number(c, (Estimate(model, means[c][model]) for model in facts.names))
+                _pool_number(c, (Estimate(model, means[c][model]) for model in facts.names))
                 for c in render.GROUPS
                 if len(means.get(c, {})) == len(facts.names)
             )
@@ -300,7 +300,7 @@ def _figures(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
     Over models means with every model's number, a panel for each way that a component is measured in; else revisions in their order.
     """
     kinds: dict[tuple[str, str], list[PooledFinding]] = {}
-    for one in _shared(tables, facts):
+    for one in _common_findings(tables, facts):
         if one.measure != "unedited":  # what changes are of: one number, which the sentence has
             kinds.setdefault((one.measure, one.unit), []).append(one)
     for number, ((measure, unit), found) in enumerate(kinds.items(), start=1):
@@ -329,7 +329,7 @@ def _figures(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
 def _pairs(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Table | None:
     """Paired differences of q, k and v over models, of what they are to be ranked by."""
     rows = []
-    for one in _shared(tables, facts):
+    for one in _common_findings(tables, facts):
         for p in one.compared.pairs if one.compared is not None else ():
             side = "alike" if p.alike else f"{p.first} above {p.second}" if p.above else "not distinguished"
             ends = words.ends(Estimate("", p.effect, p.low, p.high), True)
@@ -368,7 +368,7 @@ def _own(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Section:
     said = {model.name: ", ".join(f"{value} {name}" for name, value in model.facts) for model in facts.models}
     own = Bullets(tuple(link(model.page, model.name, said[model.name]) for model in facts.models), "Their own pages")
     rows = []
-    for one, n in [(finding, n) for finding in _shared(tables, facts) for n in finding.numbers]:
+    for one, n in [(finding, n) for finding in _common_findings(tables, facts) for n in finding.numbers]:
         name = one.label if n.name == one.label else f"{one.label}: {n.name}"
         over = (words.number(n.mean.mean, one.signed), words.ends(n.mean, one.signed)) if facts.is_sample else ()
         rows.append((name, *(words.number(e.mean, one.signed) for e in n.each), *over))
@@ -428,7 +428,7 @@ def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Ite
     numbers = count(1)
     for several, section in TITLES.items():
         figures, listed = [], []
-        for (title, unit), asked in titled(facts.by_layer).items():
+        for (title, unit), asked in by_title(facts.by_layer).items():
             if spots := layer_values(tables["measures"], asked, several):
                 figures.append(_layer_figure(spots, title, unit, facts, several, next(numbers)))
                 listed.append(_layer_table(spots, asked[0], facts))

@@ -49,8 +49,8 @@ from trisect.lab.units.jobs import (
     UNIT,
     UnitMeasured,
     UnitWork,
-    encoded,
-    made_on,
+    encode_settings,
+    hardware,
     notes_by_model,
     read_unit,
     read_unit_data,
@@ -58,7 +58,7 @@ from trisect.lab.units.jobs import (
     write_texts,
     write_unit,
 )
-from trisect.lab.units.page import findings_table, joined, over_models
+from trisect.lab.units.page import concat_tables, findings_table, over_models
 from trisect.report.format import slug
 from trisect.report.sheet import Sheet
 
@@ -149,7 +149,7 @@ def several_models(settings: Any) -> SeveralModels | None:
         return None
     wanted = getattr(settings, "units", None)
     given = source.model if isinstance(source.model, list | tuple) else (source.model,)
-    models = tuple(one for model in given for one in _expanded(model, wanted))
+    models = tuple(one for model in given for one in _expand(model, wanted))
     if len(models) < 2:
         if wanted is not None:
             known = "Units are several models, and one is named."
@@ -170,7 +170,7 @@ def several_models(settings: Any) -> SeveralModels | None:
     return SeveralModels(settings, models, kind, group.name, title)
 
 
-def _expanded(model: Any, units: str | None) -> Iterator[Any]:
+def _expand(model: Any, units: str | None) -> Iterator[Any]:
     """A model, or the models that a folder holds: step9 before step10."""
     if isinstance(model, str | Path) and Path(model).is_dir():
         folder = Path(model)
@@ -256,7 +256,7 @@ def check_models(several: SeveralModels) -> None:
     for model in several.models:  # before a hub is asked for the first
         check_folder(model)
     for model, word in zip(several.models, several.words, strict=True):
-        check_there(model, **getattr(several.settings, several.group).fetched())
+        check_there(model, **getattr(several.settings, several.group).fetch_options())
         if isinstance(model, Subject):
             name, weights, files = model.name, model.fingerprint, ()
         else:
@@ -321,11 +321,11 @@ class OverModels(Experiment[Any, UnitsFacts]):
         for of in done:
             if (before := seen.setdefault(of.facts.fingerprint, of.facts.name)) != of.facts.name:
                 raise _twice(of.facts.name, before)
-        named = joined({of.facts.name: {k: t for k, t in of.tables.items() if k != "claims"} for of in done})
+        named = concat_tables({of.facts.name: {k: t for k, t in of.tables.items() if k != "claims"} for of in done})
         named["findings"] = findings_table({of.facts.name: of.findings for of in done})
         claims = {of.facts.name: of.tables["claims"] for of in done if "claims" in of.tables}
         if claims:
-            named["claims_by_model"] = joined({name: {"claims": of} for name, of in claims.items()})["claims"]
+            named["claims_by_model"] = concat_tables({name: {"claims": of} for name, of in claims.items()})["claims"]
         if several.kind == MODELS:
             named["over_models"] = over_models(named["measures"])
         facts = UnitsFacts(several.kind, self.one.name, tuple(of.facts for of in done), self.one.by_layer)
@@ -337,7 +337,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
         judged = judge if claims and several.kind == MODELS else None
         packages = tuple(dict.fromkeys(name for of in done for name in of.packages))
         notes = notes_by_model(done)
-        if len(kinds := dict.fromkeys(read_unit_data(place)["made_on"] for place in places)) > 1:
+        if len(kinds := dict.fromkeys(read_unit_data(place)["hardware"] for place in places)) > 1:
             said = "Last digits may differ for reasons of their own: models were measured on"
             notes = (*notes, f"{said} {'; '.join(kinds)}.")
         return Measured(named, facts, notes, judged, done[0].family if claims else None, packages=packages)
@@ -395,7 +395,7 @@ def measure_units(
             ]
             run_jobs(works, machine, machine.device, scratch)
     else:
-        numerics = made_on(uses_gpu(source))
+        numerics = hardware(uses_gpu(source))
         names = {of["fingerprint"]: of["subject"] for of in map(read_unit_data, done)}
         for unit in left:
             subject: Any = unit.source.open()
@@ -423,7 +423,7 @@ def unit_key(
     nobody can mark (empty `weights`).
     """
     try:
-        given = encoded(plain)
+        given = encode_settings(plain)
     except SpecError:  # data in memory
         given = secrets.token_hex(16)
     read = None if texts is None else [texts.name, texts.fingerprint, texts.options, texts.notes]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from trisect.core.edits import in_study
-from trisect.core.errors import SpecError, shortened
+from trisect.core.errors import SpecError, shorten
 from trisect.core.methods import VARIANTS, spell_variant
 from trisect.core.schema import record
 from trisect.core.site import Site
@@ -25,7 +25,7 @@ def _variant(given: str) -> str:
     variant = spell_variant(given)
     if variant is None:
         known = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
-        raise SpecError(f"variant is {shortened(given)}.", known, "Use one of them, as in bounded+site.")
+        raise SpecError(f"variant is {shorten(given)}.", known, "Use one of them, as in bounded+site.")
     return variant
 
 
