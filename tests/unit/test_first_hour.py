@@ -10,7 +10,7 @@ from safetensors import safe_open
 from tests import tinyhf, towers, zoo
 
 import trisect
-from trisect.core import files
+from trisect.core import trace
 from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.site import Site
 from trisect.core.trace import Address
@@ -116,7 +116,7 @@ def test_a_reading_is_kept_with_its_tokens(reading, tmp_path):
 
 
 def test_xarray_is_asked_for_by_name(reading, monkeypatch):
-    monkeypatch.setattr(files, "there", lambda _package: False)
+    monkeypatch.setattr(trace, "there", lambda _package: False)
     with pytest.raises(SpecError, match="pip install xarray"):
         reading.to_xarray()
 
@@ -125,7 +125,7 @@ def test_a_reading_as_labelled_arrays(reading, bart):
     for one in (reading, bart):
         made = one.to_xarray()
         assert isinstance(made, xarray.Dataset)
-        assert set(made.data_vars) == {f"{t.address}.{n}".replace(" ", "_") for t in one.traces for n in files.AXES}
+        assert set(made.data_vars) == {f"{t.address}.{n}".replace(" ", "_") for t in one.traces for n in trace.AXES}
         assert torch.equal(
             torch.tensor(made["layer_1.v"].values) if one is reading else one.traces[0].v, one.traces[0].v
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError
-from trisect.core.files import Json, KeptPart, dataset_of, digest, save_parts
+from trisect.core.errors import SiteError, SpecError, there
+from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, spell
 
 if TYPE_CHECKING:
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAMES = ("q", "k", "v", "o")
+AXES = {
+    "q": ("row", "head", "query", "width"),
+    "k": ("row", "key_head", "key", "width"),
+    "v": ("row", "key_head", "key", "value_width"),
+    "weights": ("row", "head", "query", "key"),
+    "output": ("row", "head", "query", "value_width"),
+}
 WEIGHTS = tuple(f"{kind}_{name}" for kind in "wb" for name in NAMES)
 
 
@@ -377,19 +386,39 @@ class Reading:
 
     def save(self, path: str | Path) -> Path:
         """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them."""
+        from safetensors.torch import save_file
+
+        path = Path(path)
+        if path.suffix != ".safetensors":
+            given, known = f"{path.name!r} was given.", "A reading is kept as safetensors."
+            raise SpecError(given, known, "Give a name that ends in .safetensors.")
         said: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
         said["source"] = [list(row) for row in self.source.tokens]
         said["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
-        return save_parts(self._parts(), said, Path(path))
+        tensors = {f"{at}.{name}": values.contiguous().clone() for at, name, values in self._arrays()}
+        replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(said)}))
+        return path
 
     def to_xarray(self) -> Any:
-        """q, k, v, weights and output of every trace as one xarray.Dataset; needs the package xarray."""
-        return dataset_of(self._parts(), {"model": self.model, "notes": list(self.notes)})
+        """q, k, v, weights and output of every trace as one xarray.Dataset; needs the package xarray.
 
-    def _parts(self) -> Iterator[KeptPart]:
+        Axes are called by their kind and length, so that lengths agree.
+        """
+        if not there("xarray"):
+            known, todo = "It is not installed here.", "Run: pip install xarray."
+            raise SpecError("to_xarray needs the package xarray.", known, todo)
+        xarray: Any = import_module("xarray")
+        variables: dict[str, Any] = {}
+        for at, name, values in self._arrays():
+            if name in AXES:
+                axes = tuple(f"{axis}_{n}" for axis, n in zip(AXES[name], values.shape, strict=True))
+                variables[f"{at}.{name}".replace(" ", "_")] = (axes, values.float().numpy())
+        return xarray.Dataset(variables, attrs={"model": self.model, "notes": list(self.notes)})
+
+    def _arrays(self) -> Iterator[tuple[Address, str, Tensor]]:
         for trace in self.traces:
-            for name in ("q", "k", "v", "weights", "output", "query_real", "key_real"):
-                yield KeptPart(f"{trace.address}.{name}", name, getattr(trace, name))
+            for name in (*AXES, "query_real", "key_real"):
+                yield trace.address, name, getattr(trace, name)
 
     def queries(self, trace: Trace) -> Side:
         """The side that a trace's queries are of."""
