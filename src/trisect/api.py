@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trisect.core.schema import Setting, build, flat
 from trisect.lab.experiment import Experiment, Reply, Result, Utility
 
 EMPTY = inspect.Parameter.empty
+R = TypeVar("R")
 
 
 @cache
@@ -30,11 +31,7 @@ def function(experiment: Experiment[Any, Any]) -> Callable[..., Result[Any]]:
 
             return run(experiment, build(experiment.settings, given), out, quiet)
 
-    call.__name__ = call.__qualname__ = experiment.python
-    call.__module__ = "trisect"
-    call.__doc__ = docstring(experiment)
-    call.__signature__ = chosen  # pyright: ignore[reportFunctionMemberAccess]
-    return call
+    return _describe(call, experiment)
 
 
 def utility(one: Utility[Any]) -> Callable[..., Reply]:
@@ -44,10 +41,15 @@ def utility(one: Utility[Any]) -> Callable[..., Reply]:
     def call(*args: Any, **named: Any) -> Reply:
         return one.reply(build(one.settings, chosen.bind(*args, **named).arguments))
 
+    return _describe(call, one)
+
+
+def _describe(call: Callable[..., R], one: Experiment[Any, Any] | Utility[Any]) -> Callable[..., R]:
+    """The function with the name, parameters and documentation of its settings."""
     call.__name__ = call.__qualname__ = one.python
     call.__module__ = "trisect"
     call.__doc__ = docstring(one)
-    call.__signature__ = chosen  # pyright: ignore[reportFunctionMemberAccess]
+    call.__signature__ = signature(one)  # pyright: ignore[reportFunctionMemberAccess]
     return call
 
 

@@ -239,12 +239,32 @@ class PageModule(Protocol[F]):
     def page(self, tables: Tables, about: About[F], /) -> Sheet | Document: ...  # noqa: D102
 
 
-class Experiment(Generic[S, F]):
+class Command(Generic[S]):
+    """A command and a function made from settings: `name` is the command, `function` the name in Python where that is another.
+
+    Its docstring is what `--help` says, the first line a sentence, with an example.
+    """
+
+    name: str
+    settings: type[S]
+    function: str = ""
+
+    @property
+    def help(self) -> str:
+        """What `--help` says."""
+        return self.__doc__ or ""
+
+    @property
+    def python(self) -> str:
+        """The function's name."""
+        return self.function or self.name.replace("-", "_")
+
+
+class Experiment(Command[S], Generic[S, F]):
     """One experiment as every interface knows it: a class of its own, whose methods import what they need when they run.
 
-    Its docstring is what `--help` says, the first line a sentence, with an example. `name` is the command, `function` the name in
-    Python where that is another; `out` is the folder where none is given, in which {model} stands for the model's name and {name}
-    for that of training. `record` is the file that holds About. `source` is the key of the source that asks, empty where none
+    `out` is the folder where none is given, in which {model} stands for the model's name and {name} for that of training. `record`
+    is the file that holds About. `source` is the key of the source that asks, empty where none
     does. One with a `single` page leaves that and nothing else: `out` is then the page, or a folder to put it in under this name.
     One that is not `paged` leaves no page. `makes` says in one word what its paths are where the terminal shows them, such as
     models. One that `is_of_words` reads text whatever its settings are. `by_layer` is what a page of several models draws layer by
@@ -252,13 +272,10 @@ class Experiment(Generic[S, F]):
     calls.
     """
 
-    name: str
-    settings: type[S]
     facts: type[F]
     source: str = ""
     out: str = ""
     record: str = "about.json"
-    function: str = ""
     plan: str = ""
     single: str = ""
     paged: bool = True
@@ -266,11 +283,6 @@ class Experiment(Generic[S, F]):
     is_of_words: bool = False
     by_layer: tuple[LayerMeasure, ...] = ()
     of: tuple[Experiment[Any, Any], ...] = ()
-
-    @property
-    def help(self) -> str:
-        """What `--help` says."""
-        return self.__doc__ or ""
 
     @property
     def leaves(self) -> str:
@@ -284,11 +296,6 @@ class Experiment(Generic[S, F]):
     def where(self) -> str:
         """The default of `out`, as help shows it."""
         return (self.out or self.name).format(model="MODEL", name="NAME")
-
-    @property
-    def python(self) -> str:
-        """The function's name."""
-        return self.function or self.name.replace("-", "_")
 
     @property
     def returns(self) -> type[Result[F]]:
@@ -342,24 +349,8 @@ class Reply(Protocol):
         ...
 
 
-class Utility(Generic[S]):
-    """A command and function that leaves no folder: it takes settings, as an experiment does, and gives a reply back.
-
-    Its docstring is what `--help` says.
-    """
-
-    name: str
-    settings: type[S]
-
-    @property
-    def help(self) -> str:
-        """What `--help` says."""
-        return self.__doc__ or ""
-
-    @property
-    def python(self) -> str:
-        """The function's name."""
-        return self.name.replace("-", "_")
+class Utility(Command[S]):
+    """A command and function that leaves no folder: it takes settings, as an experiment does, and returns a reply."""
 
     @property
     def gives(self) -> type[Reply]:

@@ -42,24 +42,16 @@ from trisect.stats.tested import Reals, finite
 from trisect.text.sources import LabelledTexts
 
 
-class WholePasses(NamedTuple):
+class WholePasses:
     """Passes of a model that shares nothing between them."""
 
-    subject: Subject
     notes: tuple[str, ...] = ()
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.score = subject, subject.score
 
     def begin(self, batch: Batch, hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None) -> None:
         """Nothing: every pass is a whole one."""
-
-    def score(
-        self,
-        batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[torch.Tensor, "B H T S"]] | None = None,
-        clean: RowScores | None = None,
-    ) -> RowScores:
-        """The subject's own."""
-        return self.subject.score(batch, write, hold, clean)
 
     def several(
         self,
