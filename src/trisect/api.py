@@ -85,19 +85,13 @@ def _parameter(one: Setting, kind: Any) -> inspect.Parameter:
 def docstring(experiment: Experiment[Any, Any] | Utility[Any]) -> str:
     """What the command's help says, then every setting with what it is."""
     head = experiment.help.split("\b")[0].strip()
-    lines = [f"    {one.name}: {_help(one)}{_bounds(one)}" for one in flat(experiment.settings)]
+    lines = []
+    for one in flat(experiment.settings):  # the help of an option that begins with 'no-' is about what it turns off
+        help = f"Where false: {one.help}" if one.words.startswith("no-") else one.help
+        said = [f"one of {', '.join(one.option.choices)}"] if one.option.choices else []
+        said += [f"default: {one.option.unset}"] if one.option.unset else []
+        lines.append(f"    {one.name}: {help}" + (f" ({'; '.join(said)})" if said else ""))
     if isinstance(experiment, Experiment):
         lines.append(f"    out: {experiment.leaves}; {experiment.where} where null.")
         lines.append("    quiet: Show no progress.")
     return "\n".join([head, "", "Settings:", *lines, "", "Raises TrisectError for anything that cannot be run."])
-
-
-def _help(one: Setting) -> str:
-    """What a setting is; the help of an option that begins with 'no-' is about what it turns off."""
-    return f"Where false: {one.help}" if one.words.startswith("no-") else one.help
-
-
-def _bounds(one: Setting) -> str:
-    said = [f"one of {', '.join(one.option.choices)}"] if one.option.choices else []
-    said += [f"default: {one.option.unset}"] if one.option.unset else []
-    return f" ({'; '.join(said)})" if said else ""

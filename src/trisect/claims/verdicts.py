@@ -290,7 +290,10 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
     everywhere, collapsed = rule_of_study(evidence), find_collapsed_runs(evidence)
     rows: list[ClaimColumns] = []
     for source in sources_for(evidence):
-        readings = {part: _readings(part, evidence) for claim in source.claims for part in claim.parts}
+        readings: dict[Part, dict[int, EffectReading]] = {}
+        for part in [part for claim in source.claims for part in claim.parts]:
+            found = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
+            readings[part] = {seed: one for seed, one in found.items() if one is not None}
         family = family_of(source, lambda part, of=readings: bool(of[part]))
 
         def whole_row(whole: Decided[SeedPart], family: int = family) -> ClaimColumns:
@@ -337,10 +340,6 @@ def rule_of_study(evidence: Evidence) -> Reason | None:
         return Reason("baseline diverged")
     unchecked = any(check.n < max(1, len(evidence.seeds)) for check in found)
     return Reason("attention not checked" if unchecked else "attention not in use")
-
-
-def _readings(part: Part, evidence: Evidence) -> dict[int, EffectReading]:
-    return {seed: r for seed in evidence.seeds if (r := read(part.effect, evidence, seed)) is not None}
 
 
 def _test(

@@ -133,30 +133,18 @@ def _parameter(one: Setting) -> click.Parameter:
         return click.Option([flag, name], nargs=option.count, required=one.required, **rest)
     if one.several and option.many in ("repeat", "words", "commas", "places"):
         kind = click.STRING if option.many == "commas" else kind
-        return click.Option(
-            [flag, name], multiple=True, type=kind, default=_default(one), required=one.required, **rest
-        )
+        default = None if one.default is MISSING else one.default
+        return click.Option([flag, name], multiple=True, type=kind, default=default, required=one.required, **rest)
     if option.many == "pairs":
         return click.Option([flag, name], multiple=True, **rest)
     if one.several:
-        default = _default_words(one)
-        several = None if default is None else [default]
+        several = None
+        if isinstance(one.default, tuple) and one.default:  # in one word: seeds that are counted from 1 as their number
+            counted = option.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1))
+            several = [str(len(one.default)) if counted else ",".join(map(str, one.default))]
         return click.Option([flag, name], multiple=True, default=several, required=one.required, **rest)
     default = None if one.default is MISSING or one.kind is bool else one.default
     return click.Option([flag, name], type=kind, default=default, required=one.required, **rest)
-
-
-def _default_words(one: Setting) -> str | None:
-    """A default of several values in one word: seeds that are counted from 1 as their number."""
-    if not isinstance(one.default, tuple) or not one.default:
-        return None
-    if one.option.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1)):
-        return str(len(one.default))
-    return ",".join(map(str, one.default))
-
-
-def _default(one: Setting) -> Any:
-    return None if one.default is MISSING else one.default
 
 
 def parse_options(settings: type[Any], named: Mapping[str, object]) -> dict[str, object]:

@@ -132,7 +132,10 @@ def door() -> Iterator[None]:
         if (of_system := system_error(error)) is not None:
             raise file_error(of_system) from error
         if lacks_memory(error):
-            raise _too_large(error) from error
+            said = " ".join(str(error).split())[:200]
+            known = f"The system says: {said}" if said else "The system gave no more of it."
+            todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
+            raise StudyError("The memory of this machine does not suffice.", known, todo) from error
         if isinstance(error, ValueError) and "embedded null" in str(error):
             known = "It holds a NUL character, which no system allows in the name of a file."
             raise StudyError("A path was given that cannot be one.", known, "Use another name.") from error
@@ -193,13 +196,6 @@ def _todo(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "Close other programs, or raise the limit of open files (ulimit -n)."
     return "Check the path, or choose another place."
-
-
-def _too_large(error: BaseException) -> StudyError:
-    said = " ".join(str(error).split())[:200]
-    known = f"The system says: {said}" if said else "The system gave no more of it."
-    todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
-    return StudyError("The memory of this machine does not suffice.", known, todo)
 
 
 _LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
 from trisect.core.errors import CorpusError, ModelError, SpecError, unknown
 from trisect.core.machine import Machine
@@ -19,6 +18,7 @@ from trisect.text.readers import HELP
 
 if TYPE_CHECKING:
     from trisect.core.subject import Subject, Texts
+    from trisect.lab.subject import FetchOptions
 
 Seed = Annotated[int, Field(description="Random seed.", ge=0, le=2**32 - 1)]
 Seeds = Annotated[
@@ -52,17 +52,6 @@ Window = Annotated[
     Field(description="Tokens read at once.", ge=1, le=10_000_000),
     Option(unset="the model's own limit, 1,024 at most"),
 ]
-
-
-class FetchOptions(TypedDict):
-    """The options of `load` besides the model, its tokenizer, its inputs and its window."""
-
-    revision: str | None
-    dtype: str | None
-    device: str
-    device_map: str | None
-    pickle: bool
-    remote_code: bool
 
 
 @record

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from typing_extensions import TypedDict
+
 from trisect.core.errors import ModelError, check_name, door
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Run
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trisect.hf.load import Pretrained
-    from trisect.lab.inputs import FetchOptions
 
 MODEL = "MODEL"  # on a command line, for what only its owner can name
 CONFIGS = ("config.json", "adapter_config.json")  # a model's folder has one of them
@@ -32,6 +33,17 @@ WEIGHTS = (".safetensors", ".bin")  # and files that end so
 DEPTH = 3  # levels of folders that are looked at for models
 LOOKED = 2_000  # folders at most are looked into
 SHOWN = 6  # models are named
+
+
+class FetchOptions(TypedDict):
+    """The options of `load` besides the model, its tokenizer, its inputs and its window."""
+
+    revision: str | None
+    dtype: str | None
+    device: str
+    device_map: str | None
+    pickle: bool
+    remote_code: bool
 
 
 class NamedRevision(NamedTuple):
