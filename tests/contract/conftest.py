@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 from tests.ray_cluster import TestCluster
 
-from trisect.core.errors import there
+from trisect.core.errors import is_installed
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """Two nodes, a and b."""
-    if not there("ray") or sys.platform != "linux":
+    if not is_installed("ray") or sys.platform != "linux":
         pytest.skip("needs trisect[ray], and Linux")
     found = TestCluster(tmp_path_factory.mktemp("nodes"))
     try:

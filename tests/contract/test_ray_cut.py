@@ -13,7 +13,7 @@ import pytest
 from tests.contract.test_engines import begun, ends, wait_until
 from tests.ray_cluster import PATHS, SETTINGS, SOON, STORE, end
 
-from trisect.core.errors import there
+from trisect.core.errors import is_installed
 from trisect.engine.ray_connect import LOOPBACK
 
 pytestmark = pytest.mark.ray
@@ -67,7 +67,7 @@ def ip(process: int, *words: str) -> None:
 
 
 def test_a_link_that_is_cut_in_the_middle_loses_nothing_that_landed(tmp_path):
-    if not there("ray"):
+    if not is_installed("ray"):
         pytest.skip("needs trisect[ray]")
     home, marks = tmp_path / "home", tmp_path / "marks"
     for folder in (home, marks):

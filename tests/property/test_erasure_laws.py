@@ -124,7 +124,7 @@ def test_classes_that_never_occur_and_empty_batches_change_nothing():
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(errors, "there", lambda package: False)
+    monkeypatch.setattr(errors, "is_installed", lambda package: False)
     with pytest.raises(SpecError) as caught:
         LabelMoments(2, 2)
     assert caught.value.given == "Erasing a label needs the package concept-erasure."

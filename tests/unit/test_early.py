@@ -66,7 +66,7 @@ def unloaded(monkeypatch):
     def loading(words):
         raise AssertionError(f"{words}: a model is loaded")
 
-    monkeypatch.setattr("trisect.hf.files.fetch.began", loading)
+    monkeypatch.setattr("trisect.hf.files.fetch.report_step", loading)
 
 
 @pytest.mark.parametrize("command", ["ablate", "erase", "patch", "rewind"])

@@ -344,7 +344,7 @@ def test_a_notebook_gets_a_widget_with_the_same_bytes():
 
 
 def test_without_anywidget_a_notebook_gets_the_page_in_a_frame(monkeypatch):
-    monkeypatch.setattr(page, "there", lambda package: package != "anywidget")
+    monkeypatch.setattr(page, "is_installed", lambda package: package != "anywidget")
     shown: Any = explore(nasty())
     html = shown._repr_html_()
     assert html.count("<") == 2  # the frame, whole page inside its attribute

@@ -116,7 +116,7 @@ def test_a_reading_is_kept_with_its_tokens(reading, tmp_path):
 
 
 def test_xarray_is_asked_for_by_name(reading, monkeypatch):
-    monkeypatch.setattr(trace, "there", lambda _package: False)
+    monkeypatch.setattr(trace, "is_installed", lambda _package: False)
     with pytest.raises(SpecError, match="pip install xarray"):
         reading.to_xarray()
 

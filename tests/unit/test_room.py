@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests import tinyhf
 
-from trisect.core.errors import ModelError, lacks_memory
+from trisect.core.errors import ModelError, is_out_of_memory
 from trisect.hf.files.model_errors import LESS, SMALLER, NoRoomError, room
 from trisect.hf.load import Pretrained, load
 
@@ -102,5 +102,5 @@ def test_loading_names_what_loads_less():
 def test_other_errors_pass_as_they_are():
     with pytest.raises(RuntimeError, match=r"^no$"), room("M", "Running"):
         raise RuntimeError("no")
-    assert not lacks_memory(ValueError("out of memory"))
-    assert lacks_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))

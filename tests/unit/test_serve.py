@@ -268,7 +268,7 @@ def test_the_python_is_what_was_done(gpt, capsys):
 
 
 def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(errors, "there", lambda package: False)
+    monkeypatch.setattr(errors, "is_installed", lambda package: False)
     said = CliRunner().invoke(main, ["serve", "nowhere"])
     assert said.exit_code == 2
     assert "trisect serve needs the package starlette." in said.stderr
@@ -382,7 +382,7 @@ def test_an_error_that_nobody_expected_reaches_the_view_and_then_the_kernel(gpt,
 
 
 def test_without_anywidget_the_widget_names_the_command_that_installs_it(gpt, monkeypatch):
-    monkeypatch.setattr(errors, "there", lambda package: False)
+    monkeypatch.setattr(errors, "is_installed", lambda package: False)
     with pytest.raises(SpecError, match="needs the package anywidget") as error:
         trisect.switchboard(gpt)
     assert "trisect[notebook]" in error.value.todo

@@ -9,19 +9,19 @@ from click.testing import CliRunner
 from tests import tinyhf
 
 from trisect.cli import main
-from trisect.core.errors import began, on_step
+from trisect.core.errors import on_step, report_step
 from trisect.hf.load import load
 
 
 def test_a_step_is_said_to_whoever_shows_progress_and_to_nobody_else():
     shown: list[str] = []
-    began("before")
+    report_step("before")
     with on_step(shown.append):
-        began("one")
+        report_step("one")
         with on_step(lambda words: shown.append(words.upper())):
-            began("two")
-        began("three")
-    began("after")
+            report_step("two")
+        report_step("three")
+    report_step("after")
     assert shown == ["one", "TWO", "three"]
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic.fields import FieldInfo
 
-from trisect.core.errors import SpecError, need, shorten, unknown
+from trisect.core.errors import SpecError, require, shorten, unknown
 from trisect.core.methods import SiteText
 from trisect.core.schema import record
 from trisect.core.site import Site
@@ -173,7 +173,9 @@ def in_study(site: Site, verb: str, known: tuple[str, ...] = WHERE, heads: bool 
 def matrices(site: Site, ok: bool, given: str, known: str, example: str) -> Site:
     """The site itself, if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
-    need(plain and ok, f"{given} at '{site}' is not possible: {_shapes(site)}", known, f"Use a site such as {example}.")
+    require(
+        plain and ok, f"{given} at '{site}' is not possible: {_shapes(site)}", known, f"Use a site such as {example}."
+    )
     return site
 
 

@@ -81,7 +81,7 @@ def or_closest(given: object, there: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
-def need(ok: bool, given: str, known: str, todo: str) -> None:
+def require(ok: bool, given: str, known: str, todo: str) -> None:
     """Raise a SpecError of these three parts unless `ok`."""
     if not ok:
         raise SpecError(given, known, todo)
@@ -98,16 +98,16 @@ def shorten(value: object, most: int = LONGEST) -> str:
 _WORDS = ("can't allocate memory", "out of memory", "bad allocation", "not enough memory", "failed to allocate")
 
 
-def lacks_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory did not suffice; libraries of compiled code raise a RuntimeError that only its words tell from others."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
-def pass_memory(error: BaseException) -> None:
+def reraise_out_of_memory(error: BaseException) -> None:
     """Raise an error again where it says that memory did not suffice: it says nothing of what was tried."""
-    if lacks_memory(error):
+    if is_out_of_memory(error):
         raise error
 
 
@@ -131,7 +131,7 @@ def door() -> Iterator[None]:
     except Exception as error:
         if (of_system := system_error(error)) is not None:
             raise file_error(of_system) from error
-        if lacks_memory(error):
+        if is_out_of_memory(error):
             said = " ".join(str(error).split())[:200]
             known = f"The system says: {said}" if said else "The system gave no more of it."
             todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
@@ -201,7 +201,7 @@ def _todo(error: OSError) -> str:
 _LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
 
 
-def began(words: str) -> None:
+def report_step(words: str) -> None:
     """A step begins; nothing happens where nobody shows progress."""
     if (show := _LISTENER.get()) is not None:
         show(words)
@@ -220,7 +220,7 @@ def on_step(show: Callable[[str], object]) -> Iterator[None]:
 NAMED = {"PIL": "pillow"}  # packages that are installed by another name
 
 
-def there(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Whether a package can be imported; a folder of that name in the current directory is none."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
@@ -228,7 +228,7 @@ def there(package: str) -> bool:
 
 def need_extra(package: str, extra: str, what: str) -> None:
     """Raise SpecError where a package that `what` needs is missing, naming the extra that brings it."""
-    if not there(package):
+    if not is_installed(package):
         raise SpecError(
             f"{what} needs the package {NAMED.get(package, package.replace('_', '-'))}.",
             "It is not installed here.",

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trisect.core import schema
-from trisect.core.errors import need
+from trisect.core.errors import require
 from trisect.core.files import digest
 from trisect.core.schema import one_of, record
 
@@ -44,7 +44,7 @@ class Machine:
         if self.engine is not None and self.workers is not None:
             given = f"--engine {self.engine} and --workers {self.workers} were both given."
             known = "The engine here has no workers, and the others have at least one."
-            need((self.engine == "here") == (self.workers == 0), given, known, "Leave one of them out.")
+            require((self.engine == "here") == (self.workers == 0), given, known, "Leave one of them out.")
 
     def cores(self) -> int:
         """How many processor cores this process may use."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from trisect.core.errors import SpecError, need, unknown
+from trisect.core.errors import SpecError, require, unknown
 from trisect.core.schema import POINTS, RESAMPLES, WHOLE, Each, Many, Some, one_of, record
 from trisect.core.site import Site
 
@@ -112,7 +112,7 @@ class Tie:
 
     def __post_init__(self) -> None:
         given = bool(self.sites or self.identity)
-        need(given, "The tying has no sites.", "It needs at least one.", "Name some, or leave tie out.")
+        require(given, "The tying has no sites.", "It needs at least one.", "Name some, or leave tie out.")
 
 
 def reads_head(site: Site) -> bool:
@@ -148,7 +148,7 @@ class Probe:
     random_maps: Annotated[int, Field(ge=0, le=RESAMPLES)] = 0
 
     def __post_init__(self) -> None:
-        need(
+        require(
             not self.random_maps or any(map(reads_head, self.sites or ())),
             f"random_maps is {self.random_maps}, and no head of q, k or v is probed.",
             "Random maps are as wide as a head, of what the layers of the probed heads read.",
@@ -190,7 +190,7 @@ class Interchange:
 
     def __post_init__(self) -> None:
         single = all(len(s.components) == 1 and s.layers is not None and len(s.layers) == 1 for s in self.sites)
-        need(
+        require(
             single,
             f"The interchange is at {', '.join(map(str, self.sites))}.",
             "Each site is one of q, k and v at one layer: what comes from the donor has a prediction of its own.",

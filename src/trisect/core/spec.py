@@ -13,7 +13,7 @@ from pydantic import Field
 
 from trisect.core import schema
 from trisect.core.edits import AnyEdit, Edit, make_edit, place
-from trisect.core.errors import need, shorten
+from trisect.core.errors import require, shorten
 from trisect.core.files import canonical, digest
 from trisect.core.methods import METHODS, Ablate, Attack, Control, Erase, Freeze, Interchange, Probe, Rewind, Tie
 from trisect.core.schema import Each, Many, one_of, plain, record
@@ -38,18 +38,18 @@ class Model:
     idle: Annotated[Many[int], Later] = ()
 
     def __post_init__(self) -> None:
-        need(
+        require(
             self.width % self.heads == 0,
             f"{self.heads} heads do not divide a width of {self.width}.",
             "Each head takes an equal slice of the width.",
             f"Use for example {self.heads} heads with a width of {self.heads * max(1, self.width // self.heads)}.",
         )
-        need(
+        require(
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
         ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
         known = f"It names layers of the {self.layers}, from 1 on, each once and in order."
-        need(ok, f"idle is {list(self.idle)}.", known, "Leave it out, or name such layers.")
+        require(ok, f"idle is {list(self.idle)}.", known, "Leave it out, or name such layers.")
 
 
 @record
@@ -111,14 +111,14 @@ class Design:
     interchange: Annotated[Interchange | None, Later] = None
 
     def __post_init__(self) -> None:
-        need(
+        require(
             bool(re.fullmatch(r"[\w.-]+", self.name)) and len(self.name) <= schema.NAME,
             f"{shorten(self.name)} is not a name.",
             f"Names are up to {schema.NAME} letters, digits, '.', '_', '-'.",
             "Rename it.",
         )
         last = self.attack.epochs if self.attack and self.attack.epochs else 0
-        need(
+        require(
             last <= self.training.epochs,
             f"Attacks last {last} epochs and the baseline {self.training.epochs}.",
             "An attack is compared with the baseline at its own last epoch.",

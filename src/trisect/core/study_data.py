@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from trisect.core.errors import need
+from trisect.core.errors import require
 from trisect.core.machine import PRECISIONS
 from trisect.core.methods import METHODS
 from trisect.core.schema import FLEET, Many, Some, one_of, record
@@ -38,14 +38,16 @@ class Ledger:
         whole = self.asked[0]
         for design in self.asked[1:]:
             differ = differences(whole, design)
-            need(
+            require(
                 not differ, f"Its designs differ in {'; '.join(differ)}.", "One study has one way.", "Make two studies."
             )
             whole = union(whole, design)
         trained = sorted(run for fleet in self.fleets for run in fleet)
         odd = sorted({*trained} ^ self.runs.keys())
         known = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
-        need(trained == sorted(self.runs), "Its fleets are not the runs of its designs.", known, "Make another study.")
+        require(
+            trained == sorted(self.runs), "Its fleets are not the runs of its designs.", known, "Make another study."
+        )
 
     @cached_property
     def runs(self) -> dict[str, Run]:

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError, SpecError, there
+from trisect.core.errors import SiteError, SpecError, is_installed
 from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, spell
 
@@ -404,7 +404,7 @@ class Reading:
 
         Axes are called by their kind and length, so that lengths agree.
         """
-        if not there("xarray"):
+        if not is_installed("xarray"):
             known, todo = "It is not installed here.", "Run: pip install xarray."
             raise SpecError("to_xarray needs the package xarray.", known, todo)
         xarray: Any = import_module("xarray")

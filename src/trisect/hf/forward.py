@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, pass_memory
+from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, Writer
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor, output_at, row_scores, takes_any
@@ -396,7 +396,7 @@ class SharedPasses:
             made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
             self._note_lowest(edits)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            pass_memory(error)
+            reraise_out_of_memory(error)
             fits = all(t.dim() and t.shape[0] == rows for t in tensors_in(batch.inputs.values()))
             self.restarts.apart = FAILED.format(type(error).__name__) if fits else NO_ROWS
             return None
@@ -435,7 +435,7 @@ class SharedPasses:
         except NoRoomError:
             raise
         except Exception as error:  # a model that does not run so
-            pass_memory(error)
+            reraise_out_of_memory(error)
         whole = run_forward(self.proved, batch.inputs, edits)[1]
         if marked != mark_of_bits(first_tensor(whole)):
             self.restarts.works, self._prefix = False, None

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from trisect.core.errors import began, on_step
+from trisect.core.errors import on_step, report_step
 from trisect.core.machine import Machine
 from trisect.core.printable import percent
 from trisect.engine.drive import JobWork, Show, drive
@@ -236,7 +236,7 @@ def bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]
     with screen(title, quiet) as shown:
         if shown is None:
             if not quiet:
-                began(f"{title[:1].upper()}{title[1:]} …")
+                report_step(f"{title[:1].upper()}{title[1:]} …")
             yield lambda done, total: None
             return
         with shown.lines((f"  {title}",), None) as (line,):

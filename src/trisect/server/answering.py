@@ -19,7 +19,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from trisect.core import files
-from trisect.core.errors import SpecError, need, shorten
+from trisect.core.errors import SpecError, require, shorten
 from trisect.core.files import Json
 from trisect.core.printable import safe, safe_data
 from trisect.core.schema import Many, read, record
@@ -50,8 +50,10 @@ def _switch(pair: object) -> tuple[str, str]:
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
         raise SpecError(f"A switch is {shorten(pair)}.", known, todo)
     site, how = pair
-    need(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", known, todo)
-    need(how in KINDS, f"{site} is switched to {shorten(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them.")
+    require(len(site) <= CLIENT and not LONG_NUMBER.search(site), f"A site is {shorten(site)}.", known, todo)
+    require(
+        how in KINDS, f"{site} is switched to {shorten(how)}.", f"There are {', '.join(KINDS)}.", "Use one of them."
+    )
     return str(Site.parse(site)), how
 
 
@@ -75,7 +77,7 @@ class PageState:
     def __post_init__(self) -> None:
         sites = [site for site, _ in self.switches]
         twice = next((site for site in sites if sites.count(site) > 1), None)
-        need(twice is None, f"{twice} is switched twice.", "A site has one switch.", "Leave one of them out.")
+        require(twice is None, f"{twice} is switched twice.", "A site has one switch.", "Leave one of them out.")
 
     @property
     def given(self) -> TextOrPair:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import ModelError, SpecError, need, need_extra, shorten
+from trisect.core.errors import ModelError, SpecError, need_extra, require, shorten
 
 if TYPE_CHECKING:
     import uvicorn
@@ -125,7 +125,7 @@ def _names_here(host: str) -> tuple[str, ...]:
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens at the address; raises SpecError where none can."""
     ok = isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= PORTS
-    need(ok, f"port is {shorten(port)}.", f"It is a whole number from 0 to {PORTS:,}.", "Give port as that.")
+    require(ok, f"port is {shorten(port)}.", f"It is a whole number from 0 to {PORTS:,}.", "Give port as that.")
     if not host.strip():  # which the system would read as every address of this machine
         raise SpecError(
             "--host is empty.", "It is an address of this machine.", "Leave --host out, or name an address."

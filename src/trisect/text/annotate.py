@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trisect.core.errors import CorpusError, shorten, there
+from trisect.core.errors import CorpusError, is_installed, shorten
 from trisect.core.files import Json, digest_file
 from trisect.core.printable import percent
 from trisect.text import sources
@@ -60,7 +60,7 @@ class PipelineFacts:
 
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
     """Raise CorpusError where spaCy is not installed, or a setting makes no sense."""
-    if not there("spacy"):
+    if not is_installed("spacy"):
         given, known = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
         raise CorpusError(given, known, "Install it: pip install 'trisect[annotate]'")
     if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from trisect.core.errors import CorpusError, there
+from trisect.core.errors import CorpusError, is_installed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -109,7 +109,7 @@ def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, .
 def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any], str | None]:
     """Every split of the dataset, and its revision where it lies on the hub."""
     try:
-        if not there("datasets"):  # a folder of that name would be imported, as a package with nothing in it
+        if not is_installed("datasets"):  # a folder of that name would be imported, as a package with nothing in it
             raise ImportError("datasets")
         import datasets
     except ImportError as error:

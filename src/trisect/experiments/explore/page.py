@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from markupsafe import Markup
 
-from trisect.core.errors import CorpusError, there
+from trisect.core.errors import CorpusError, is_installed
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.trace import crosses
@@ -441,7 +441,7 @@ def show(picture: ExplorerPicture) -> AnyWidget | Framed:
 
     Raises CorpusError where the text is too long to be shown.
     """
-    if not there("anywidget"):
+    if not is_installed("anywidget"):
         return Framed(picture)
     packed = pack(picture)
     starts = [0, *accumulate(map(len, packed.chunks))]

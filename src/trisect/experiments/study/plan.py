@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trisect.core import machine
-from trisect.core.errors import CorpusError, SpecError, need_extra, there
+from trisect.core.errors import CorpusError, SpecError, is_installed, need_extra
 from trisect.core.files import Json
 from trisect.core.machine import Machine
 from trisect.core.methods import layers_with_heads
@@ -234,7 +234,7 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
     whole q, k or v); what is not among `only` is left out. Raises SpecError or SiteError.
     """
     found = find_experiments(source.experiment)
-    if is_preset(source.experiment) and source.only is None and not there("concept_erasure"):
+    if is_preset(source.experiment) and source.only is None and not is_installed("concept_erasure"):
         found = tuple(replace(one, erase=None) for one in found)  # a preset runs with what is installed
     return tuple(_change(one, source) for one in found)
 

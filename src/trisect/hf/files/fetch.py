@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import nn
 
 from trisect.core import files
-from trisect.core.errors import ModelError, began, check_name, shorten, unknown
+from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown
 from trisect.core.files import Json
 from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, room, said_of, saying
 from trisect.hf.hooks.calls import alone
@@ -187,7 +187,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     name, (kind, objective) = str(where), _head(config)
     stated = getattr(config, "quantization_config", None)  # which may or may not name its method
     method = stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated
-    began(f"Loading {name} …")
+    report_step(f"Loading {name} …")
     with room(name, LOADING), saying(_refusal(name, method)), quiet():
         model, info = kind.from_pretrained(
             name,
@@ -300,7 +300,7 @@ def _reachable(name: str, revision: str | None) -> bool:
         validate_repo_id(name)
         if is_offline_mode() or _is_silent(hub.endpoint):
             return False
-        began(f"Asking {hub.endpoint} for {name} …")
+        report_step(f"Asking {hub.endpoint} for {name} …")
         hub.model_info(name, revision=revision, timeout=ANSWER)
     except HFValidationError:
         raise ModelError(
@@ -324,7 +324,7 @@ def _reachable(name: str, revision: str | None) -> bool:
         if isinstance(error, ConnectionError | TimeoutError) or "TransportError" in kinds:
             _NO_ANSWER[hub.endpoint] = time.monotonic()
             said = f"No answer from {hub.endpoint}"
-        began(f"{said}: looking for {name} among earlier downloads …")
+        report_step(f"{said}: looking for {name} among earlier downloads …")
         return False
     return True
 

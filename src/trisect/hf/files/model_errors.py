@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, TrisectError, lacks_memory, pass_memory
+from trisect.core.errors import ModelError, TrisectError, is_out_of_memory, reraise_out_of_memory
 from trisect.core.subject import ModelInputs
 
 PART = 1 << 22  # numbers that are converted at once
@@ -29,7 +29,7 @@ def saying(refusal: Callable[[Exception], ModelError]) -> Iterator[None]:
     except (TrisectError, PermissionError, MemoryError):
         raise
     except Exception as error:
-        pass_memory(error)
+        reraise_out_of_memory(error)
         raise refusal(error) from error
 
 
@@ -168,7 +168,7 @@ def room(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> I
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not lacks_memory(error):
+        if not is_out_of_memory(error):
             raise
         shapes = [
             f"{n} of {'×'.join(map(str, t.shape))}"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
-from trisect.core.errors import pass_memory
+from trisect.core.errors import reraise_out_of_memory
 from trisect.hf.hooks.calls import Arguments, NamedArguments, parts_of, product_of, replace_forwards
 
 DYNAMIC = "torch.ao.nn.quantized.dynamic"
@@ -208,7 +208,7 @@ def _probe_map(name: str, module: nn.Module, width: int, like: Tensor, weight: T
     try:  # some take nothing else than positions of rows
         module(one.new_zeros(1, 1, width))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        pass_memory(error)
+        reraise_out_of_memory(error)
         feed = module
     zero = feed(one.new_zeros(1, width))[0]
     columns = torch.cat([feed(part) - zero for part in one.split(PROBES)])

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, pass_memory
+from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.trace import Address, FeedForward, NormedMap, Origin, Rescaling, ResidualBlock
 from trisect.hf.hooks.calls import Call, gradients_of
 from trisect.hf.locate.affine import (
@@ -69,7 +69,7 @@ def measure_norm(used: Normed) -> Rescaling | None:
     try:
         shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
     except UNFIT as error:
-        pass_memory(error)
+        reraise_out_of_memory(error)
         return None
     for centred in (True, False):
         gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]

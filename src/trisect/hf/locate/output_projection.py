@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from trisect.core.errors import pass_memory
+from trisect.core.errors import reraise_out_of_memory
 from trisect.core.subject import ModelInputs
 from trisect.core.trace import Origin
 from trisect.hf.hooks.calls import (
@@ -299,7 +299,7 @@ def find_shares(
             try:
                 _run_alike(model, inputs)
             except Exception as error:
-                pass_memory(error)
+                reraise_out_of_memory(error)
                 return {}  # it looks at what it is given, and takes nothing else
     if len(base.raw) != len(calls) or len(moved.raw) != len(calls):
         return {}
@@ -343,7 +343,7 @@ def _push_forward(made: Tensor, given: Tensor, change: Tensor) -> Tensor | None:
             return None
         return torch.autograd.grad(gradient, back, change.to(gradient), allow_unused=True, retain_graph=True)[0]
     except RuntimeError as error:  # no second derivative
-        pass_memory(error)
+        reraise_out_of_memory(error)
         return None
 
 

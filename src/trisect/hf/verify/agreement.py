@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from trisect.core.errors import ModelError, pass_memory
+from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Projections
 from trisect.hf.batches import first_tensor
@@ -227,7 +227,7 @@ def find_other_scales(model: nn.Module, inputs: ModelInputs, hook: CallHook, cal
     try:
         pairs = list(zip(run(0.0), run(STEP), strict=True))
     except Exception as error:  # of some nothing can be replaced
-        pass_memory(error)
+        reraise_out_of_memory(error)
         return found
     for one, other in pairs:
         if one.scale is None or one.scale != other.scale or one.weights is None or other.weights is None:

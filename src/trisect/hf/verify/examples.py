@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, pass_memory
+from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.hf.hooks.calls import without_compile
 
 TEXTS, LONG = 2, 5
@@ -184,7 +184,7 @@ def example_inputs(name: str, model: nn.Module, seed: int = 0) -> dict[str, Tens
             with torch.no_grad(), without_compile(), torch.random.fork_rng(devices=[]):
                 model(**given)
         except FAILED as error:
-            pass_memory(error)
+            reraise_out_of_memory(error)
             first = first or error
             continue
         return given

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, began, pass_memory
+from trisect.core.errors import ModelError, report_step, reraise_out_of_memory
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
@@ -103,7 +103,7 @@ def read_coverage(model: nn.Module, inputs: ModelInputs) -> Coverage:
             with eager(model):
                 plain = first_tensor(model(**inputs))
         except RuntimeError as own_error:  # it has no eager attention that runs
-            pass_memory(own_error)
+            reraise_out_of_memory(own_error)
             error = own_error
     calls, taped = Calls(copy_call), own
     if plain is not None:
@@ -327,7 +327,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     unchanged bit for bit), projections (with residuals), cause (a write reaches the answer). `inputs` are the model's
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
-    began(f"Verifying {name} …")
+    report_step(f"Verifying {name} …")
     with (
         room(name, "Verifying", inputs),
         evaluating(model),

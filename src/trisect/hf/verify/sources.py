@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from trisect.core.errors import ModelError, pass_memory
+from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Address
 from trisect.hf.hooks.calls import Arguments, Call, CallHook, Edits, NamedArguments, gradients_of
@@ -133,7 +133,7 @@ def find_sources(model: nn.Module, inputs: ModelInputs, hook: CallHook, calls: S
         with torch.enable_grad(), hook(model, Edits()) as made, _watching(model, around, cut, made, found):
             model(**inputs)
     except RuntimeError as error:  # a model that cannot be derived
-        pass_memory(error)
+        reraise_out_of_memory(error)
         found = []
     if len(found) != len(calls):
         return tuple(Met(call.module, 0, _by_length(call), call.q.shape[2], call.k.shape[2]) for call in calls)
@@ -298,7 +298,7 @@ def find_position_shifts(
                     )
                 except Exception as error:
                     # some take no other order of their tokens; their layers are looked at all the same
-                    pass_memory(error)
+                    reraise_out_of_memory(error)
                     refusal = None
                 if refusal is not None:
                     return {}, refusal
@@ -308,7 +308,7 @@ def find_position_shifts(
                     words = f"its {part} are not at the positions of its tokens: the token at position {PLACE} of row"
                     found.setdefault(n, f"{words} {len(changed) - 1} is at {_first(moved)} there")
     except Exception as error:
-        pass_memory(
+        reraise_out_of_memory(
             error
         )  # of some nothing can be replaced, and tokens may stand for images, of which there are as many
     return found, None

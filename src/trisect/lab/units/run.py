@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from trisect.claims.models import judge_over_models
-from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError, began
+from trisect.core.errors import ModelError, SiteError, SpecError, StudyError, TrisectError, report_step
 from trisect.core.files import digest
 from trisect.core.finding import About, Finding
 from trisect.core.machine import code_mark, versions
@@ -164,7 +164,7 @@ def several_models(settings: Any) -> SeveralModels | None:
     base = next(iter(bases)) if len(bases) == 1 else None
     if wanted is None and len(given) == 1 and base is not None:
         known = f"{len(models)} models in subfolders of {_short(given[0])} are read as revisions of one model, in their order."
-        began(f"{known} If they are models of one recipe, such as seeds, say --units models.")
+        report_step(f"{known} If they are models of one recipe, such as seeds, say --units models.")
     kind = wanted or (MODELS if base is None else REVISIONS)
     title = f"{_short(models[0] if base is None else base)}-{len(models)}-{kind}"
     return SeveralModels(settings, models, kind, group.name, title)
