@@ -49,7 +49,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    Mutant("core/study_data.py", "need(trained == sorted(self.runs),", "need(True,", f"{BOUNDS} -k forged"),
+    Mutant("core/study_data.py", "trained == sorted(self.runs), \"Its", "True, \"Its", f"{BOUNDS} -k forged"),
     Mutant("core/study_data.py", "not differ, f\"Its", "True, f\"Its", f"{BOUNDS} -k forged"),
     Mutant(
         "experiments/study/ledger.py", "if other := [*other, *differences(ledger.experiment, here)]:", "if other := other:",
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant("lab/units/run.py", "or _same(files, other_files)", "or False", f"{UNITS} -k not_there"),
     Mutant("lab/units/run.py", "if subject.fingerprint in names:", "if False:", f"{UNITS} -k other_files"),
     Mutant("lab/units/run.py", "several.kind == MODELS else None", "True else None", f"{UNITS} -k no_sample"),
-    Mutant("claims/models.py", " if values and reasons else None", " if False else None", f"{UNITS} -k bars"),
+    Mutant("claims/models.py", "if values and each:", "if False:", f"{UNITS} -k bars"),
     Mutant("claims/models.py", "return self.by_head and not self.slack > 0", "return False", f"{UNITS} -k head_by_head"),
     Mutant(COMPARE, '"value": second - first}', '"value": first - second}', COMPARED),
     Mutant(COMPARE, "moved = other.values - one.values", "moved = one.values - other.values", COMPARED),

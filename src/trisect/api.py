@@ -56,8 +56,8 @@ def _describe(call: Callable[..., R], one: Experiment[Any, Any] | Utility[Any]) 
 def signature(experiment: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature:
     """Parameters in the order of the settings: those that are inputs may be given by place."""
     fields = list(flat(experiment.settings))
-    placed = sorted((one for one in fields if is_input(one)), key=lambda one: not one.required)
-    rest = [one for one in fields if not is_input(one)]
+    placed = sorted((one for one in fields if _is_input(one)), key=lambda one: not one.required)
+    rest = [one for one in fields if not _is_input(one)]
     parameters = [_parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in placed]
     parameters += [_parameter(one, inspect.Parameter.KEYWORD_ONLY) for one in rest]
     if isinstance(experiment, Utility):
@@ -69,7 +69,7 @@ def signature(experiment: Experiment[Any, Any] | Utility[Any]) -> inspect.Signat
     return inspect.Signature(parameters, return_annotation=Result)
 
 
-def is_input(one: Setting) -> bool:
+def _is_input(one: Setting) -> bool:
     """Whether a setting is what the experiment is about: an argument, texts, or data."""
     return one.option.argument or one.option.placed or one.required or one.name in ("texts", "data")
 

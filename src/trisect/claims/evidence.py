@@ -53,7 +53,7 @@ class TrainedRun(NamedTuple):
     parameters: int | None = None
 
 
-class Spot(NamedTuple):
+class _Spot(NamedTuple):
     """Which number of the `sites` table is meant."""
 
     subject: str
@@ -73,7 +73,7 @@ class Evidence:
 
     seeds: tuple[int, ...]
     trained: Mapping[EditedRun, TrainedRun]
-    spots: Mapping[Spot, float]
+    spots: Mapping[_Spot, float]
     narrow: Mapping[tuple[int, str], tuple[TrainedRun, ...]] = field(default_factory=dict)
     layers: int | None = None
 
@@ -104,9 +104,9 @@ class Evidence:
         base = self.baseline(seed)
         if base is None:
             return None
-        found = self.spots.get(Spot(base.run, site, measure, split, at))
+        found = self.spots.get(_Spot(base.run, site, measure, split, at))
         if found is None and site is not None:  # `all` as it was asked, or counted out
-            found = self.spots.get(Spot(base.run, count_layers(site, self.layers), measure, split, at))
+            found = self.spots.get(_Spot(base.run, count_layers(site, self.layers), measure, split, at))
         return found
 
 
@@ -153,7 +153,7 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
         pl.col("at").is_null() | start, pl.col("value").is_finite(), pl.col("label").is_null()
     )
     rows = sites.select("subject", "site", "measure", "split", "at", "value").iter_rows()
-    return Evidence(seeds, clipped, {Spot(*where): value for *where, value in rows}, beside, layers)
+    return Evidence(seeds, clipped, {_Spot(*where): value for *where, value in rows}, beside, layers)
 
 
 def later(table: pl.DataFrame, column: str) -> pl.DataFrame:

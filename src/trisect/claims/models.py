@@ -53,7 +53,7 @@ class UnitTest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SampledPart(TestedPart):
+class _SampledPart(TestedPart):
     """A part tested on one model, with what was drawn; `own` is the test that it has of its own."""
 
     drawn: Drawn
@@ -86,7 +86,7 @@ def judge_by_draws(
 
     family = family_of(source, lambda part: _has_number(part, estimates, replicates))
 
-    def test(part: Part) -> SampledPart:
+    def test(part: Part) -> _SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
         seeds = [one.seeds for one in of if one.seeds is not None]
         drawn = Drawn(min(one.n for one in of), min(one.groups for one in of), rest.unit, min(seeds, default=None))
@@ -106,9 +106,9 @@ def judge_by_draws(
         )
         if alone is not None and barred is None:
             tested = replace(tested, p=alone.p, n=alone.n)
-        return SampledPart(part, tested, barred, drawn, alone)
+        return _SampledPart(part, tested, barred, drawn, alone)
 
-    def whole_row(whole: Decided[SampledPart]) -> ClaimColumns:
+    def whole_row(whole: Decided[_SampledPart]) -> ClaimColumns:
         alone = (
             whole.weakest.own if whole.barred is None else None
         )  # a test over layers: more texts would not decide it
@@ -152,7 +152,7 @@ def _value(effect: Effect, values: Mapping[str, float] | Mapping[str, Reals]) ->
     return sum(parts[1:], parts[0])
 
 
-def _units_to_decide(deciding: Sequence[SampledPart], family: int) -> int | None:
+def _units_to_decide(deciding: Sequence[_SampledPart], family: int) -> int | None:
     """The fewest units that would decide the claim at these effects and spreads; None when a million would not do.
 
     For a claim about training these are seeds, each as far from the next as the draws of both say.
@@ -180,7 +180,7 @@ PartOfModels: TypeAlias = tuple[Sequence[float], Reason | None, bool, PValues | 
 
 
 @dataclass(frozen=True)
-class ModelsPart(TestedPart):
+class _ModelsPart(TestedPart):
     """A part with what its models gave, in short; one that is tested head by head cannot be refuted."""
 
     sample: Sample
@@ -267,7 +267,7 @@ def _judge_parts(
     places = {part: claim for claim in source.claims for part in claim.parts}
     family = family_of(source, lambda part: bool(read(places[part], part)[0]))
 
-    def test(part: Part, claim: Claim) -> ModelsPart:
+    def test(part: Part, claim: Claim) -> _ModelsPart:
         values, barred, by_head, alone = read(claim, part)
         sample, reason = summary(values), barred
         if not sample.n:
@@ -284,9 +284,9 @@ def _judge_parts(
             tested = replace(tested, p=NO_TEST, reason=barred)
         elif by_head:
             tested = replace(tested, p=PValues(tested.p.p_for, NO_TEST.p_against))
-        return ModelsPart(part, tested, reason, sample, by_head)
+        return _ModelsPart(part, tested, reason, sample, by_head)
 
-    def whole_row(whole: Decided[ModelsPart]) -> ClaimColumns:
+    def whole_row(whole: Decided[_ModelsPart]) -> ClaimColumns:
         needed = None
         if whole.is_open and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
             needed = fewest_seeds([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)

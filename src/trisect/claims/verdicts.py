@@ -237,7 +237,7 @@ INTERCHANGED = "interchange_own"
 
 
 @dataclass(frozen=True)
-class SeedPart(TestedPart):
+class _SeedPart(TestedPart):
     """A part with its paired differences in short, what a card shows beside its test, and which of its runs went wrong.
 
     `noise` is the least standard error: that of a baseline that is trained twice, and 0 where the seeds are all the same.
@@ -272,7 +272,7 @@ class SeedPart(TestedPart):
         }
 
 
-def _run_columns(parts: Sequence[SeedPart]) -> ClaimColumns:
+def _run_columns(parts: Sequence[_SeedPart]) -> ClaimColumns:
     """The runs behind parts, and how many of these diverged and collapsed."""
     runs, diverged, collapsed = (
         frozenset().union(*ids) for ids in zip(*((p.runs, p.diverged, p.collapsed) for p in parts), strict=True)
@@ -287,16 +287,16 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
     are. A source about ties is judged where something was tied: other studies do not ask it.
     """
     evidence = gather(tables, depth(about))
-    everywhere, collapsed = rule_of_study(evidence), find_collapsed_runs(evidence)
+    everywhere, collapsed = _rule_of_study(evidence), find_collapsed_runs(evidence)
     rows: list[ClaimColumns] = []
-    for source in sources_for(evidence):
+    for source in _sources_for(evidence):
         readings: dict[Part, dict[int, EffectReading]] = {}
         for part in [part for claim in source.claims for part in claim.parts]:
             found = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
             readings[part] = {seed: one for seed, one in found.items() if one is not None}
         family = family_of(source, lambda part, of=readings: bool(of[part]))
 
-        def whole_row(whole: Decided[SeedPart], family: int = family) -> ClaimColumns:
+        def whole_row(whole: Decided[_SeedPart], family: int = family) -> ClaimColumns:
             needed = None
             if whole.is_open and whole.barred is None:
                 ahead = [(t.sample, t.part.direction, t.part.bound) for t in whole.deciding]
@@ -319,7 +319,7 @@ def depth(about: StudyAbout) -> int | None:
     return about.get("experiment", {}).get("model", {}).get("layers")
 
 
-def sources_for(evidence: Evidence) -> list[Source]:
+def _sources_for(evidence: Evidence) -> list[Source]:
     """The sources whose claims are about training, without that about ties where nothing is tied.
 
     Of a world with planted roles, where donors were interchanged, only the claims on such worlds are asked.
@@ -331,7 +331,7 @@ def sources_for(evidence: Evidence) -> list[Source]:
     return [source for source in SOURCES if source.unit == "seed" and source.key not in left]
 
 
-def rule_of_study(evidence: Evidence) -> Reason | None:
+def _rule_of_study(evidence: Evidence) -> Reason | None:
     """Why no claim of the study can have a verdict, or None when both preconditions hold."""
     found = checks(evidence)
     if all(check.ok for check in found):
@@ -350,7 +350,7 @@ def _test(
     about: StudyAbout,
     collapsed: frozenset[str],
     family: int,
-) -> SeedPart:
+) -> _SeedPart:
     """The test of a part over seeds, and the first rule that bars a verdict from resting on it.
 
     The mean over seeds has at least the standard error of a baseline that is trained twice.
@@ -386,7 +386,7 @@ def _test(
         contrast = isinstance(part.effect, (Combination, CurveDistance))
         barred = Reason("collapsed") if contrast or not slack(part, float(sample.mean)) > 0 else None
     untestable = Reason("single seed") if sample.n == 1 else Reason("no spread", unit="seed")
-    return SeedPart(
+    return _SeedPart(
         part,
         t_result(sample, part.direction, part.bound, family, untestable),
         barred,
@@ -423,9 +423,9 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.
     have the control, both effects are of these, and the part's name says so. How a row is read: see `reading`.
     """
     evidence = gather(tables, depth(about))
-    barred = rule_of_study(evidence) is not None
+    barred = _rule_of_study(evidence) is not None
     rows = []
-    for source in sources_for(evidence):
+    for source in _sources_for(evidence):
         for claim in source.claims:
             for part in claim.parts:
                 for control in CONTROLS if part.decides else ():

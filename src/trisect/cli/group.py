@@ -54,7 +54,7 @@ def _print(text: str, err: bool = False) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise output_error(error) from error
+        raise _output_error(error) from error
 
 
 def of_stream(error: OSError) -> bool:
@@ -62,7 +62,7 @@ def of_stream(error: OSError) -> bool:
     return error.filename is None and error.errno in (*FULL, errno.EPIPE, errno.EBADF, errno.EIO, errno.EFBIG)
 
 
-def output_error(error: OSError) -> StudyError:
+def _output_error(error: OSError) -> StudyError:
     """The error of standard output that takes no more; what is left to say there leads nowhere."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  it would fail once more at the end
     full = error.errno in FULL
@@ -126,7 +126,7 @@ class _Group(click.Group):
         try:
             return super().main(args, *rest, **named)
         except OSError as error:  # of what click itself prints or reads; a command's own are met where they arise
-            say(f"trisect: {output_error(error) if of_stream(error) else file_error(error)}", err=True)
+            say(f"trisect: {_output_error(error) if of_stream(error) else file_error(error)}", err=True)
             sys.exit(2)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

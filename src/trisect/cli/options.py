@@ -23,7 +23,7 @@ SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 TYPES = {int: click.INT, float: click.FLOAT, str: click.STRING, Path: click.STRING}
 
 
-class Spaced(click.Command):
+class _Spaced(click.Command):
     """A command whose options that hold several sites take all words behind them that are sites: --sites q@all k@1.
 
     Those that hold files or folders take all words up to the next option: --join seed-1 seed-2.
@@ -59,7 +59,7 @@ def command(experiment: Experiment[Any, Any], show: Callable[[Result[Any]], None
         if as_json:
             say_json(done.data())
         elif quiet:
-            say_places(done)
+            _say_places(done)
         else:
             show(done)
         if opens:
@@ -102,7 +102,7 @@ def make(
         )
         for many in ("words", "places")
     )
-    return Spaced(spaced, places, name=name, help=help, params=parameters, callback=call)
+    return _Spaced(spaced, places, name=name, help=help, params=parameters, callback=call)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -213,7 +213,7 @@ def say_result(done: Result[Any]) -> None:
         say(line)
     for line in finding_lines(done.findings):
         say(line)
-    say_places(done)
+    _say_places(done)
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
@@ -242,7 +242,7 @@ def ranges(claims: Sequence[str]) -> list[str]:
     return [piece for run in runs for piece in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)]
 
 
-def say_places(done: Result[Any]) -> None:
+def _say_places(done: Result[Any]) -> None:
     """Where what was made lies, and the path of the page."""
     for path in done.paths.values() if done.makes else ():
         say(f"{done.makes.removesuffix('s')}  {path.resolve()}")

@@ -159,7 +159,7 @@ COLUMNS = (
 C = TypeVar("C", bound=Callable[..., object])
 
 
-def model_options(function: C) -> C:
+def _model_options(function: C) -> C:
     """The argument MODEL, and how it is fetched, as measures have it."""
     own = [parameter for parameter in parameters_of(ModelSource) if parameter.name != "window"]
     function.__dict__.setdefault("__click_params__", []).extend(reversed(own))  # as click's own decorators leave theirs
@@ -167,7 +167,7 @@ def model_options(function: C) -> C:
 
 
 @main.command()
-@model_options
+@_model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def check(model: str, as_json: bool, quiet: bool, **fetched: Any) -> None:
@@ -230,7 +230,7 @@ def _say_folder(out: str, found: Sequence[StudyError]) -> None:
 
 
 @main.command()
-@model_options
+@_model_options
 @click.option("--text", multiple=True, help="The text at first; an encoder-decoder takes two, source and target.")
 @click.option("--second", multiple=True, help="The text to patch from at first; two for an encoder-decoder.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at: this machine alone.")

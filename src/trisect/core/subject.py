@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-OBJECTIVES = ("causal", "masked", "seq2seq", "output")
-
 
 class Heads(NamedTuple):
     """Query heads and key/value heads of one attention layer."""

@@ -372,7 +372,7 @@ class Reading:
         A site with heads gives those alone, as in `reading["q@1.h2"]`: heads of k and v with all queries that share them.
         Raises SiteError for what was not read, and for components that a trace does not hold.
         """
-        return trace_at(self.traces, where)
+        return _trace_at(self.traces, where)
 
     def layer(self, number: int, stack: str | None = None) -> Trace:
         """The trace of a layer, from 1; `stack` is needed where the model has several."""
@@ -382,7 +382,7 @@ class Reading:
             raise SiteError(
                 f"Layer {number} was asked for.", known, f"Name one: reading.layer({number}, {stacks[0]!r})."
             )
-        return trace_at(self.traces, Address(stack or (stacks or ["plain"])[0], number))
+        return _trace_at(self.traces, Address(stack or (stacks or ["plain"])[0], number))
 
     def save(self, path: str | Path) -> Path:
         """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them."""
@@ -429,7 +429,7 @@ class Reading:
         return key_side_of(trace.stack, self.source, self.target, self.sides)
 
 
-def trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
+def _trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
     """The one trace of an address, given as it is, in its words or as a site; raises SiteError where there is none."""
     named = {str(trace.address): trace for trace in traces}
     found = named.get(str(where))

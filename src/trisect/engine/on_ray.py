@@ -40,7 +40,7 @@ SWEEPING = 10.0  # seconds that closing waits for nodes
 _VALUES: dict[str, object] = {}  # what jobs have read in this process of a node
 
 
-def node_versions() -> dict[str, str]:
+def _node_versions() -> dict[str, str]:
     """What has to be alike on all machines of a cluster: everything that a number depends on, with a hash of our own code."""
     return versions("ray") | {"code": code_mark()}
 
@@ -71,7 +71,7 @@ def perform(
         for path in sent.values():
             path.unlink()
 
-    here = node_versions()
+    here = _node_versions()
     if different := sorted({*here.items()} ^ {*expected.items()}):
         names = dict.fromkeys(name for name, _ in different)
         words = ", ".join(f"{name} {here.get(name)} (here {expected.get(name)})" for name in names)
@@ -137,7 +137,7 @@ class RayEngine:
 
     def __init__(self, workers: int | None, uses_gpus: bool, is_own_cluster: bool) -> None:
         self._workers, self._uses_gpus, self._patience = workers, uses_gpus, 0.0 if is_own_cluster else ALONE
-        self._name, self._versions = secrets.token_hex(8), node_versions()
+        self._name, self._versions = secrets.token_hex(8), _node_versions()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         self._open: dict[int, _Open] = {}

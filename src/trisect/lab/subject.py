@@ -46,7 +46,7 @@ class FetchOptions(TypedDict):
     remote_code: bool
 
 
-class NamedRevision(NamedTuple):
+class _NamedRevision(NamedTuple):
     """A revision of a model, as NAME@REVISION names it: `base` is a name on a hub, or a folder of checkpoints."""
 
     base: str
@@ -63,12 +63,12 @@ class NamedRevision(NamedTuple):
         return f"{self.base if self.folder is None else Path(self.base).resolve().name}@{self.revision}"
 
 
-def at_revision(model: Any) -> NamedRevision | None:
+def at_revision(model: Any) -> _NamedRevision | None:
     """What NAME@REVISION names; None for anything else, such as a folder with that sign in its name."""
     if not isinstance(model, str) or "@" not in model or Path(model).exists():
         return None
     base, _, revision = model.rpartition("@")
-    return NamedRevision(base, revision) if base and revision else None
+    return _NamedRevision(base, revision) if base and revision else None
 
 
 @door()
@@ -301,7 +301,7 @@ def _is_model(place: Path) -> bool:
     return False
 
 
-def _place_of(model: Any, revision: str | None) -> tuple[NamedRevision | None, Any, str | None]:
+def _place_of(model: Any, revision: str | None) -> tuple[_NamedRevision | None, Any, str | None]:
     """What NAME@REVISION names, where the model lies, and its revision; raises ModelError where one is named beside it."""
     found = at_revision(model)
     if found is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
 
 
-class WordPlace(NamedTuple):
+class _WordPlace(NamedTuple):
     """Where a word stands in a batch, row and position from 0, and which word of which text it is."""
 
     row: int
@@ -60,7 +60,7 @@ class WordTexts:
         """A text of the batch that was given last."""
         return self._kept[number][1]
 
-    def words(self, batch: Batch, last: bool) -> list[WordPlace]:
+    def words(self, batch: Batch, last: bool) -> list[_WordPlace]:
         """One place a word of the text's own positions: that of its first piece, or of its last."""
         found = []
         for i, ((number, start), own) in enumerate(zip(batch.rows, ordinary(batch.source), strict=True)):
@@ -69,7 +69,7 @@ class WordTexts:
                 word = words[piece] if piece < len(words) else -1
                 beside = piece + 1 if last else piece - 1
                 if word >= 0 and not (0 <= beside < len(words) and words[beside] == word):
-                    found.append(WordPlace(i, place, number, word))
+                    found.append(_WordPlace(i, place, number, word))
         return found
 
     def _owners(self, one: Labelled) -> list[int]:

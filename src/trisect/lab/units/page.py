@@ -92,7 +92,7 @@ def findings_table(findings: Mapping[str, Iterable[Finding]]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=FINDINGS, orient="row")
 
 
-class PooledNumber(NamedTuple):
+class _PooledNumber(NamedTuple):
     """One number of a finding in every model: its name, each model's own estimate in the order of models, and over models."""
 
     name: str
@@ -100,7 +100,7 @@ class PooledNumber(NamedTuple):
     mean: Estimate
 
 
-class PooledFinding(NamedTuple):
+class _PooledFinding(NamedTuple):
     """One finding over models: what it is about, and its numbers, those alone that every model has."""
 
     measure: str
@@ -110,7 +110,7 @@ class PooledFinding(NamedTuple):
     groups: tuple[str, ...]
     per: str
     signed: bool
-    numbers: tuple[PooledNumber, ...]
+    numbers: tuple[_PooledNumber, ...]
     margin: float | None = None  # within which q, k and v are alike; None where they are not to be ranked
 
     @property
@@ -120,7 +120,7 @@ class PooledFinding(NamedTuple):
         return compare(of, self.margin) if self.margin is not None and len(of) > 1 else None
 
 
-def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFinding, ...]:
+def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[_PooledFinding, ...]:
     """The findings that all models share, in the order in which the first has them.
 
     Sites are left out: which are largest is chosen by each model's own numbers, so that their mean would be too far from 0.
@@ -139,13 +139,13 @@ def pool_findings(table: pl.DataFrame, models: Sequence[str]) -> tuple[PooledFin
         label = title or what or measure.replace("_", " ")
         label = ", ".join((label, *(group for group in about if group not in label)))
         if numbers:
-            found.append(PooledFinding(measure, label, unit, source, about, per, bool(kind[-1]), tuple(numbers)))
+            found.append(_PooledFinding(measure, label, unit, source, about, per, bool(kind[-1]), tuple(numbers)))
     return tuple(found)
 
 
-def _pool_number(name: str, each: Iterable[Estimate]) -> PooledNumber:
+def _pool_number(name: str, each: Iterable[Estimate]) -> _PooledNumber:
     every = tuple(each)
-    return PooledNumber(name, every, mean_of(name, [float(one.mean or 0.0) for one in every]))
+    return _PooledNumber(name, every, mean_of(name, [float(one.mean or 0.0) for one in every]))
 
 
 def mean_of(name: str, values: Sequence[float]) -> Estimate:
@@ -219,16 +219,16 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> tu
     return (*found, *(verdict_findings(tables["claims"]) if "claims" in tables else ()))
 
 
-def _common_findings(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[PooledFinding, ...]:
+def _common_findings(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> tuple[_PooledFinding, ...]:
     """What all models share: their findings, and of what is drawn by layer the means over layers that no finding has."""
     means = list(_layer_means(tables["measures"], facts))
 
-    def is_of(one: PooledFinding, asked: LayerMeasure, panel: str) -> bool:
+    def is_of(one: _PooledFinding, asked: LayerMeasure, panel: str) -> bool:
         """Whether a finding is of the measure that is drawn, in its unit and group."""
         same = (one.measure, one.unit) == (asked.finding, asked.unit)
         return same and (not panel or not one.groups or not set(panel.split(", ")).isdisjoint(one.groups))
 
-    def digits(one: PooledFinding) -> set[tuple[float, ...]]:
+    def digits(one: _PooledFinding) -> set[tuple[float, ...]]:
         return {tuple(round(e.mean or 0.0, 9) for e in n.each) for n in one.numbers}
 
     found = [
@@ -253,7 +253,7 @@ def by_title(drawn: Iterable[LayerMeasure]) -> dict[tuple[str, str], list[LayerM
     return found
 
 
-def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[PooledFinding, LayerMeasure, str]]:
+def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[_PooledFinding, LayerMeasure, str]]:
     """Each component's mean over the layers, of every measure that is drawn by layer, with that measure and its panel."""
     for (title, unit), asked in by_title(facts.by_layer).items():
         gathered: dict[str, dict[str, dict[str, list[float]]]] = {}
@@ -270,7 +270,7 @@ def _layer_means(measures: pl.DataFrame, facts: UnitsFacts) -> Iterator[tuple[Po
             label, first = f"{', '.join(filter(None, (title, panel)))}, mean over layers", asked[0]
             if numbers:
                 named = (f"mean_{first.measure}", label, unit, "", (), "layer", first.signed)
-                yield PooledFinding(*named, numbers, first.margin), first, panel
+                yield _PooledFinding(*named, numbers, first.margin), first, panel
 
 
 def _reading(found: Sequence[Finding], facts: UnitsFacts) -> Iterator[str]:
@@ -299,7 +299,7 @@ def _figures(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Iterator[
 
     Over models means with every model's number, a panel for each way that a component is measured in; else revisions in their order.
     """
-    kinds: dict[tuple[str, str], list[PooledFinding]] = {}
+    kinds: dict[tuple[str, str], list[_PooledFinding]] = {}
     for one in _common_findings(tables, facts):
         if one.measure != "unedited":  # what changes are of: one number, which the sentence has
             kinds.setdefault((one.measure, one.unit), []).append(one)

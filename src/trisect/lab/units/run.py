@@ -69,7 +69,7 @@ ONCE = "Every unit counts once: the same model twice would make intervals too na
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class _Unit:
     """One of several models: how it is opened, what it is called, and where its page will lie."""
 
     source: ModelSource
@@ -98,13 +98,13 @@ class SeveralModels:
         return _workers(self.settings)
 
     @cached_property
-    def units(self) -> tuple[Unit, ...]:
+    def units(self) -> tuple[_Unit, ...]:
         """The models in their order, each with a name that none before it has."""
-        found = list[Unit]()
+        found = list[_Unit]()
         for number, model in enumerate(self.models, start=1):
             source, name = replace(getattr(self.settings, self.group), model=model), name_before(model)
             called = f"{name} ({number})" if any(one.called == name for one in found) else name
-            found.append(Unit(source, called, f"{FOLDER}/{number:02d}-{slug(called)}"))
+            found.append(_Unit(source, called, f"{FOLDER}/{number:02d}-{slug(called)}"))
         return tuple(found)
 
     @cached_property
@@ -342,7 +342,7 @@ class OverModels(Experiment[Any, UnitsFacts]):
             notes = (*notes, f"{said} {'; '.join(kinds)}.")
         return Measured(named, facts, notes, judged, done[0].family if claims else None, packages=packages)
 
-    def _read(self, unit: Unit, place: Path, context: RunContext) -> UnitMeasured:
+    def _read(self, unit: _Unit, place: Path, context: RunContext) -> UnitMeasured:
         """One model, its page and figures among the files of this run."""
         for name in RunFolder(place).manifest()["files"]:
             if name not in (self.one.record, UNIT) and not name.startswith("tables/"):
