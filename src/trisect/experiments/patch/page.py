@@ -184,7 +184,9 @@ def prediction_words(row: Prediction) -> str:
     shift = number_words(Estimate("", row.shift_nats, row.shift_low, row.shift_high), True)
     said = f"{row.hypothesis} gains {shift} nats on the base's answer over {row.used} pairs"
     if row.share is not None:
-        said += f" and comes in {number_words(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
+        said += (
+            f" and comes in {number_words(Estimate('', row.share, row.low, row.high), False)} of {row.n} answered ones"
+        )
     names = {"unrelated": "an unrelated donor", "residual": "the residual stream", "random": "random subspaces"}
     beside = [
         f"{words.number(row.control_nats[key], True)} from {name}"

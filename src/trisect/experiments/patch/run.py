@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from trisect.core.errors import ModelError, there
+from trisect.core.errors import ModelError, is_installed
 from trisect.core.files import digest
 from trisect.core.site import Site
 from trisect.core.subject import (
@@ -644,7 +644,7 @@ class _Controls:
                     best[one.component] = effect, one
         if not prepared.tokens or not best or any(pair.facts is None for pair in prepared.pairs):
             return tuple(self.notes)
-        if not there("concept_erasure"):
+        if not is_installed("concept_erasure"):
             return (*self.notes, "Subspaces of labels are no control here: the extra trisect[erase] is not installed.")
         places = tuple(dict.fromkeys(one.edit.address for _, one in best.values()))
         wanted = {"base": places, "donor": places}
