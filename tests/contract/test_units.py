@@ -169,7 +169,7 @@ def test_components_are_compared_by_each_models_own_difference(whole):
     for mine, theirs in zip(found.compared.pairs, expected.pairs, strict=True):
         assert mine[:2] + mine[6:] == theirs[:2] + theirs[6:]
         assert mine[2:6] == pytest.approx(theirs[2:6])
-    assert found.words.endswith("Paired by model (n = 3; t tests, Holm over the pairs, margin 0.05): q most.")
+    assert found.words.endswith("Paired by model (n = 3; t tests, Holm over the pairs, margin 0.05): q largest.")
     said = units_page.page(tables, about).sections[0]
     (table,) = said.tables
     assert table.columns == ("of", "difference", "mean", "95 %", "p, Holm", "reading")

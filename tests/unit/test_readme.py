@@ -37,8 +37,8 @@ def test_command_inputs_notes_and_tables_stand_in_it():
 
 def test_a_finding_has_its_interval_and_n_once():
     values = (Estimate("k", 0.5, 0.25, 0.75, 5), Estimate("v", -1.0, None, None, 5))
-    bare = Finding("m", "k most", "nats", values, per="seed", title="Cost")
-    assert "- Cost: k most [k +0.500 (95\u00a0%: +0.250 to +0.750), v −1.000; n = 5, unit: seed]" in written(
+    bare = Finding("m", "k largest", "nats", values, per="seed", title="Cost")
+    assert "- Cost: k largest [k +0.500 (95\u00a0%: +0.250 to +0.750), v −1.000; n = 5, unit: seed]" in written(
         bare
     ).replace("95 %", "95\u00a0%")
     spoken = Finding("m", "k +0.500 (+0.250 to +0.750)", "nats", values)

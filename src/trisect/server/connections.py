@@ -9,7 +9,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 32  # at once; a browser opens six for a page
 RECEIVING = 10.0  # seconds until a request is there whole, from when its connection began or the answer before it ended
-SENDING = 120.0  # seconds until a client has taken an answer
+SENDING = 120.0  # seconds until a client has received an answer
 HEAD = 16_384  # bytes of a request's headers
 
 
@@ -51,7 +51,7 @@ class BoundedProtocol(H11Protocol):
         self._sending = self.loop.call_later(SENDING, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has taken most of it."""
+        """The client has received most of it."""
         self._stop_sending()
         super().resume_writing()
 
