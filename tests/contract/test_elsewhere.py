@@ -1,6 +1,7 @@
 """Models on another device, which is pretended: measures are computed there, equal those of a CPU, and little leaves it."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +50,32 @@ def both_of(name: str) -> tuple[Pretrained, Pretrained]:
         return near, load(put(MODELS[name]()), tinyhf.tokenizer())
 
 
+Values = Callable[[str, str], np.ndarray]
+
+
+def values_of(subject: Pretrained, measure: str, out: Path) -> np.ndarray:
+    return MEASURES[measure](subject, out=out, quiet=True).tables["measures"]["value"].to_numpy()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory) -> Values:
+    """What a measure of a model on the CPU gives, computed once."""
+
+    @cache
+    def values(model: str, measure: str) -> np.ndarray:
+        subject = load(MODELS[model](), tinyhf.tokenizer())
+        return values_of(subject, measure, tmp_path_factory.mktemp("near") / measure)
+
+    return values
+
+
 @pytest.mark.parametrize(("model", "measures"), [("bert", ("norms",)), ("gpt2", ("ablate", "patch"))])
-def test_measures_of_a_model_on_another_device_are_those_of_a_cpu(model, measures, tmp_path):
-    near, far = both_of(model)
-    for name in measures:
-        here = MEASURES[name](near, out=tmp_path / f"{name} near", quiet=True).tables["measures"]["value"]
-        with elsewhere():
-            there = MEASURES[name](far, out=tmp_path / f"{name} far", quiet=True).tables["measures"]["value"]
-        np.testing.assert_allclose(there.to_numpy(), here.to_numpy(), rtol=1e-5, atol=1e-6)
+def test_measures_of_a_model_on_another_device_are_those_of_a_cpu(model, measures, here, tmp_path):
+    with elsewhere():
+        far = load(put(MODELS[model]()), tinyhf.tokenizer())
+        there = {name: values_of(far, name, tmp_path / name) for name in measures}
+    for name, made in there.items():
+        np.testing.assert_allclose(made, here(model, name), rtol=1e-5, atol=1e-6)
 
 
 def on_two(name: str) -> tuple[Pretrained, Pretrained]:
@@ -71,7 +90,7 @@ def on_two(name: str) -> tuple[Pretrained, Pretrained]:
 
 
 @pytest.mark.parametrize(("model", "measures"), [("bert", ("norms", "profile")), ("gpt2", ("ablate", "patch"))])
-def test_a_model_on_two_devices_is_read_and_measured_as_on_one(model, measures, tmp_path):
+def test_a_model_on_two_devices_is_read_and_measured_as_on_one(model, measures, here, tmp_path):
     near, far = on_two(model)
     assert far.shape == near.shape
     with elsewhere():
@@ -79,11 +98,9 @@ def test_a_model_on_two_devices_is_read_and_measured_as_on_one(model, measures, 
         far.each(next(far.batches(TEXTS)), seen.append)
         assert [trace.weights.device.type for trace in seen] == ["cpu", PLACE.type]
         assert all(trace.block is not None for trace in seen)
-    for name in measures:
-        here = MEASURES[name](near, out=tmp_path / f"{name} near", quiet=True).tables["measures"]["value"]
-        with elsewhere():
-            there = MEASURES[name](far, out=tmp_path / f"{name} far", quiet=True).tables["measures"]["value"]
-        np.testing.assert_allclose(there.to_numpy(), here.to_numpy(), rtol=1e-5, atol=1e-6)
+        there = {name: values_of(far, name, tmp_path / name) for name in measures}
+    for name, made in there.items():
+        np.testing.assert_allclose(made, here(model, name), rtol=1e-5, atol=1e-6)
 
 
 def test_layers_are_handed_over_where_they_are_computed_and_a_reading_lies_on_the_cpu():
@@ -187,10 +204,7 @@ def test_on_an_accelerator_measures_are_those_of_a_cpu(name, tmp_path):
     seen: list[Trace] = []
     far.each(next(far.batches(TEXTS)), seen.append)
     assert {trace.weights.device.type for trace in seen} == {"cuda"}
-    here, there = (
-        MEASURES[name](one, out=tmp_path / place, quiet=True).tables["measures"]["value"].to_numpy()
-        for place, one in (("near", near), ("far", far))
-    )
+    here, there = (values_of(one, name, tmp_path / place) for place, one in (("near", near), ("far", far)))
     np.testing.assert_allclose(there, here, rtol=1e-3, atol=1e-5)
 
 
