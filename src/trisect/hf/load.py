@@ -338,9 +338,9 @@ class Pretrained:
         self, batch: Batch, streams: StreamWriters, write: Written = None, places: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`, with the residual stream edited; see StreamSubject. Raises ModelError where no block has a stream."""
-        calls = list(zip(self.addresses, self._proved.modules, strict=True))
+        calls = list(zip(self.addresses, self._with_proof.modules, strict=True))
         with edited_streams(self.name, self.model, calls, streams):
-            made = run_forward(self._proved, batch.inputs, edits_at(self.addresses, write))[1]
+            made = run_forward(self._with_proof, batch.inputs, edits_at(self.addresses, write))[1]
         return output_at(made, places)
 
     def edited_passes(self) -> SharedPasses:
