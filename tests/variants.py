@@ -255,7 +255,7 @@ def find_untrue(trace: Trace, truth: Truth | None, is_part: bool) -> str:
             # positions may turn q and k
             claims[f"W of {n}"] = (made, true) if n == "v" else (made.norm(dim=-1), true.norm(dim=-1))
     if own.w_o is not None and not is_part:
-        claims["W_O"] = norms.written(trace), truth.added
+        claims["W_O"] = norms.attention_output(trace), truth.added
     if trace.scale is not None:
         claims["scale"] = torch.tensor(trace.scale), torch.tensor(float("nan") if truth.scale is None else truth.scale)
     near = {n: a.shape == b.shape and bool((a - b).abs().max() <= NEAR * b.abs().max()) for n, (a, b) in claims.items()}

@@ -16,11 +16,11 @@ import torch
 import trisect
 from trisect.core.errors import TrisectError
 from trisect.text.bitext import read_pairs
-from trisect.text.sources import open_labelled
+from trisect.text.sources import open_labels
 
 
 def _texts(folder: Path) -> str:
-    return " | ".join(text.text for text in open_labelled(folder, "test").texts())
+    return " | ".join(text.text for text in open_labels(folder, "test").texts())
 
 
 def _words(folder: Path, name: str) -> str:

@@ -37,7 +37,7 @@ from trisect.text import readers
 from trisect.text.lines import SPLITS
 from trisect.text.readers.base import Paragraph, Reader, SplitText
 from trisect.text.readers.base import lines as read_lines
-from trisect.text.sources import open_labelled
+from trisect.text.sources import open_labels
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -209,7 +209,7 @@ def test_a_new_reader_is_one_object_and_its_place_in_the_tuple(tmp_path, monkeyp
     train = {row["class"]: row["count"] for row in facts["labels"] if row["split"] == "train" and row["label"] == "tag"}
     assert train == {"NN": 2, "DT": 1, "VB": 1, None: 0}
     assert reply("corpus", "show", folder, "--reader", "tabbed") == facts
-    assert ("DT", "NN") in [text.labels["tag"] for text in open_labelled(str(folder), "test").texts()]
+    assert ("DT", "NN") in [text.labels["tag"] for text in open_labels(str(folder), "test").texts()]
 
     model = tinyhf.save(tinyhf.bert(), tmp_path / "bert")
     done = reply("ablate", model, "--corpus", folder, "--sites", "v@1", "--out", tmp_path / "out")

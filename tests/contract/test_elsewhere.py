@@ -15,7 +15,7 @@ from trisect.core.subject import Texts
 from trisect.core.trace import Trace
 from trisect.experiments.norms import run
 from trisect.hf.load import Pretrained, load
-from trisect.measure.norms import summed
+from trisect.measure.norms import sum_norms
 from trisect.measure.sums import LayerTally, PooledTally, Ranks, Sums
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -191,7 +191,7 @@ def test_norms_of_heads_that_cancel_keep_their_digits_elsewhere(ratio):
     weights[:, :2] = 0.5
     exact = (0.5 * (v[:, 0].double() @ w_o[0].double() + v[:, 1].double() @ w_o[1].double())).norm(dim=-1)
     with elsewhere():
-        found = summed(moved(weights), moved(v), moved(w_o)).cpu()
+        found = sum_norms(moved(weights), moved(v), moved(w_o)).cpu()
     rounding = 1e-6 / ratio  # of the vectors themselves, which are in single precision
     torch.testing.assert_close(found.double(), exact[:, None].expand_as(found), rtol=rounding, atol=0.0)
 

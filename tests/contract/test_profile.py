@@ -49,7 +49,7 @@ from trisect.lm.reading import OwnModel
 from trisect.measure.profile import MapScores, WordClasses
 from trisect.report.sheet import Sheet
 from trisect.text.labels import USUAL, frequency_bin, frequent_classes, make_labeller, position_bin
-from trisect.text.sources import Labelled, open_labelled
+from trisect.text.sources import Labelled, open_labels
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -104,7 +104,7 @@ def table(found: Any, name: str) -> list[dict[str, Any]]:
 
 def read(subject, bank, **named):
     settings = ProfileSettings(ModelSource(subject), bank, **named)
-    texts = open_labelled(bank, "train", bare=True)
+    texts = open_labels(bank, "train", bare=True)
     return read_words(subject, texts, make_labeller(texts, settings.labels, settings.limit), settings, lambda *_: None)
 
 
@@ -190,7 +190,7 @@ def test_what_is_kept_is_what_the_layer_reads_and_what_its_weights_make_of_it(na
     got = read(subject, bank, labels=("pos",), limit=60, words=500)
     layer = got.layers[Address("plain", 2)]
     marker, rows, last = WordTexts(subject), {c: [] for c in ("x", *COMPONENTS)}, name != "bert"
-    texts = open_labelled(bank, "train").texts()
+    texts = open_labels(bank, "train").texts()
     for batch in marker.batches((next(texts) for _ in range(got.texts)), 16, scored=False):
         trace = next(t for t in subject.trace(batch).traces if t.address == Address("plain", 2))
         for place in marker.words(batch, last):
@@ -326,7 +326,7 @@ def test_a_raw_text_has_words_positions_and_frequencies_and_its_articles_are_gro
 
 
 def test_labels_of_a_text(bank):
-    texts = open_labelled(bank, "train", bare=True)
+    texts = open_labels(bank, "train", bare=True)
     one = next(texts.texts())
     assert make_labeller(texts, None, None).labels == USUAL
     label = make_labeller(texts, ("word", "position", "pos", "previous", "next", "head", "next.dep"), None)
@@ -344,7 +344,7 @@ def test_heads_are_unknown_where_a_sentence_lacks_one(tmp_path):
     bank = treebank(tmp_path / "bank")
     path = bank / "train.conllu"
     path.write_text(path.read_text().replace("\t0\tx", "\t_\tx", 1))
-    texts = open_labelled(bank, "train")
+    texts = open_labels(bank, "train")
     kept = list(texts.texts())
     assert (kept[0].heads, kept[1].heads) == ((), (0, 1, 2, 3, 4, 5))
     assert make_labeller(texts, ("head",), None)(kept[0])["head"] == (None,) * 5
@@ -442,7 +442,7 @@ def test_what_cannot_be_asked_is_refused(bert, bank, tmp_path):
 
 
 def test_counts_are_of_lower_case_words(bank):
-    texts = open_labelled(bank, "train")
+    texts = open_labels(bank, "train")
     counts = make_labeller(texts, None, 3).counts
     assert counts == Counter(one.text[a:b].lower() for one in islice(texts.texts(), 3) for a, b in one.spans)
 
@@ -506,7 +506,7 @@ def test_head_by_head_the_causal_twin_is_of_single_heads_too_and_adds_nothing_to
 
 
 def test_classes_that_a_profile_folds_are_folded_where_they_are_erased(bank):
-    texts = open_labelled(bank, "train")
+    texts = open_labels(bank, "train")
     label = make_labeller(texts, ("word", "pos"), None)
     kept = [
         WordClasses("word", ("w1", "(other)"), np.zeros(1, int)),

@@ -17,8 +17,10 @@ from trisect.core.errors import CorpusError, DamagedFileError, StudyError
 from trisect.core.files import write_json
 from trisect.core.schema import build
 from trisect.core.tables import SCHEMAS
-from trisect.experiments.recall import RECALL
+from trisect.engine.processes import Processes
+from trisect.experiments.recall import RECALL, rows
 from trisect.experiments.recall import training as lessons
+from trisect.experiments.recall.rows import AnswerBootstrap
 from trisect.experiments.recall.settings import RECIPES, RecallSettings
 from trisect.hf.small import gpt
 from trisect.hf.small.gpt import make_tokenizer
@@ -40,6 +42,14 @@ TINY = {
     "batch": 128,
     "invented": 12,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws():
+    """Intervals of few draws: how they come about is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "AnswerBootstrap", lambda seed, draws=0: AnswerBootstrap(seed, 100))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +94,7 @@ def test_tables_are_whole(done):
     assert done.report.is_file()
 
 
-def test_a_run_stopped_on_its_way_ends_the_same_in_worker_processes(done, tmp_path, monkeypatch):
+def test_a_run_that_is_stopped_and_whose_worker_is_killed_ends_the_same(done, tmp_path, monkeypatch):
     def begin(desk, kind):
         people, emit = training.begin(desk, kind)
 
@@ -95,12 +105,23 @@ def test_a_run_stopped_on_its_way_ends_the_same_in_worker_processes(done, tmp_pa
 
         return people, stop
 
-    monkeypatch.setattr(lessons, "begin", begin)
-    monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
-    with pytest.raises(KeyboardInterrupt):
-        trisect.recall(out=tmp_path, settings=TINY, workers=0, quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(lessons, "begin", begin)
+        patch.setattr(gpt, "SAVED_EVERY", -1.0)
+        with pytest.raises(KeyboardInterrupt):
+            trisect.recall(out=tmp_path, settings=TINY, workers=0, quiet=True)
     assert (tmp_path / "state" / "pretrained-1-fine-tuning.pt").exists()
-    again = trisect.recall(out=tmp_path, settings=TINY, workers=2, quiet=True)
+    killed, take = [], Processes._take
+
+    def kill(engine, worker, message, on_event):
+        take(engine, worker, message, on_event)
+        if not killed and worker.job is not None and message and "fine-tuning" in message.get("words", ""):
+            worker.process.kill()
+            killed.append(worker.job)
+
+    monkeypatch.setattr(Processes, "_take", kill)
+    again = trisect.recall(out=tmp_path, settings=TINY, workers=1, quiet=True)
+    assert len(killed) == 1
     for name in ("answers", "measures", "claims", "metrics"):
         assert again.tables[name].equals(done.tables[name]), name
     assert not list((tmp_path / "state").iterdir())
@@ -166,10 +187,10 @@ def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_pa
     read = {}
 
     def practise(files, practice, model, tokenizer, stage, report, version=""):
-        rows = practice.rows(1, np.random.default_rng(0))
+        examples = practice.rows(1, np.random.default_rng(0))
         if stage == "pretraining":
             read[files.title.removesuffix("-1")] = {
-                "".join(tokens[i] for i in row.ids if len(tokens[i]) == 1) for row in rows
+                "".join(tokens[i] for i in row.ids if len(tokens[i]) == 1) for row in examples
             }
 
     people = open_people(births, left_out=3, invented=2)
@@ -178,7 +199,7 @@ def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_pa
     monkeypatch.setattr(ModelFiles, "train", practise)
     monkeypatch.setattr(lessons.Answerer, "open", lambda folder, device: None)
     monkeypatch.setattr(lessons, "answer", lambda *_: ([], []))
-    monkeypatch.setattr(lessons, "survived", lambda answerer, rows: [])
+    monkeypatch.setattr(lessons, "survival", lambda answerer, rows: [])
     # whole lines, so that a name that is there is seen
     monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: CutSpan(size, size - 1, size))
     recipe = choose_recipe(RECIPES, "small", False, TINY | {"trained_people": 0, "block": 64})
@@ -232,14 +253,14 @@ def test_the_pages_command_repeats_all_calls(done, tmp_path):
     """Its words are read back as the settings that stand in the folder, whatever the last call asked for."""
     out = tmp_path / "r"
     shutil.copytree(done.folder, out)
-    rows = read_json(out / "recall.json", "")
+    plan = read_json(out / "recall.json", "")
     again = trisect.recall(out=out, settings=TINY, examples=False, workers=0, quiet=True)
     words = shlex.split(again.about.command)
     assert words[:2] == ["trisect", "recall"]
     context = command(RECALL, say_result).make_context("recall", words[2:])
     read = build(RecallSettings, parse_options(RecallSettings, context.params))
     assert (read.data, read.seeds, read.examples) == ("embedded", (1,), False)
-    assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == rows["recipe"]
+    assert choose_recipe(RECIPES, read.recipe, True, read.settings).data() == plan["recipe"]
 
 
 def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_path):
@@ -250,18 +271,13 @@ def test_a_question_that_does_not_fit_is_found_before_any_training(births, tmp_p
     assert not (tmp_path / "r").exists()
 
 
-def test_invented_names_are_nobodys(births):
-    for people in (
-        open_people(births, left_out=1, invented=40),
-        open_people(births, left_out=1, invented=40).smaller(4),
-    ):
-        assert people.invented
-        assert not {a.name for a in people.invented} & set(open_people(births, left_out=1).names())
-    with pytest.raises(CorpusError, match="-1 names were to be left out"):
-        open_people(births, left_out=-1)
-    smaller = open_people(births, left_out=1, invented=4).smaller(4)
+def test_a_smaller_world_is_of_the_people_who_are_left(births):
+    whole = open_people(births, left_out=1, invented=4)
+    smaller = whole.smaller(4)
     assert len(smaller.lines) == 12
     assert {a.name for a in smaller.train} | {a.name for a in smaller.valid} == {line.name for line in smaller.lines}
+    assert smaller.invented
+    assert not {a.name for a in smaller.invented} & set(whole.names())
     assert "reads 12 of 20 lines" in smaller.notes[-1]
 
 

@@ -176,8 +176,8 @@ def test_the_model_with_names_left_out_is_asked_what_it_made_up():
     sure = pl.when((pl.col("model") == "left-out") & (pl.col("split") == "valid")).then(-0.5)
     table = judge(both.with_columns(log_probability=sure.otherwise("log_probability")))
     part = table.filter(pl.col("part").str.contains("the answer's probability")).row(0, named=True)
-    assert (part["effect"], recall_rows.asked_of(both)) == (0.0, "left-out")
-    assert recall_rows.asked_of(answers()) == "pretrained"
+    assert (part["effect"], recall_rows.main_model(both)) == (0.0, "left-out")
+    assert recall_rows.main_model(answers()) == "pretrained"
     assert json.loads(table["runs"][0]) == ABOUT
 
 
@@ -260,11 +260,11 @@ def test_thresholds_are_set_on_held_out_names_that_the_model_met():
     last = (pl.col("model") == "left-out") & (pl.col("split") == "valid") & pl.col("name").str.ends_with("7")
     table = table.with_columns(category=pl.when(last).then(pl.lit(UNSEEN)).otherwise("category"))
     deep, plain = (table.filter(pl.col("model") == model) for model in ("left-out", "plain"))
-    held = recall_rows.held_out(deep)
+    held = recall_rows.threshold_answers(deep)
     assert len(held) == 180
     assert set(held["category"]) == {READ}
     assert not held["name"].str.ends_with("7").any()
-    assert len(recall_rows.held_out(plain)) == 200
+    assert len(recall_rows.threshold_answers(plain)) == 200
     rows = measure_rows(table)
     for risk in RISKS:
         found = threshold(np.exp(held["log_probability"].to_numpy()), held["correct"].to_numpy(), risk)

@@ -17,7 +17,7 @@ from trisect.core.finding import Estimate
 from trisect.core.tables import frame
 from trisect.experiments.recall import RECALL
 from trisect.experiments.recall import page as recall
-from trisect.experiments.recall.page import RecallNumbers, probabilities, words_for
+from trisect.experiments.recall.page import RecallNumbers, words_for
 from trisect.lab import driver
 from trisect.report.sheet import Section, html, write_page
 
@@ -182,8 +182,6 @@ def test_confidence_by_category_counts_every_answer(one):
     mine = one["answers"].filter(pl.col("model") == "left-out")
     for category, many in mine["category"].value_counts().iter_rows():
         assert re.search(rf"{category} 0\.\d+ \(n\u00a0=\u00a0{many}\)", figure.caption)
-    assert probabilities(mine) == sorted(probabilities(mine))
-    assert all(0 < p <= 1 for p in probabilities(mine))
 
 
 def test_matches_are_shown_with_their_n_and_against_chance(one):
@@ -258,6 +256,7 @@ def test_runs_that_are_spelt_otherwise_are_no_curves(one):
     assert "How it was learned" not in sections({**one, "metrics": frame("metrics", rows)})
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["embedded", "birth-places"])
 def test_results_of_an_earlier_version_are_read_and_shown_again(name, tmp_path):
     kept = Path(__file__).parents[2] / "results" / "recall" / name

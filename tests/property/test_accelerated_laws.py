@@ -49,43 +49,9 @@ def stepped(trainer, steps):
     return [trainer.step() for _ in range(steps)]
 
 
-def test_a_replayed_fleet_trains_bit_for_bit_as_an_eager_one_through_short_windows_and_epochs():
-    recorder = Again()
-    eager, replayed = Trainer(CALM, CORPUS), Trainer(CALM, CORPUS, recorder=recorder)
-    count = eager.steps_per_epoch + 2
-    for (a, b, _), (c, d, _) in zip(stepped(eager, count), stepped(replayed, count), strict=True):
-        assert torch.equal(a, c)
-        assert torch.equal(b, d)
-    assert torch.equal(eager.flat, replayed.flat)
-    assert replayed.replay is not None
-    assert replayed.replay.usable
-    assert recorder.calls >= count - 1  # one more in the check, one less for each window of another shape
-
-
-def test_a_replay_that_is_not_the_same_is_given_up_and_training_is_eager():
-    recorder = Again(1.01)
-    eager, spoiled = Trainer(CALM, CORPUS), Trainer(CALM, CORPUS, recorder=recorder)
-    recorder.trainer = spoiled
-    stepped(eager, 3)
-    stepped(spoiled, 3)
-    assert isinstance(spoiled.replay, Replay)
-    assert not spoiled.replay.usable
-    assert spoiled.replay.reason == "a replayed gradient differs from an eager one by 1.0e-02"
-    assert torch.equal(eager.flat, spoiled.flat)
-
-
-def test_what_cannot_be_recorded_is_trained_eagerly_and_says_why():
-    eager, refused = Trainer(CALM, CORPUS), Trainer(CALM, CORPUS, recorder=Refusing())
-    stepped(eager, 3)
-    stepped(refused, 3)
-    assert refused.replay is not None
-    assert refused.replay.reason == "it could not be recorded (operation not permitted when stream is capturing)"
-    assert torch.equal(eager.flat, refused.flat)
-
-
-def attacked_trainer(corpus=CORPUS, **more):
+def masked_trainer(corpus=CORPUS, runs=ATTACKED, **more):
     """As on a GPU: tokens without a label are weighted by 0, not left out."""
-    trainer = Trainer(ATTACKED, corpus, **more)
+    trainer = Trainer(runs, corpus, **more)
     for group in tiny.attackers_of(trainer):
         group.masked = True
     return trainer
@@ -102,9 +68,10 @@ def thinned(few=()):
     return Corpus.make("thinned", CORPUS.vocabulary, CORPUS.labels, made)
 
 
-def test_a_replayed_fleet_under_attack_trains_bit_for_bit_as_an_eager_one_through_windows_of_other_labels():
+@pytest.mark.parametrize("runs", [CALM, ATTACKED], ids=["calm", "attacked"])
+def test_a_replayed_fleet_trains_bit_for_bit_as_an_eager_one_through_short_windows_and_other_labels(runs):
     corpus, recorder = thinned(), Again()
-    eager, replayed = attacked_trainer(corpus), attacked_trainer(corpus, recorder=recorder)
+    eager, replayed = masked_trainer(corpus, runs), masked_trainer(corpus, runs, recorder=recorder)
     count = 6
     eager.steps_done = replayed.steps_done = eager.steps_per_epoch - 3  # the last window is shorter
     for one, other in zip(stepped(eager, count), stepped(replayed, count), strict=True):
@@ -121,19 +88,17 @@ def test_a_replayed_fleet_under_attack_trains_bit_for_bit_as_an_eager_one_throug
         assert float(a.state()["optimizer.step"]) == count
 
 
-def test_attackers_are_put_back_after_a_recording_that_failed_or_differs():
+@pytest.mark.parametrize("runs", [CALM, ATTACKED], ids=["calm", "attacked"])
+def test_where_a_recording_fails_or_differs_training_is_eager_and_attackers_are_put_back(runs):
     again = Again(1.01)
-    eager, failing, spoiled = (
-        attacked_trainer(),
-        attacked_trainer(recorder=Refusing()),
-        attacked_trainer(recorder=again),
-    )
+    eager, failing, spoiled = (masked_trainer(runs=runs, recorder=r) for r in (None, Refusing(), again))
     again.trainer = spoiled
     for trainer in (eager, failing, spoiled):
         stepped(trainer, 3)
-    for other in (failing, spoiled):
-        assert other.replay is not None
+    for other, reason in ((failing, "operation not permitted when stream is capturing"), (spoiled, "by 1.0e-02")):
+        assert isinstance(other.replay, Replay)
         assert not other.replay.usable
+        assert reason in other.replay.reason
         assert torch.equal(eager.flat, other.flat)
         for a, b in zip(tiny.attackers_of(eager), tiny.attackers_of(other), strict=True):
             assert all(torch.equal(a.state()[name], b.state()[name]) for name in a.state())
@@ -142,7 +107,7 @@ def test_attackers_are_put_back_after_a_recording_that_failed_or_differs():
 def test_a_window_with_one_label_or_none_is_not_replayed_and_its_attackers_stand_still():
     each = len(CORPUS.splits["train"].tokens) // tiny.TRAINING.columns
     corpus = thinned([slice(start, start + 40) for start in range(0, 6 * each, each)])
-    trainer = attacked_trainer(corpus, recorder=Again())
+    trainer = masked_trainer(corpus, recorder=Again())
     before = [group.flat.clone() for group in tiny.attackers_of(trainer)]
     assert stepped(trainer, 2)[1].notes == {}
     assert trainer.replay is None

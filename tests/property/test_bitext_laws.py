@@ -1,7 +1,6 @@
 """Bitexts: links come back as they were written, a file shows what it counts from, and the embedded pairs are what they say."""
 
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 import torch
@@ -194,16 +193,3 @@ def test_no_position_of_the_target_sees_a_later_one_and_every_one_sees_the_whole
     assert torch.allclose(first[:3], cut, rtol=1e-10)
     moved = lecture.logits(MODEL, [type(row)(other.source, row.target)])[0]
     assert bool(((first - moved).abs().amax(-1) > 1e-6).all())
-
-
-def test_the_embedded_files_folder(tmp_path: Path):
-    """What stands in files is what was generated, though its last words alone show what is counted from."""
-    from trisect.text.bitext import read_pairs
-
-    for end, side in (("source", 0), ("target", 1)):
-        (tmp_path / f"t.{end}").write_text(
-            "".join(" ".join(p.sides[side]) + "\n" for p in EMBEDDED.test), encoding="utf-8"
-        )
-    write_links(tmp_path / "t.talp", [(p.sure or (), p.possible or ()) for p in EMBEDDED.test], base=1)
-    read = read_pairs(tmp_path / "t.source", tmp_path / "t.target", tmp_path / "t.talp")
-    assert read.pairs == EMBEDDED.test

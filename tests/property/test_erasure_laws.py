@@ -108,10 +108,10 @@ def test_what_is_linear_is_said_as_a_share():
     whole = torch.cat([x, torch.nn.functional.one_hot(y, CLASSES).double() * 50], 1)
     noise = normal(N, WIDTH, seed=50)
     # the share that noise explains of N labels is about WIDTH / N; shrinkage takes a little off the largest
-    assert moments(whole, y).explained() == pytest.approx(1, abs=0.05)
-    assert moments(noise, y).explained() < 3 * WIDTH / N
-    assert moments(moments(x, y).leace()(x), y).explained() < 1e-12
-    assert 0.3 < moments(x, y).explained() < 1
+    assert moments(whole, y).linear_share() == pytest.approx(1, abs=0.05)
+    assert moments(noise, y).linear_share() < 3 * WIDTH / N
+    assert moments(moments(x, y).leace()(x), y).linear_share() < 1e-12
+    assert 0.3 < moments(x, y).linear_share() < 1
 
 
 def test_classes_that_never_occur_and_empty_batches_change_nothing():
@@ -150,8 +150,8 @@ def test_a_models_weights_can_carry_the_erasure_and_nothing_but_the_site_changes
     site = Site.parse(spelt)
     before, changed = erased_at(site, FINAL)
     after, _ = erased_at(site, changed)
-    assert before.explained() > 0.02
-    assert after.explained() < EXACT
+    assert before.linear_share() > 0.02
+    assert after.linear_share() < EXACT
     layer = (site.layers or (0,))[0]
     for name in FINAL:
         same = torch.equal(FINAL[name], changed[name])
@@ -213,4 +213,4 @@ def test_layers_are_erased_one_after_the_other_and_draws_are_a_function_of_the_s
         for n in (1, 2):
             here = Site(("k",), (n,))
             probing.apply(left, here, probing.fit(left, tiny.MODEL, READ, here, "pos", classes).leace(), tiny.MODEL)
-        assert probing.fit(left, tiny.MODEL, READ, site, "pos", classes).explained() < EXACT
+        assert probing.fit(left, tiny.MODEL, READ, site, "pos", classes).linear_share() < EXACT

@@ -136,7 +136,7 @@ def test_block_norms_and_mixing_equal_the_naive_sums(shape, kind, around, centre
     here = torch.eye(vectors.shape[1], dtype=torch.bool)[None, :, :, None]
     own, context = (vectors * here).sum(2), (vectors * ~here).sum(2)
     torch.testing.assert_close(norms.norms(trace, kind), vectors.norm(dim=-1), rtol=1e-11, atol=1e-11)
-    found = norms.mixed(trace, kind)
+    found = norms.mixing_parts(trace, kind)
     torch.testing.assert_close(found.own, own, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(found.context, context, rtol=1e-11, atol=1e-11)
     a, b = context.norm(dim=-1), own.norm(dim=-1)
@@ -174,7 +174,7 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
     mean = entering.mean(-1, keepdim=True) if centred else 0
     want = (entering - mean) / root * around.gamma
     bias = (shift - shift.mean() if centred else shift) * around.gamma / root
-    found = norms.mixed(trace, "full")
+    found = norms.mixing_parts(trace, "full")
     torch.testing.assert_close(found.own + found.context + bias, want, rtol=1e-11, atol=1e-11)
 
 
@@ -183,7 +183,7 @@ def test_parts_add_up_to_the_post_norm_blocks_output(shape, centred):
 def test_contributions_and_the_bias_equal_the_modules_output(shape):
     trace = made(shape)
     assert trace.w_o is not None
-    found, b_o = norms.mixed(trace), trace.projections.b_o
+    found, b_o = norms.mixing_parts(trace), trace.projections.b_o
     assert (b_o is not None) == shape["bias"]
     together = trace.output.transpose(1, 2).flatten(2)  # heads side by side, as the module projects them
     module = torch.nn.functional.linear(together, trace.w_o.flatten(0, 1).T, b_o)

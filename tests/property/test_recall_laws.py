@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from trisect.experiments.recall.rows import AnswerBootstrap
 from trisect.measure import recall
+from trisect.stats.null import permutation_p
 from trisect.stats.shares import jeffreys
 
 SEEDS = st.integers(0, 10_000)
@@ -251,3 +252,150 @@ def test_a_share_of_none_or_all_is_not_taken_for_certain(value):
     assert AnswerBootstrap(0).share([table(some)], share).draws.std() == pytest.approx(
         (0.1 * 0.9 / 50) ** 0.5, rel=0.05
     )
+
+
+# --- promises, over hundreds of samples: bounds kept, nulls uniform, intervals that cover ---
+
+
+@pytest.mark.parametrize(("n", "answering"), [(200, 300), (100, 100)])
+def test_a_threshold_breaks_its_promise_no_oftener_than_it_says(n, answering):
+    """P(right | confidence u) = u, so that above t a share (1 − t)/2 is wrong. Of 500 sets 25 may fail; 41 come once in 1,000.
+
+    `answering` sets at least have a threshold, so that the promise is put to the test.
+    """
+    draw, failed, answered = np.random.default_rng(1), 0, 0
+    for _ in range(500):
+        confidence = draw.random(n)
+        found = recall.threshold(confidence, draw.random(n) < confidence, 0.3)
+        answered += found.value is not None
+        failed += found.value is not None and (1 - found.value) / 2 > 0.3
+    assert failed < 41
+    assert answered > answering
+
+
+def test_features_that_tell_nothing_give_one_half_on_average_and_only_within_folds():
+    """Of 120 samples; pooled over folds the mean lies below one half, since what a fold lacks the others have more of."""
+    draw, within, pooled = np.random.default_rng(0), [], []
+    for i in range(120):
+        correct, features = draw.random(40) < 0.4, draw.normal(size=(40, 3))
+        found = recall.tell_apart(features, correct, [str(j) for j in range(40)], seed=i)
+        within.append(float(recall.auroc(found.scores, correct, folds=found.folds)))
+        pooled.append(float(recall.auroc(found.scores, correct)))
+    error = np.std(within) / 120**0.5
+    assert abs(np.mean(within) - 0.5) < 4 * error
+    assert np.mean(pooled) < 0.5 - 4 * np.std(pooled) / 120**0.5
+
+
+def test_the_permutation_null_is_calibrated():
+    """Uniform where answers and places are independent: 500 samples, a Kolmogorov–Smirnov distance above 0.087 comes once
+    in 1,000; matches come in steps of a seventh of their standard deviation, which adds up to 0.06."""
+    draw, found = np.random.default_rng(7), []
+    for _ in range(500):
+        ours, theirs = draw.integers(0, 4, (2, 300)).astype(str)
+        found.append(permutation_p(recall.agreement(ours.tolist(), theirs.tolist()), draw, 199))
+    assert stats.kstest(found, "uniform").statistic < 0.147
+    for level in (0.01, 0.05, 0.2):
+        assert np.mean(np.array(found) <= level) < level + 4 * (level * (1 - level) / 500) ** 0.5
+
+
+def test_names_and_seeds_are_drawn_across_each_other_and_the_interval_covers():
+    """Three seeds of 60 names each, both of them with an effect: of 300 intervals 285 should hold the mean, 272 come once in 1,000."""
+    draw, held = np.random.default_rng(2), 0
+    for i in range(300):
+        of_names, of_seeds = draw.normal(size=60), draw.normal(0, 0.3, 3)
+        seeds = [table(of_names + s + draw.normal(0, 0.5, 60)) for s in of_seeds]
+        row = AnswerBootstrap(i, draws=400)(seeds, share).row()
+        assert row["low"] is not None
+        assert row["high"] is not None
+        held += row["low"] < 0 < row["high"]
+    assert held > 272
+
+
+# --- examples ---
+
+
+def test_auroc_is_no_number_where_one_kind_is_missing():
+    weights = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    found = recall.auroc(np.array([0.1, 0.2, 0.3]), np.array([True, True, False]), weights)
+    assert np.isnan(found[0])
+    assert found[1] == 0
+    assert np.isnan(recall.auroc(np.zeros(0), np.zeros(0, dtype=bool)))
+    assert np.isnan(recall.auroc(np.array([0.1, np.nan]), np.array([True, False])))
+
+
+def test_a_confidence_that_is_no_number_is_the_lowest():
+    confidence, correct = np.array([np.nan, 0.2, 0.9, np.nan]), np.array([False, True, True, False])
+    found = recall.risk_coverage(confidence, correct)
+    np.testing.assert_array_equal(found.threshold, [0.9, 0.2, -np.inf])
+    np.testing.assert_array_equal(found.risk, [0.0, 0.0, 0.5])
+
+
+def test_a_threshold_and_none_at_all():
+    sure = recall.threshold(np.linspace(0.5, 1, 200), np.ones(200, dtype=bool), 0.1)
+    assert (sure.value, sure.coverage, sure.n) == (0.5, 1.0, 200)
+    for correct in (np.zeros(200, dtype=bool), np.zeros(0, dtype=bool)):
+        assert recall.threshold(np.linspace(0, 1, len(correct)), correct, 0.1).value is None
+
+
+def test_few_answers_are_enough_where_few_thresholds_are_tried():
+    """Thirty right answers: 1 − (0.05 / 3)^(1/30) = 0.1276 keeps 0.13, 1 − (0.05 / 20)^(1/30) = 0.181 would not."""
+    confidence, correct = np.linspace(0.5, 1, 30), np.ones(30, dtype=bool)
+    assert recall.threshold(confidence, correct, 0.13).value == 0.5
+    assert recall.threshold(confidence, correct, 0.12).value is None
+
+
+def test_what_can_be_told_apart_is_and_one_kind_alone_teaches_nothing():
+    correct = np.arange(80) % 2 == 0
+    features = np.stack([correct * 5.0, np.ones(80)], -1)
+    found = recall.tell_apart(features, correct, [str(i) for i in range(80)])
+    assert float(recall.auroc(found.scores, correct, folds=found.folds)) == 1
+    assert not recall.tell_apart(features, np.ones(80, dtype=bool), [str(i) for i in range(80)]).scores.any()
+
+
+def test_permutations_see_a_match_and_need_two_names():
+    ours = [str(i % 5) for i in range(50)]
+    match = recall.agreement(ours, ours)
+    assert permutation_p(match, np.random.default_rng(0), 99) == 0.01
+    assert permutation_p(match + match, np.random.default_rng(0), 99) == 0.01
+    assert permutation_p(1 - match, np.random.default_rng(0), 99) == 1.0
+    assert np.isnan(permutation_p(np.ones((1, 1)), np.random.default_rng(0)))
+    same = permutation_p(np.ones((9, 9)), np.random.default_rng(0), 99)
+    assert same == 1.0
+
+
+def test_the_last_name_decides_and_then_the_characters():
+    known = ["Mara Quell", "Lena Voss", "Maria Voss", "Voss"]
+    names = ["Marie Voss", "Solo", "Ann Teck", "Voss"]
+    found = recall.nearest_names(recall.last_name_similarity(names, known), names, known, 3)
+    assert [known[i] for i in found.nearest[0, :2]] == ["Maria Voss", "Lena Voss"]
+    assert found.nearest[:, 0].tolist() == [2, -1, -1, -1]
+    assert found.nearest[0, 2] == -1
+    assert np.isnan(found.similarity[1:]).all()
+
+
+@pytest.mark.parametrize("similarity", [recall.character_similarity, recall.last_name_similarity])
+def test_nobody_known_is_nobody_near(similarity):
+    ada = ["Ada Quill"]
+    assert recall.nearest_names(similarity(ada, []), ada, [], 2).nearest.tolist() == [[-1, -1]]
+    assert recall.nearest_names(similarity([], ada), [], ada).nearest.shape == (0, 1)
+
+
+def test_a_vector_without_length_is_near_to_nothing():
+    assert recall.vector_similarity(np.zeros((1, 3)), np.eye(3)).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_case_does_not_matter_and_a_name_is_as_near_to_itself_as_can_be():
+    same = recall.character_similarity(["ADA Quill", "xyz"], ["Ada Quill", "Bo"])
+    np.testing.assert_allclose(same, [[1, 0], [0, 0]], atol=1e-12)
+
+
+def test_without_answers_nothing_is_measured():
+    nothing = recall.follows([], [])
+    assert np.isnan(nothing.share)
+    assert float(nothing.n) == 0
+    assert np.isnan(recall.follows(["a"], [None]).expected)
+    empty = recall.risk_coverage(np.zeros(0), np.zeros(0, dtype=bool))
+    assert empty.risk.shape == (0,)
+    assert np.isnan(empty.area)
+    assert np.isnan(recall.calibration(np.zeros(0), np.zeros(0, dtype=bool)).ece)
+    assert recall.tell_apart(np.zeros((0, 3)), np.zeros(0, dtype=bool), []).scores.shape == (0,)

@@ -52,7 +52,7 @@ def test_sums_do_not_depend_on_batches_and_draws_are_of_whole_texts(seed, cuts):
     assert (times.sum(1) == 40).all()
     chosen = [np.repeat(np.arange(40), row.astype(int)) for row in times]
     want = [values.numpy()[c].sum(0) for c in chosen]
-    np.testing.assert_allclose(whole.drawn(times), want, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(whole.resample(times), want, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=25, deadline=None)

@@ -34,7 +34,9 @@ def test_windows_cover_every_row_but_the_last_once_and_in_order(n, columns, wind
     batches = [batch(part, columns, window, i, ("l",)) for i in range(steps(part, columns, window))]
     inputs = np.concatenate([b.inputs for b in batches], axis=1)
     assert (inputs == np.arange(columns * rows).reshape(columns, rows)[:, :-1]).all()
+    assert batch(part, columns, window, 0).labels == {}
     for b in batches:
+        assert b.inputs.dtype == b.labels["l"].dtype == np.int64
         assert (b.targets == b.inputs + 1).all()
         assert (b.labels["l"] == b.targets).all()
     assert {b.inputs.shape[1] for b in batches[:-1]} <= {window}

@@ -13,7 +13,7 @@ from tests.constructed import apart_of, odds_of, variances_of
 
 from trisect import theory
 from trisect.theory import constructions, helpers, solver
-from trisect.theory.constructions import KeyDraws, copying_bound, matrices, self_attention
+from trisect.theory.constructions import KeyDraws, matrices, max_other_weight, self_attention
 
 ROUND = 1e-12  # of the size of what is compared: a few hundred roundings of float64
 MANY = 20_000
@@ -68,7 +68,7 @@ def test_no_other_weight_passes_the_bound_of_the_gap(seed, n):
     logits = 5 * vectors(seed, 1, n)[0]
     top = int(np.argmax(logits))
     others = 1 - helpers.attention_weights(logits)[top]
-    assert others <= copying_bound(logits[top] - np.delete(logits, top).max(), n) + ROUND
+    assert others <= max_other_weight(logits[top] - np.delete(logits, top).max(), n) + ROUND
 
 
 # --- constructions 1 and 2 ---
@@ -489,4 +489,4 @@ def test_the_exact_rank_is_the_rank(seed, n, dim):
     draw = np.random.default_rng(seed)
     inner = int(draw.integers(1, 4))
     table = draw.integers(-3, 4, (n, inner)) @ draw.integers(-3, 4, (inner, dim)) * 0.25
-    assert solver.rank_bound(table) == np.linalg.matrix_rank(table)
+    assert solver.max_rank(table) == np.linalg.matrix_rank(table)

@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[dict[str, Any], str, str]] = {
 def parts_of(trace: Trace) -> Tensor:
     """Every position's part of what is added to every other: [B T S D], written out."""
     scale = norms.query_scale(trace)
-    f = torch.einsum("bhse,hed->bhsd", trace.values, norms.added_projection(trace))
+    f = torch.einsum("bhse,hed->bhsd", trace.values, norms.effective_projection(trace))
     parts = (trace.weights[..., None] * f[:, :, None]).sum(1)
     return parts if scale is None else parts * scale[..., None, None]
 
@@ -64,15 +64,15 @@ def test_parts_sum_to_what_is_added(kind):
     assert trace.block.after is not None
     assert trace.w_o is not None
     parts, added = parts_of(trace), really_added(model, module, inputs)
-    off = (parts.sum(2) + norms.added_bias(trace) - added).abs().max()
+    off = (parts.sum(2) + norms.effective_bias(trace) - added).abs().max()
     assert off < ROUNDING * parts.abs().max()
     assert (
         trace.output.transpose(1, 2).flatten(2) @ trace.w_o.flatten(0, 1) - added
     ).abs().max() > 0.1 * added.abs().max()
     torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
     # a pre-norm's residual, and the layer's own: x + parts is what the stream holds next
-    stream = norms.mixed(trace, "residual")
-    whole = (stream.own + stream.context + norms.added_bias(trace)) - trace.block.residual
+    stream = norms.mixing_parts(trace, "residual")
+    whole = (stream.own + stream.context + norms.effective_bias(trace)) - trace.block.residual
     assert (whole - added).abs().max() < ROUNDING * parts.abs().max()
 
 
@@ -95,7 +95,7 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
     torch.testing.assert_close(norms.both(trace).layer, norms.per_layer(trace), rtol=0, atol=0)
     torch.testing.assert_close(norms.norms(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
-    y = norms.written(trace)
+    y = norms.attention_output(trace)
     after = trace.block.after if trace.block is not None else None
     assert after is not None
     if epsilon is not None:
@@ -104,11 +104,11 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     elif centred:
         y = y - y.mean(-1, keepdim=True)
     want = y * after.gamma + (0.0 if after.beta is None else after.beta)
-    found = parts_of(trace).sum(2) + norms.added_bias(trace)
+    found = parts_of(trace).sum(2) + norms.effective_bias(trace)
     torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-11)
-    whole = norms.mixed(trace, "residual")
+    whole = norms.mixing_parts(trace, "residual")
     assert trace.block is not None
-    stream = whole.own + whole.context + norms.added_bias(trace)
+    stream = whole.own + whole.context + norms.effective_bias(trace)
     torch.testing.assert_close(
         stream[trace.query_real], (want + trace.block.residual)[trace.query_real], rtol=1e-11, atol=1e-11
     )

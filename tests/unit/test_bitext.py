@@ -90,6 +90,8 @@ def test_words_stand_apart_by_spaces_and_tabs_alone_so_that_links_count_the_word
     pair, _ = read_pairs(tmp_path / "a", tmp_path / "b", tmp_path / "g.pharaoh").pairs
     assert pair.source == words
     assert pair.sure == {(last - 1, 0)}
+    (tmp_path / "g.pharaoh").write_text("1-1\u00a01-1\n1-1\n", encoding="utf-8")
+    assert "is no link" in refused(read_pairs, tmp_path / "a", tmp_path / "b", tmp_path / "g.pharaoh").given
 
 
 @pytest.mark.parametrize(
@@ -281,14 +283,3 @@ def test_one_file_may_hold_both_sides(tmp_path):
     assert "line 2, is empty" in refused(read_pairs, path, path).given
     put(tmp_path, pairs="a|||b\n")
     assert read_pairs(path, path).pairs[0].sides == (("a|||b",), ("a|||b",))
-
-
-@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\u2009"])
-def test_words_and_links_stand_apart_by_spaces_and_tabs_alone(tmp_path, space):
-    files = put(tmp_path, s=f"see 27 {space} x\ty", t=f"a 10{space}000 c d e", g="0-0 1-1 2-2 3-3 4-4")
-    (pair,) = read_pairs(*files).pairs
-    assert pair.source == ("see", "27", space, "x", "y")
-    assert pair.target[1] == f"10{space}000"
-    assert pair.sure == {(i, i) for i in range(5)}
-    put(tmp_path, g=f"0-0{space}1-1")
-    assert "is no link" in refused(read_pairs, *files).given

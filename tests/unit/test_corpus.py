@@ -30,14 +30,6 @@ def small():
     return Corpus.make("small", ("<unk>", "a", "b", "c", "d", "e"), {"pos": ("X", "Y", "Z")}, parts, ("A note.",))
 
 
-def test_cut_keeps_frequent_train_types_in_order_of_count_then_name(small):
-    cut = small.cut(Text(min_count=2))
-    assert cut.vocabulary == ("a", "<unk>", "b")  # 3, 2 and 2 in train
-    assert cut.splits["train"].tokens.tolist() == [0, 0, 0, 2, 2, 1, 1]
-    assert cut.splits["valid"].tokens.tolist() == [2, 1, 1, 0]
-    assert cut.splits["test"].tokens.tolist() == [1, 1]
-
-
 def test_cut_leaves_real_labels_on_words_it_turns_into_unk(small):
     cut = small.cut(Text(min_count=2))
     assert cut.splits["valid"].labels["pos"].tolist() == [1, 0, -1, 0]
@@ -188,17 +180,6 @@ def test_the_rows_and_steps_of_wikitext_2():
     last = batch(train, 20, 35, 2_928)
     assert 2_928 * 35 + last.inputs.shape[1] + 1 == 102_499
     assert steps(valid, 10, 35) == -(-21_440 // 35)
-
-
-def test_a_batch_holds_the_next_word_and_the_next_words_label():
-    part = split(list(range(11)), list(range(11)))
-    first, last = batch(part, 2, 3, 0, ("pos",)), batch(part, 2, 3, 1, ("pos",))
-    assert first.inputs.tolist() == [[0, 1, 2], [5, 6, 7]]
-    assert first.targets.tolist() == first.labels["pos"].tolist() == [[1, 2, 3], [6, 7, 8]]
-    assert last.inputs.tolist() == [[3], [8]]
-    assert last.targets.tolist() == [[4], [9]]
-    assert first.inputs.dtype == first.labels["pos"].dtype == np.int64
-    assert batch(part, 2, 3, 0).labels == {}
 
 
 @pytest.mark.parametrize("step", [-1, 2])

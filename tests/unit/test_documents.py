@@ -112,8 +112,8 @@ def test_control_labels_are_those_of_the_word_that_is_read():
     made = trainer(make_edit("attack", Site.parse("k@2"), {"label": "item.a", "strength": 1.0, "variant": "control"}))
     piece = training_piece(CORPUS, TRAINING, 0, ("item.a",), "cpu")
     (group,) = made.objectives
-    drawn = torch.from_numpy(control_labels(CORPUS, "item.a", 1).of_type).long()
-    answers = group.answers(piece.spoken(group.columns), piece.labels)  # type: ignore[attr-defined]
+    drawn = torch.from_numpy(control_labels(CORPUS, "item.a", 1)[0]).long()
+    answers = group.answers(piece.label_words(group.columns), piece.labels)  # type: ignore[attr-defined]
     known = piece.labels["item.a"] >= 0
     assert torch.equal(answers[known], drawn[piece.inputs.flatten()][known])
     assert int(known.sum()) == 4 * 3

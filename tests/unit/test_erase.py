@@ -23,7 +23,7 @@ from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import LabelMoments
-from trisect.text.sources import Labelled, locate_words, open_labelled
+from trisect.text.sources import Labelled, locate_words, open_labels
 
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
@@ -159,7 +159,7 @@ def test_a_pretrained_model_is_erased_at_words_and_its_special_tokens_are_left_a
 
 def test_only_words_are_erased_and_what_is_left_there_is_no_longer_linear(bert):
     model, bank = bert
-    texts = open_labelled(bank, "train")
+    texts = open_labels(bank, "train")
     marker = WordLabels(model, {"pos": {name: i for i, name in enumerate("ABCP")}}, False)
     (edit,) = plan_edits(model.shape, ["k@2"], "layer")
     (place,) = fit_erasers(marker, texts, [edit], 10_000, 4, 1, 0, lambda n: None)
@@ -184,13 +184,13 @@ def test_only_words_are_erased_and_what_is_left_there_is_no_longer_linear(bert):
         assert torch.equal(kept[0].v, kept[1].v)
     assert left > 0
     assert place.fitted == before.count
-    assert before.explained() > 0.1
-    assert after.explained() < 1e-8  # what is given back is float32
+    assert before.linear_share() > 0.1
+    assert after.linear_share() < 1e-8  # what is given back is float32
 
 
 def test_every_piece_carries_its_words_label_or_that_of_the_next_piece(bert):
     model, bank = bert
-    texts = open_labelled(bank, "test")
+    texts = open_labels(bank, "test")
     numbers = {name: i for i, name in enumerate("ABCP")}
     for ahead in (False, True):
         marker = WordLabels(model, {"pos": numbers}, ahead)
@@ -271,7 +271,7 @@ def test_texts_without_labels_or_with_one_class_are_refused(tmp_path):
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("some words .\n")
     with pytest.raises(CorpusError, match="carry no labels"):
-        open_labelled(tmp_path, "test")
+        open_labels(tmp_path, "test")
     bank = treebank(tmp_path / "bank")
     with pytest.raises(CorpusError, match="'dep' of bank, train has fewer than two classes") as caught:
         trisect.erase(OWN, bank, labels="dep", out=tmp_path / "out", **FEW)
@@ -303,7 +303,7 @@ def test_a_tokenizer_that_does_not_say_where_pieces_stand_is_refused(bert):
 
 def test_labels_of_a_corpus_folder_are_names_or_nothing(tmp_path):
     tiny.corpus().save(tmp_path / "folder")
-    one = next(open_labelled(tmp_path / "folder", "valid").texts())
+    one = next(open_labels(tmp_path / "folder", "valid").texts())
     assert isinstance(one, Labelled)
     words = [one.text[a:b] for a, b in one.spans]
     assert words == [WORDS[i] for i in tiny.corpus().splits["valid"].tokens[: len(words)]]

@@ -63,16 +63,16 @@ def test_an_eraser_of_an_over_fitted_text_takes_the_label_out_of_held_out_text()
     for fold in read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu")):
         changed = dict(final)
         moments = probing.fit(final, MODEL, fold.fit, SITE, "y", 2)
-        assert moments.explained() > 0.3
+        assert moments.linear_share() > 0.3
         probing.apply(changed, SITE, moments.leace(), MODEL)
-        left.append(probing.fit(changed, MODEL, fold.scored, SITE, "y", 2).explained())
+        left.append(probing.fit(changed, MODEL, fold.scored, SITE, "y", 2).linear_share())
     assert float(np.mean(left)) < 0.05
 
 
 def test_nothing_is_found_of_labels_that_say_nothing():
     corpus = overfitted(random=True)
     fold = read_folds(corpus, TRAINING, "y", 1, TOKENS, torch.device("cpu"))[0]
-    with_itself = probing.fit(weights(corpus), MODEL, fold.scored, SITE, "y", 2).explained()
+    with_itself = probing.fit(weights(corpus), MODEL, fold.scored, SITE, "y", 2).linear_share()
     assert with_itself > 0.002  # fitted and scored on the same tokens
     assert bits(corpus) < 0.002
 

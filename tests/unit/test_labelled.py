@@ -11,7 +11,7 @@ from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.text.labels import make_labeller
 from trisect.text.pairs import PASSAGE, _of_text
-from trisect.text.sources import open_labelled, open_texts
+from trisect.text.sources import open_labels, open_texts
 
 MARKET = [
     ("1", "Je", "PRON", 2),
@@ -43,7 +43,7 @@ def bank(folder, *sentences):
 
 
 def found(folder, *sentences):
-    texts = open_labelled(bank(folder, *sentences), "test")
+    texts = open_labels(bank(folder, *sentences), "test")
     return list(texts.texts()), " ".join(texts.notes)
 
 
@@ -125,19 +125,19 @@ def read_by(model, texts):
 def test_labels_after_a_multiword_token_stay_with_their_words_in_a_model_of_our_own(own, tmp_path):
     a, b, c, d = [word for word in WORDS[5:] if word.isalpha()][:4]
     rows = [("1", a, "A", 0), ("2-3", b), ("2", c, "B", 1), ("3", d, "C", 1), ("4", c, "D", 1)]
-    texts = open_labelled(bank(tmp_path, sentence(rows, f"{a} {b} {c}")), "test")
+    texts = open_labels(bank(tmp_path, sentence(rows, f"{a} {b} {c}")), "test")
     assert read_by(own, texts) == ((a, b, c), [0, 1, 3], [(0, 0), (1, 1), (2, 3)])
 
 
 def test_labels_after_words_that_a_model_of_our_own_reads_as_one_stay_with_their_words(own, tmp_path):
     a, b = [word for word in WORDS[5:] if word.isalpha()][:2]
     rows = [("1", "well", "A", 3), ("2", "-", "B", 1), ("3", a, "C", 0), ("4", b, "D", 3)]
-    texts = open_labelled(bank(tmp_path, sentence(rows, f"well-{a} {b}")), "test")
+    texts = open_labels(bank(tmp_path, sentence(rows, f"well-{a} {b}")), "test")
     assert read_by(own, texts) == (("<unk>", b), [0, 3], [(0, 0), (1, 3)])
 
 
 def test_labels_of_neighbours_positions_and_frequencies_are_of_what_is_written(tmp_path):
-    texts = open_labelled(bank(tmp_path, sentence(MARKET, SAID)), "test")
+    texts = open_labels(bank(tmp_path, sentence(MARKET, SAID)), "test")
     names = make_labeller(texts, ("word", "position", "frequency", "pos", "previous", "next", "head"), None)(
         next(texts.texts())
     )
@@ -153,7 +153,7 @@ def test_labels_of_neighbours_positions_and_frequencies_are_of_what_is_written(t
 
 def test_passages_hold_a_multiword_token_once(tmp_path):
     rows = [*MARKET[:-1], *((str(i), "mot", "NOUN", 2) for i in range(6, PASSAGE + 2))]
-    texts = open_labelled(bank(tmp_path, sentence(rows)), "test")
+    texts = open_labels(bank(tmp_path, sentence(rows)), "test")
     words, passages = _of_text(texts.texts())
     assert words.count("du") == 1
     assert passages == (("Je", "viens", "du", "marché", *["mot"] * (PASSAGE - 4)),)

@@ -162,7 +162,7 @@ def test_a_study_is_extended_resumed_and_repeated_to_the_same_weights(corpus, tm
         patch.setattr(gpt.Practice, "_epoch", stop)
         with pytest.raises(KeyboardInterrupt):
             study(corpus, tmp_path / "b", [2])
-    assert (tmp_path / "b" / "state" / "seed-2.safetensors").exists()
+    assert (tmp_path / "b" / "state" / "seed-2.pt").exists()
     again = study(corpus, tmp_path / "b", [2])
     for step in ("", "-step-0", "-step-4"):
         one, other = (load_file(tmp_path / out / "models" / f"seed-2{step}" / "model.safetensors") for out in "ab")

@@ -20,11 +20,11 @@ from trisect.text.pairs import (
     Bound,
     InductionWords,
     TextPair,
+    as_pairs,
     draw_bindings,
     draw_induction,
-    given_pairs,
     induction_words,
-    predicted,
+    predict_answers,
     read_pairs,
     usable_templates,
     word_tokens,
@@ -127,8 +127,8 @@ def test_files_that_hold_no_pair_are_refused(tmp_path):
     empty.write_text("\n")
     refused(lambda: read_pairs(empty), "holds no pair", "Give at least one.")
     refused(lambda: read_pairs(tmp_path / "none"), "There is no file", "empty.jsonl")
-    refused(lambda: given_pairs("text"), "'text' are no pairs", "Give a list")
-    refused(lambda: given_pairs([]), "No pair was given.")
+    refused(lambda: as_pairs("text"), "'text' are no pairs", "Give a list")
+    refused(lambda: as_pairs([]), "No pair was given.")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_answers_of_bindings_follow_from_what_the_texts_say():
     base = Bound(("Ann", "Bob", "Cid"), ("ball", "cup", "hat"), "Ann")
     donor = Bound(("Cid", "Ann", "Bob"), ("cup", "hat", "ball"), "Bob")
     own = interchanged.predicted(interchanged.Facts(*base), interchanged.Facts(*donor))
-    assert predicted(base, donor) == own
+    assert predict_answers(base, donor) == own
     assert (own["base"], own["q"], own["k"], own["v"], own["donor"]) == ("ball", "cup", "cup", "cup", "ball")
 
 
@@ -470,5 +470,5 @@ def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
 
 
 def test_a_pair_keeps_its_place_where_it_has_one():
-    (kept,) = given_pairs([TextPair("a", "b", place="pair 7 of mine")])
+    (kept,) = as_pairs([TextPair("a", "b", place="pair 7 of mine")])
     assert kept.place == "pair 7 of mine"

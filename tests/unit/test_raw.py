@@ -3,7 +3,7 @@
 import pytest
 
 from trisect.core.errors import CorpusError
-from trisect.text.sources import first_texts, given_texts, open_corpus, open_texts
+from trisect.text.sources import as_texts, first_texts, open_corpus, open_texts
 
 
 def put(folder, **files):
@@ -52,30 +52,30 @@ def test_the_fingerprint_is_of_the_texts(tmp_path):
     two = put(tmp_path / "b", train__txt="other\n", valid__txt="y\n", test__txt="z\n")
     assert open_texts(one).fingerprint == open_texts(two).fingerprint
     assert open_texts(one, "train").fingerprint != open_texts(two, "train").fingerprint
-    assert given_texts(["a"]).fingerprint != given_texts(["b"]).fingerprint
+    assert as_texts(["a"]).fingerprint != as_texts(["b"]).fingerprint
 
 
 def test_the_first_few():
-    few = first_texts(given_texts(["a", "b", "c"]), 2)
+    few = first_texts(as_texts(["a", "b", "c"]), 2)
     assert list(few.texts()) == ["a", "b"]
     assert few.notes == ("Only the first 2 texts are read.",)
 
 
 def test_texts_that_were_given_again_are_counted_and_said():
-    again = given_texts(["a", "b", "a", ("a", "b"), "a"])
+    again = as_texts(["a", "b", "a", ("a", "b"), "a"])
     assert list(again.texts()) == ["a", "b", "a", ("a", "b"), "a"]
     assert again.notes == ("2 of 5 texts repeat an earlier one; each counts as often as it was given.",)
-    assert given_texts(["a", "b"]).notes == ()
+    assert as_texts(["a", "b"]).notes == ()
 
 
 @pytest.mark.parametrize(
     ("call", "given", "known"),
     [
-        (lambda folder: given_texts([]), "No text was given.", "At least one is needed."),
-        (lambda folder: given_texts(["a", " \n"]), "Text 2 is ' \\n'.", "A text has at least one character that is not white space."),
+        (lambda folder: as_texts([]), "No text was given.", "At least one is needed."),
+        (lambda folder: as_texts(["a", " \n"]), "Text 2 is ' \\n'.", "A text has at least one character that is not white space."),
         (lambda folder: open_texts(folder, "tset"), "Unknown split 'tset'; did you mean 'test'?", "Splits are train, valid, test."),
         (lambda folder: open_texts(folder, "test"), "p has no test split.", "It has train, valid."),
-        (lambda folder: first_texts(given_texts(["a"]), 0), "A limit of 0 texts.", "At least one is needed."),
+        (lambda folder: first_texts(as_texts(["a"]), 0), "A limit of 0 texts.", "At least one is needed."),
         (lambda folder: open_texts(folder / "no"), "There is no folder {}/no.", "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."),  # noqa: E501
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from trisect.text.corpus import Corpus
 from trisect.text.readers import base, detect_reader
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.english import PLAIN, WIKITEXT, basic_english, detokenise
-from trisect.text.sources import describe, find_source, load_text, open_corpus, open_labelled, open_texts, read
+from trisect.text.sources import describe, find_source, load_text, open_corpus, open_labels, open_texts, read
 
 WIKI = ' \n = The <unk> Title = \n \n He said " no ; " it \'s ( 1 @,@ 000 ) : so<br />what ? \n'
 
@@ -259,7 +259,7 @@ def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
 )
 def test_ids_of_a_sentence_run_from_one(tmp_path, ids, line, given):
     folder_of(tmp_path, {"test.conllu": "".join(word(one, "w") for one in ids.split())})
-    for read_it in (lambda: open_labelled(tmp_path, "test"), lambda: open_texts(tmp_path)):
+    for read_it in (lambda: open_labels(tmp_path, "test"), lambda: open_texts(tmp_path)):
         with pytest.raises(CorpusError) as caught:
             read_it()
         assert caught.value.given == f"{tmp_path / 'test.conllu'}, line {line}: {given}."
@@ -279,8 +279,8 @@ def test_a_head_is_another_word_of_its_sentence(tmp_path, head):
         tmp_path, {"test.conllu": rows, "valid.conllu": (word(1, "a") + word(2, "b")).replace("\t0\t", "\t_\t", 1)}
     )
     with pytest.raises(CorpusError, match=re.escape(f"{head[:40]}")):
-        open_labelled(tmp_path, "test")
-    assert [one.heads for one in open_labelled(tmp_path, "valid").texts()] == [()]  # heads that are not known
+        open_labels(tmp_path, "test")
+    assert [one.heads for one in open_labels(tmp_path, "valid").texts()] == [()]  # heads that are not known
 
 
 A_WORD = "{}\t{}\t_\tX\t_\t_\t0\troot\t_\t{}\n"
@@ -305,7 +305,7 @@ def test_a_sentence_is_read_as_it_is_written(tmp_path, comments, forms, text):
     rows = "".join(A_WORD.format(i, one.replace("~", " "), "_") for i, one in enumerate(forms.rstrip().split(" "), 1))
     rows = f"{comments.rstrip()}\n{rows}\n"
     folder_of(tmp_path, {"test.conllu": rows.replace("\n", "\r\n") if comments.endswith("\r") else rows})
-    (sentence,) = open_labelled(tmp_path, "test").texts()
+    (sentence,) = open_labels(tmp_path, "test").texts()
     assert sentence.text == text
     covered = {place for span in sentence.spans for place in range(*span)}
     assert all(place in covered or letter.isspace() for place, letter in enumerate(text))
@@ -322,7 +322,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
 def test_a_treebank_that_is_shared_without_its_words_is_refused(tmp_path):
     folder_of(tmp_path, {"test.conllu": word(1, "_") + "\n" + word(1, "_", "DET") + word(2, "_", "NOUN")})
     with pytest.raises(CorpusError, match=r"before line 5: every word is '_'\.\n.*whose rights.*\n  Get the text"):
-        open_labelled(tmp_path, "test")
+        open_labels(tmp_path, "test")
     folder_of(tmp_path, {"test.conllu": word(1, "_") + word(2, "x")})
     assert list(open_texts(tmp_path).texts()) == ["_ x"]  # a word that is an underscore
 
@@ -331,7 +331,7 @@ def test_a_test_file_alone_or_one_file_is_read_for_what_needs_no_more(tmp_path):
     folder_of(tmp_path, {"test.conllu": word(1, "Go") + word(2, "on")})
     for where in (tmp_path, tmp_path / "test.conllu"):
         assert list(open_texts(where).texts()) == ["Go on"]
-        assert [one.labels["pos"] for one in open_labelled(where, "test").texts()] == [("VERB", "VERB")]
+        assert [one.labels["pos"] for one in open_labels(where, "test").texts()] == [("VERB", "VERB")]
         with pytest.raises(CorpusError, match="has no train split"):
             read(where)
         with pytest.raises(CorpusError, match=r"has no valid split\.\n  It has test\."):
@@ -421,7 +421,7 @@ def test_a_dash_is_standard_input(monkeypatch):
 
 def test_the_sample_is_english_with_labels_that_come_with_trisect(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = open_labelled("sample", "test")
+    texts = open_labels("sample", "test")
     sentences = list(texts.texts())
     assert texts.columns == ("pos", "dep")
     assert texts.options == ("--corpus", "sample", "--split", "test")

@@ -19,7 +19,7 @@ from trisect.experiments.study.settings import StudyMachine
 from trisect.lab.folder import Folder
 from trisect.lab.inputs import Workers
 from trisect.lm import loss, train
-from trisect.lm.matmul import gathered
+from trisect.lm.matmul import sum_repeats
 from trisect.lm.train import Trainer
 
 JOBS = st.lists(st.floats(0, 1e6), max_size=30)
@@ -67,7 +67,7 @@ def test_what_an_estimate_counts_of_a_step_without_numbers_is_what_a_step_multip
         monkeypatch.setattr(
             module,
             "add_at",
-            lambda table, places, rows, alpha=1.0: table.index_add_(1, places, gathered(places, rows), alpha=alpha),
+            lambda table, places, rows, alpha=1.0: table.index_add_(1, places, sum_repeats(places, rows), alpha=alpha),
         )
     runs = [r for r in tiny.runs() if (r.edit is not None and r.edit.kind == "attack") is attacked]
     trainer = Trainer(runs, tiny.corpus())

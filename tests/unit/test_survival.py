@@ -10,7 +10,7 @@ from trisect.core.subject import Heads, Parts, Shape
 from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.recall.rows import survival_measures
-from trisect.experiments.recall.training import group_of, survived
+from trisect.experiments.recall.training import group_of, survival
 from trisect.hf.small.gpt import Answerer, GptShape, make_model, make_tokenizer, save
 
 FIRST, SECOND = Address("plain", 1), Address("plain", 2)
@@ -88,7 +88,7 @@ def test_the_kind_of_an_answer(category, correct, group):
 
 def test_one_component_of_one_layer_is_replaced_at_a_time():
     planted = Planted()
-    survived(planted, ROWS)
+    survival(planted, ROWS)
     assert len(planted.seen) == 2 * 2 * 3
     found = [(w.address.layer, [p.unique().tolist() for p in w.parts]) for w in planted.seen]
     for layer in (1, 2):
@@ -99,7 +99,7 @@ def test_one_component_of_one_layer_is_replaced_at_a_time():
 
 
 def test_answers_are_counted_by_kind_and_those_not_given_again_are_not():
-    rows: Any = survived(Planted(), ROWS)
+    rows: Any = survival(Planted(), ROWS)
     assert len(rows) == 4 * 12
     where = {(r["group"], r["how"], r["layer"], r["component"]): r["same"] for r in rows}
     assert {r["stack"] for r in rows} == {"plain"}
@@ -109,7 +109,7 @@ def test_answers_are_counted_by_kind_and_those_not_given_again_are_not():
     assert where["taught", "mean", 1, "v"] == {ask("E"): False, ask("F"): False}
     assert where["taught", "mean", 1, "q"] == {ask("E"): True, ask("F"): True}
     assert where["made up", "zero", 1, "k"] == {ask("H"): False, ask("I"): False}
-    assert survived(Planted(), [ROWS[3], ROWS[6]]) == []
+    assert survival(Planted(), [ROWS[3], ROWS[6]]) == []
 
 
 def test_shares_are_means_over_seeds_with_intervals_over_names():
@@ -140,7 +140,7 @@ def test_measures_fit_their_table_whatever_the_order_of_the_rows():
         {"model": m, "seed": s, **r}
         for m in ("pretrained", "left-out")
         for s in (0, 1)
-        for r in survived(Planted(), ROWS)
+        for r in survival(Planted(), ROWS)
     ]
     table = frame("measures", survival_measures(rows))
     assert len(table) == 2 * 4 * 12
@@ -167,7 +167,7 @@ def test_a_model_without_queries_is_the_same_as_one_without_keys(answerer):
     rows: Any = [
         row(name, "neither", None, answer.text) for name, answer in zip(names, answerer.answer(questions), strict=True)
     ]
-    found: Any = {(r["how"], r["layer"], r["component"]): r["same"] for r in survived(answerer, rows)}
+    found: Any = {(r["how"], r["layer"], r["component"]): r["same"] for r in survival(answerer, rows)}
     assert len(found) == 12
     for layer in (1, 2):
         # with q or k of zero every score is zero, and every position that may be seen weighs the same

@@ -24,7 +24,7 @@ from trisect.report.charts import Panel
 from trisect.report.sheet import Document, write_document
 from trisect.theory import CONSTRUCTIONS, KeyDraws
 from trisect.theory.constructions import self_attention
-from trisect.theory.solver import certificate, rank_bound
+from trisect.theory.solver import certificate, max_rank
 
 NAMES = (
     "copying",
@@ -521,17 +521,17 @@ def test_matrices_beyond_floats_are_refused():
 
 def test_a_rank_is_counted_exactly_where_floats_do_not_find_it_full():
     table = np.array([[1, 1e-30, 0], [1, 0, 0], [0, 0, 1.0], [0, 0, 0], [0, 0, 1]])
-    assert rank_bound(table) == 3
-    assert rank_bound(np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 0]])) == 2
-    assert rank_bound(np.zeros((2, 3))) == 0
+    assert max_rank(table) == 3
+    assert max_rank(np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 0]])) == 2
+    assert max_rank(np.zeros((2, 3))) == 0
     # 3 to 10³⁰⁰ times its rows and columns: dependent, and beyond floats
-    assert rank_bound(np.outer([1e-300, 1.0, 1e300], [1.0, 2.0])) == 1
+    assert max_rank(np.outer([1e-300, 1.0, 1e300], [1.0, 2.0])) == 1
 
 
 def test_a_rank_that_would_take_long_is_bounded_by_the_shape(monkeypatch):
     table = np.array([[1.0, 2, 3], [2, 4, 6], [1, 0, 0]])
     monkeypatch.setattr("trisect.theory.solver.WORK", 10)
-    assert rank_bound(table) == 3
+    assert max_rank(table) == 3
 
 
 # --- arguments ---

@@ -11,7 +11,7 @@ from trisect.text.pairs import (
     NO_WORD,
     TranslatedText,
     draw_translations,
-    predicted_words,
+    predict_words,
     read_roles,
 )
 
@@ -44,18 +44,18 @@ DONOR = text(("subject noun", "s", "S"), ("verb", "w", "W"), ("object noun", "o"
 
 def test_a_query_asks_a_role_a_key_says_its_place_and_a_value_what_is_there():
     """The base asks its subject (place 1; the donor's place 0), the donor its verb (place 1; the base's place 2)."""
-    answers = predicted_words(BASE._replace(at=1), DONOR._replace(at=1))
+    answers = predict_words(BASE._replace(at=1), DONOR._replace(at=1))
     one = {"base": "N", "q": "V", "k": "A", "v": "W", "donor": "W"}
     assert answers == one | {"q+k": "N", "q+v": "O", "k+v": "S"}
-    turned = predicted_words(DONOR._replace(at=1), BASE._replace(at=1))
+    turned = predict_words(DONOR._replace(at=1), BASE._replace(at=1))
     assert turned is not None
     assert (turned["base"], turned["donor"]) == ("W", "N")
 
 
 def test_a_pair_whose_answers_are_not_all_different_is_none():
     alike = text(("subject noun", "n", "N"), ("verb", "v", "V"), ("object noun", "m", "N"), ("adverb", "b", "N"))
-    assert predicted_words(BASE._replace(at=1), alike._replace(at=2)) is None
-    assert predicted_words(BASE._replace(at=1), BASE._replace(at=1)) is None
+    assert predict_words(BASE._replace(at=1), alike._replace(at=2)) is None
+    assert predict_words(BASE._replace(at=1), BASE._replace(at=1)) is None
 
 
 def test_a_word_that_stands_for_several_or_for_none_has_no_place():

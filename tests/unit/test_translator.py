@@ -133,7 +133,7 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
     assert [path.name for path in models(more)] == ["seed-1", "seed-2"]
     assert models(more)[0] == models(made)[0]
     assert not same(weights(models(more)[0]), weights(models(more)[1]))
-    assert not (tmp_path / "a" / "state" / "seed-1.safetensors").exists()
+    assert not (tmp_path / "a" / "state" / "seed-1.pt").exists()
 
     monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
     run = gpt.Practice.run
@@ -149,7 +149,7 @@ def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_p
         patch.setattr(gpt.Practice, "run", stopped)
         with pytest.raises(KeyboardInterrupt):
             train(files, tmp_path / "b", [2], TINY)
-    assert (tmp_path / "b" / "state" / "seed-2.safetensors").exists()
+    assert (tmp_path / "b" / "state" / "seed-2.pt").exists()
     again = train(files, tmp_path / "b", [2], TINY)
     assert same(weights(models(again)[0]), weights(models(more)[1]))
     run_of = pl.col("run") == "translation/2"

@@ -81,7 +81,7 @@ def assert_first_is_named(model: nn.Module) -> None:
     made: list[Any] = []
     with model.get_submodule("layers.1.attn").register_forward_hook(lambda _m, _a, out: made.append(out)):
         model(**fooling.ids(9))
-    assert (norms.written(other) - made[0]).abs().max() < NEAR * made[0].abs().max()
+    assert (norms.attention_output(other) - made[0]).abs().max() < NEAR * made[0].abs().max()
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -14,7 +14,7 @@ from trisect.core.schema import Group, Setting, settings_of
 from trisect.core.site import Site
 from trisect.core.subject import Subject, Texts
 from trisect.lab.inputs import ModelSource, ModelsSource, ModelWorkers, TextSource, Workers
-from trisect.text.hub import is_hub, revision_of, split_name
+from trisect.text.hub import is_hub, parse_name, revision_of
 from trisect.text.worlds import is_built_in
 
 MACHINE = {"--device", "--device-map"}  # of several models, and of checkpoints: a single model's command names none
@@ -126,6 +126,6 @@ def place_marks(settings: Any, hub: bool = True) -> dict[str, str]:
     values = [one for one in each if isinstance(one, str | Path) and not is_built_in(one)]
     found = {str(value): digest_place(Path(value)) for value in values if not is_hub(value) and Path(value).exists()}
     for value in map(str, filter(is_hub, values if hub else ())):
-        place = Path(split_name(value)[0])
+        place = Path(parse_name(value)[0])
         found[value] = digest_place(place) if place.is_dir() else revision_of(value) or secrets.token_hex(16)
     return found

@@ -219,7 +219,7 @@ class TextSource:
     def _samples(self) -> Texts:
         """Sound or images, each with its own text or all without; raises SpecError where they do not go together."""
         from trisect.core.subject import InputSample
-        from trisect.text.sources import first_texts, given_texts
+        from trisect.text.sources import as_texts, first_texts
 
         name, several = ("audio", self.audio) if self.audio else ("image", self.image)
         beside = {"--corpus": self.texts, "--image": self.image and self.audio, "--reader": self.reader}
@@ -233,7 +233,7 @@ class TextSource:
         texts = self.text or (None,) * len(several)
         made = zip(several, texts, strict=True)
         samples = [InputSample(text, (one,)) if self.audio else InputSample(text, images=(one,)) for one, text in made]
-        found = given_texts(samples)
+        found = as_texts(samples)
         return found if self.limit is None else first_texts(found, self.limit)
 
 
@@ -242,15 +242,15 @@ def open_any(
 ) -> Texts:
     """Texts to read: those of one split of a corpus ('embedded', a folder, hf:NAME), or a list of texts as they are."""
     from trisect.core.subject import Texts
-    from trisect.text.sources import first_texts, given_texts, open_texts
+    from trisect.text.sources import as_texts, first_texts, open_texts
 
     if isinstance(where, Texts):
         found = where
     elif isinstance(where, str) and len(where.split()) > 1 and not Path(where[:200]).exists():
-        found = given_texts([where])  # a text itself, and no folder's name
+        found = as_texts([where])  # a text itself, and no folder's name
     else:
         named = isinstance(where, (str, Path))
-        found = open_texts(where, split, reader, published) if named else given_texts(where)
+        found = open_texts(where, split, reader, published) if named else as_texts(where)
     return found if limit is None else first_texts(found, limit)
 
 

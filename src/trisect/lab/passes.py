@@ -299,7 +299,7 @@ def _place(
     key = np.random.default_rng([seed, *f"{edit.site}/{label}".encode()]).integers(2**62)
     draw = torch.Generator().manual_seed(int(key))
     randoms = (moments.random(leace.rank, draw) for _ in range(draws))
-    return ErasedSite(edit, label, (leace, *randoms), moments.count, moments.explained())
+    return ErasedSite(edit, label, (leace, *randoms), moments.count, moments.linear_share())
 
 
 def gather(edit: EditedPass, parts: Parts) -> Float[Tensor, "B T I"]:

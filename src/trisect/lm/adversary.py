@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, assert_never
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.printable import percent
 from trisect.core.site import Site
 from trisect.lm.edits.base import Aim, Reach, Trained
-from trisect.lm.feed import labelled_positions
+from trisect.lm.feed import label_positions
 from trisect.lm.fleet import Block, Place, Representations, derive_seed, generator, views, width_of
 from trisect.lm.train import moments, restore_moments
 from trisect.text.corpus import Corpus
@@ -41,16 +41,10 @@ class Weighted(NamedTuple):
 
     def mean(self, values: Shaped[Tensor, "A N"]) -> Float[Tensor, " A"]:
         """Of each attacker, over labelled tokens."""
-        values = values.to(self.x.dtype)
-        return values.mean(1) if self.weight is None else torch.mv(values, self.weight)
-
-    def total(self, values: Shaped[Tensor, "A N"]) -> Float[Tensor, " A"]:
-        """The same in double precision, for truth values as well."""
-        values = values.double()
-        return values.mean(1) if self.weight is None else torch.mv(values, self.weight.double())
+        return values.mean(1) if self.weight is None else torch.mv(values, self.weight.to(values))
 
 
-def _select_labelled(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Tensor, masked: bool) -> Weighted:
+def _weigh_labels(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Tensor, masked: bool) -> Weighted:
     """Labelled tokens alone; or, `masked`, all of them, those without a label (below 0) with a weight of 0."""
     if not masked:
         return Weighted(x[..., known], y[known], None)
@@ -82,34 +76,29 @@ ROUNDS = 40  # draws of all types
 REDRAWS = 5_000  # of single types in each round
 
 
-class _Chance(NamedTuple):
-    """The control label of each word type, and how far their shares of train tokens are from those of true labels."""
-
-    of_type: Int[np.ndarray, " V"]
-    distance: float
-
-
 def label_prior(corpus: Corpus, column: str, of_type: Int[np.ndarray, " V"] | None = None) -> Float[np.ndarray, " C"]:
     """The share of each class among the labelled tokens of the train split; by `of_type`, of the labels of word types."""
     split = corpus.splits["train"]
     labels = split.labels[column]
-    labelled = np.asarray(labels)[labels >= 0] if of_type is None else of_type[_labelled_tokens(corpus, column)]
+    labelled = np.asarray(labels)[labels >= 0] if of_type is None else of_type[_tokens_with_label(corpus, column)]
     return np.bincount(labelled, minlength=len(corpus.column(column))) / len(labelled)
 
 
-def _labelled_tokens(corpus: Corpus, column: str) -> Int[np.ndarray, " N"]:
+def _tokens_with_label(corpus: Corpus, column: str) -> Int[np.ndarray, " N"]:
     split = corpus.splits["train"]
     return np.asarray(split.tokens)[np.asarray(split.labels[column]) >= 0]
 
 
-def control_labels(corpus: Corpus, column: str, seed: int) -> _Chance:
-    """One label for each word type, drawn from the label prior (Hewitt and Liang 2019); a function of column and seed.
+def control_labels(corpus: Corpus, column: str, seed: int) -> tuple[Int[np.ndarray, " V"], float]:
+    """A label for each word type, drawn from the label prior (Hewitt and Liang 2019); a function of column and seed.
+
+    Also how far their shares of train tokens are from those of true labels.
 
     Types are redrawn, one at a time and frequent ones more often, wherever that brings the shares of labels among the
     labelled train tokens closer to the prior, until their total variation distance is under NEAR; where that never
     happens all types are drawn again. Raises CorpusError when it is not reached.
     """
-    prior, labelled = label_prior(corpus, column), _labelled_tokens(corpus, column)
+    prior, labelled = label_prior(corpus, column), _tokens_with_label(corpus, column)
     weights = np.bincount(labelled, minlength=len(corpus.vocabulary)) / len(labelled)
     draw = np.random.default_rng(derive_seed("control", column, seed))
     nearest = 1.0
@@ -130,15 +119,15 @@ def control_labels(corpus: Corpus, column: str, seed: int) -> _Chance:
         # counted again: sums of many small steps round
         distance = float(np.abs(np.bincount(labels, weights, len(prior)) - prior).sum() / 2)
         if distance < NEAR:
-            return _Chance(labels, distance)
+            return labels, distance
         nearest = min(nearest, distance)
     top = int(weights.argmax())
-    raise CorpusError(
-        f"There are no control labels for the column '{column}' of '{corpus.name}'.",
+    known = (
         f"The nearest to the true labels' shares had a total variation distance of {nearest:.2f}, and under {NEAR} is "
-        f"needed; {corpus.vocabulary[top]!r} alone is {percent(weights[top])} of the labelled train tokens.",
-        "Leave out the variant 'control', or use a longer text with more word types.",
+        f"needed; {corpus.vocabulary[top]!r} alone is {percent(weights[top])} of the labelled train tokens."
     )
+    todo = "Leave out the variant 'control', or use a longer text with more word types."
+    raise CorpusError(f"There are no control labels for the column '{column}' of '{corpus.name}'.", known, todo)
 
 
 def _pick(shares: Float[np.ndarray, " C"], uniform: Float[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
@@ -184,9 +173,9 @@ class Attackers:
         self.aim: Aim = first.aim
         self.reach: Reach = first.reach
         classes = len(corpus.column(self.label))
-        self.chance = control_labels(corpus, self.label, seed) if first.drawn else None
-        self.drawn = None if self.chance is None else torch.from_numpy(self.chance.of_type).to(device)
-        prior = label_prior(corpus, self.label, None if self.chance is None else self.chance.of_type)
+        of_type, self.control_distance = control_labels(corpus, self.label, seed) if first.drawn else (None, 0.0)
+        self.control = None if of_type is None else torch.from_numpy(of_type).to(device)
+        prior = label_prior(corpus, self.label, of_type)
         self.prior = torch.from_numpy(prior).to(device, dtype)
         into = width_of(first.site, model)
         self.places, initial = _initial(into, model.width, classes, generator("adversary", seed))
@@ -211,7 +200,7 @@ class Attackers:
     def answers(self, targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]) -> Int[Tensor, " N"]:
         """What is to be predicted of those next words: their labels, or the control labels of those that have one."""
         y = labels[self.label]
-        return y if self.drawn is None else torch.where(y >= 0, self.drawn[targets], y)
+        return y if self.control is None else torch.where(y >= 0, self.control[targets], y)
 
     def _logits(self, p: Mapping[str, Tensor], inputs: Weighted, mode: Mode) -> Float[Tensor, "A C N"]:
         """What each attacker predicts of each token."""
@@ -246,7 +235,7 @@ class Attackers:
 
     def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
         """Whether a window is learned from with shapes that every such window has."""
-        return self.masked and len(labelled_positions(labels, self.label)) >= 2
+        return self.masked and len(label_positions(labels, self.label)) >= 2
 
     def learn(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
@@ -260,12 +249,12 @@ class Attackers:
         if len(known) < 2:
             return None
         leaves = {n: v.detach().requires_grad_() for n, v in views(self.flat, self.places).items()}
-        given = _select_labelled(x, y, known, self.masked)
+        given = _weigh_labels(x, y, known, self.masked)
         loss, correct = _judge(self._logits(leaves, given, "learn"), given.y)
         gradients = torch.autograd.grad(given.mean(loss).sum(), list(leaves.values()))
         self.flat.grad = torch.cat([g.flatten(1) for g in gradients], 1)
         self.optimizer.step()
-        return given.mean(loss.detach()).double(), given.total(correct)
+        return given.mean(loss.detach()).double(), given.mean(correct.double())
 
     def push(
         self,
@@ -275,7 +264,7 @@ class Attackers:
         into: Mapping[Block, Tensor],
     ) -> dict[int, dict[str, Tensor]]:
         """Learn from one window, then add the gradient of the attacks to that of the blocks (see `lm/edits/base.py`)."""
-        x, y, known = self.read.read(kept), self.answers(targets, labels), labelled_positions(labels, self.label)
+        x, y, known = self.read.read(kept), self.answers(targets, labels), label_positions(labels, self.label)
         learned = self.learn(x, y, known)
         if learned is None:
             return {}
@@ -294,22 +283,16 @@ class Attackers:
         leaf = x.detach().requires_grad_()
         if len(known) < 2:
             return torch.zeros_like(x)
-        given = _select_labelled(leaf, y, known, self.masked)
+        given = _weigh_labels(leaf, y, known, self.masked)
         logits = self._logits(views(self.flat, self.places), given, "judge")
-        match self.aim:
-            case "prior":
-                return torch.autograd.grad((self.strength * given.mean(divergence(logits, self.prior))).sum(), leaf)[0]
-            case "wrong":
-                loss = given.mean(_judge(logits, given.y)[0])
-                return torch.autograd.grad(-(self.strength * loss).sum(), leaf)[0]
-            case other:
-                assert_never(other)
+        values = divergence(logits, self.prior) if self.aim == "prior" else -_judge(logits, given.y)[0]
+        return torch.autograd.grad((self.strength * given.mean(values)).sum(), leaf)[0]
 
     def judge(
         self, x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Int[Tensor, " K"] | None = None
     ) -> tuple[Float[Tensor, "A N"], Bool[Tensor, "A N"]]:
         """Loss and correctness on labelled tokens in evaluation mode (running batch statistics)."""
-        given = _select_labelled(x, y, _places(y, known), False)
+        given = _weigh_labels(x, y, _places(y, known), False)
         with torch.no_grad():
             return _judge(self._logits(views(self.flat, self.places), given, "eval"), given.y)
 
@@ -317,7 +300,7 @@ class Attackers:
         self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, "3"]]:
         """Sums of loss and of correct answers over a piece's labelled tokens, and their number, by slot."""
-        known = labelled_positions(labels, self.label)
+        known = label_positions(labels, self.label)
         loss, correct = self.judge(self.read.read(kept), self.answers(targets, labels), known)
         sums = [loss.double().sum(1), correct.double().sum(1)]
         sums = torch.stack([*sums, torch.full_like(sums[0], correct.shape[1])], 1)
@@ -331,9 +314,9 @@ class Attackers:
 
     def start_rows(self) -> dict[int, list[tuple[str, str, float]]]:
         """Of an attack on control labels, how far their shares are from the true labels'."""
-        if self.chance is None:
+        if self.control is None:
             return {}
-        return {t.slot: [("train", "control_distance", self.chance.distance)] for t in self.targets}
+        return {t.slot: [("train", "control_distance", self.control_distance)] for t in self.targets}
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training changes, for a snapshot."""

@@ -24,7 +24,7 @@ class PlacedLabels(dict[str, Tensor]):
         self.known = dict(known)
 
 
-def labelled_positions(labels: Mapping[str, Tensor], column: str) -> Int[Tensor, " K"]:
+def label_positions(labels: Mapping[str, Tensor], column: str) -> Int[Tensor, " K"]:
     """The places at which a column has a label."""
     if isinstance(labels, PlacedLabels) and column in labels.known:
         return labels.known[column]
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
         """The next words that are to be predicted."""
         return self.targets if self.scored is None else self.targets[self.scored]
 
-    def counted(self, hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F M D"]:
+    def target_states(self, hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F M D"]:
         """The states from which they are to be predicted."""
         return hidden if self.scored is None else hidden[:, self.scored]
 
@@ -67,7 +67,7 @@ class Piece(NamedTuple):
         """How many are to be predicted."""
         return self.targets.numel() if self.scored is None else self.scored.numel()
 
-    def spoken(self, columns: Sequence[str]) -> Int[Tensor, " N"]:
+    def label_words(self, columns: Sequence[str]) -> Int[Tensor, " N"]:
         """The words that those label columns speak of: what is read, or what comes next."""
         return self.inputs.flatten() if columns and set(columns) <= set(self.own) else self.targets
 
@@ -121,12 +121,10 @@ class Windows:
         self._kept: dict[int, Piece] = {}
 
     def __getitem__(self, window: int) -> Piece:
-        piece = self._kept.get(window)
-        if piece is None:
-            piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
-            if self.stay:
-                self._kept[window] = piece
-        return piece
+        if window in self._kept:
+            return self._kept[window]
+        piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
+        return self._kept.setdefault(window, piece) if self.stay else piece
 
 
 def evaluation_pieces(
@@ -134,16 +132,13 @@ def evaluation_pieces(
 ) -> list[Piece]:
     """All of a split (of train: a fixed sample of whole windows), windows of equal length put together."""
     columns = training.columns if split == "train" else training.eval_columns
-    chosen = sample_steps(
-        corpus.splits[split], columns, training.window, training.train_sample if split == "train" else None
-    )
+    sample = training.train_sample if split == "train" else None
+    chosen = sample_steps(corpus.splits[split], columns, training.window, sample)
     pieces, pending = [], []
     for step in chosen:
         one = batch(corpus.splits[split], columns, training.window, step, labels)
-        full = pending and (
-            pending[0].inputs.shape[1] != one.inputs.shape[1] or sum(b.inputs.size for b in pending) >= PIECE
-        )
-        if full:
+        longer = pending and pending[0].inputs.shape[1] != one.inputs.shape[1]
+        if longer or sum(b.inputs.size for b in pending) >= PIECE:
             pieces.append(_piece(pending, corpus, device))
             pending = []
         pending.append(one)

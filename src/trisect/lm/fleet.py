@@ -39,7 +39,7 @@ def attend(
             return cast(Tensor, _Attention.apply(qkv, heads, mask, factor))
     mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
     for few in _chunks(qkv, heads):
-        _forward(_split(qkv[few], heads), mask, factor, mixed[few])
+        _forward(_to_heads(qkv[few], heads), mask, factor, mixed[few])
     return mixed
 
 
@@ -50,7 +50,7 @@ def _chunks(qkv: Float[Tensor, "F B T W"], heads: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def _split(few: Float[Tensor, "F B T W"], heads: int) -> Float[Tensor, "3 FBH T E"]:
+def _to_heads(few: Float[Tensor, "F B T W"], heads: int) -> Float[Tensor, "3 FBH T E"]:
     members, batch, length, wide = few.shape
     parts = few.view(members * batch, length, 3, heads, wide // 3 // heads).permute(2, 0, 3, 1, 4)
     return parts.reshape(3, members * batch * heads, length, -1)
@@ -91,7 +91,7 @@ class _Attention(torch.autograd.Function):
         mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
         kept: list[Tensor] = []
         for few in _chunks(qkv, heads):
-            parts = _split(qkv[few], heads)
+            parts = _to_heads(qkv[few], heads)
             kept += [parts, _forward(parts, mask, factor, mixed[few])]
         ctx.save_for_backward(factor, *kept)
         ctx.heads, ctx.shape = heads, qkv.shape

@@ -85,8 +85,12 @@ def loss_and_gradients(
             z = _room(h[members, rows], w.shape[1], work)
             torch.bmm(h[members, rows], w[members].transpose(1, 2), out=z)
             loss[members, rows], correct[members, rows] = _scores_in_place(z, b[members], y[rows], db[members], True)
-            _multiply(z, w[members], dh[members, rows], False)
-            _multiply(z.transpose(1, 2), scaled[members, rows], dw[members], rows.start > 0)
+            torch.bmm(z, w[members], out=dh[members, rows])
+            of_words = z.transpose(1, 2), scaled[members, rows]
+            if rows.start:
+                dw[members].baddbmm_(*of_words)
+            else:
+                torch.bmm(*of_words, out=dw[members])
     return Scores(loss, correct), _Gradients(dh.div_(count), dw, db.div_(count))
 
 
@@ -114,14 +118,6 @@ def _scores_in_place(
         if z.dtype != b.dtype:
             z[members, rows] = few
     return Scores(loss, correct)
-
-
-def _multiply(a: Float[Tensor, "F I J"], b: Float[Tensor, "F J K"], into: Float[Tensor, "F I K"], add: bool) -> None:
-    """into = a b, or is increased by it."""
-    if add:
-        into.baddbmm_(a, b)
-    else:
-        torch.bmm(a, b, out=into)
 
 
 def _softmax(z: Float[Tensor, "F N V"], y: Int[Tensor, " N"]) -> Scores:

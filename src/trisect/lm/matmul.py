@@ -48,25 +48,24 @@ def numerics(device: str, precision: str, setting: str) -> str:
     in it, nor what a library chooses by the model of the processor: two machines that agree may still differ in last bits.
     `setting` is what `fast_products` gave. Such as 'step 2, float32 products by oneDNN (medium) on AVX512'.
     """
-    config = torch.__config__.show()
-    names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
-    blas = next((name for sign, name in names.items() if sign in config), "BLAS")
-    on_cpu = "oneDNN" if setting == "medium" or precision != "float32" else blas
-    library = on_cpu if device == "cpu" else "cuBLAS"
-    where = torch.backends.cpu.get_cpu_capability() if device == "cpu" else torch.cuda.get_device_name()
-    return (
-        f"step {STEP}, {NARROW if precision == 'bfloat16' else precision} products by {library} ({setting}) on {where}"
-    )
+    library, where = "cuBLAS", torch.backends.cpu.get_cpu_capability()
+    if device != "cpu":
+        where = torch.cuda.get_device_name()
+    elif setting == "medium" or precision != "float32":
+        library = "oneDNN"
+    else:
+        names = {"Math Kernel Library": "MKL", "BLAS_INFO=open": "OpenBLAS", "BLAS_INFO=accelerate": "Accelerate"}
+        library = next((name for sign, name in names.items() if sign in torch.__config__.show()), "BLAS")
+    products = NARROW if precision == "bfloat16" else precision
+    return f"step {STEP}, {products} products by {library} ({setting}) on {where}"
 
 
 def check_numerics(before: str | None, here: str) -> None:
     """Raise StudyError where a study would go on otherwise than what trained it before (None: not noted)."""
     if before not in (None, here):
-        raise StudyError(
-            f"The study was trained so far with: {before}.",
-            f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another.",
-            "Go on where the study began, or choose another folder with --out.",
-        )
+        known = f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another."
+        todo = "Go on where the study began, or choose another folder with --out."
+        raise StudyError(f"The study was trained so far with: {before}.", known, todo)
 
 
 @contextlib.contextmanager
@@ -88,11 +87,11 @@ def add_at(
     CUDA's `index_add_` adds in no fixed order where a place repeats, so that elsewhere than on a CPU no place gets two rows that are
     not zero. That takes a product of N × N with the rows, under one per cent of a step of the paper's model.
     """
-    given = rows if table.device.type == "cpu" else gathered(places, rows)
+    given = rows if table.device.type == "cpu" else sum_repeats(places, rows)
     return table.index_add_(1, places, given, alpha=alpha)
 
 
-def gathered(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:
+def sum_repeats(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:
     """The sum of all rows of a place in the place's first row, and zero in its others; shapes do not depend on what repeats."""
     same = places[:, None] == places
     first = ~same.tril(-1).any(1)

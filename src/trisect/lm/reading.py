@@ -104,7 +104,7 @@ class OwnModel:
                 raise ModelError(given, "It is a model of a study, and reads words.", "Give texts.")
             words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
             unknown = [word for word in words if word not in self._ids]
-            ids = self._known(number, text, words, unknown)
+            ids = self._word_ids(number, text, words, unknown)
             lacking += unknown
             for start in range(0, len(ids), self.window):
                 held.append((number, start, ids[start : start + self.window]))
@@ -114,7 +114,7 @@ class OwnModel:
         if held:
             yield self._batch(held, self._unknown(lacking, named))
 
-    def _known(self, number: int, text: PlainText, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
+    def _word_ids(self, number: int, text: PlainText, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
         """The ids of a text's words; raises ModelError where too few of them are in the vocabulary."""
         if words and (UNKNOWN in self._ids or len(lacking) <= LEFT_OUT * len(words)):
             unknown = self._ids.get(UNKNOWN)
@@ -122,7 +122,7 @@ class OwnModel:
         given = f"{text[:BRIEF]}…" if len(text) > BRIEF else text
         known = "It has no word."
         if words:
-            those = _listed(list(dict.fromkeys(lacking)), SHOWN)
+            those = _quote_words(list(dict.fromkeys(lacking)), SHOWN)
             known = f"{len(lacking)} of its {len(words)} words are not among the {len(self.vocabulary):,} that {self.name} knows: {those}."
         todo = "Give words of the corpus that it was trained on; trisect.load('STUDY').vocabulary lists them in Python."
         raise ModelError(f"Text {number + 1} is {given!r}.", known, todo)
@@ -135,7 +135,7 @@ class OwnModel:
         if shown := new[: NAMED - len(named)]:
             named.update(shown)
             known = f"the {len(self.vocabulary):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
-            yield f"Not among {known}, and {how}: {_listed(shown, NAMED)}."
+            yield f"Not among {known}, and {how}: {_quote_words(shown, NAMED)}."
         if len(shown) < len(new):
             yield f"Other words that the vocabulary lacks are {how} as well."
 
@@ -280,7 +280,7 @@ class OwnModel:
         return x[0]
 
 
-def _listed(words: Sequence[str], most: int) -> str:
+def _quote_words(words: Sequence[str], most: int) -> str:
     """The first of some words, each in quotes, and how many more there are."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(repr(word[:BRIEF]) for word in words[:most]) + more

@@ -98,11 +98,10 @@ def evaluate_variants(
     """
     needed = [f"layers.{n}.{name}" for n in site.layers or () for name, _ in weights_of(site, model, n)]
     if missing := [name for name in needed if any(name not in own for own in variants.weights)]:
-        raise SpecError(
-            f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch.",
-            f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}.",
-            "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them.",
-        )
+        known = f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}."
+        todo = "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them."
+        given = f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch."
+        raise SpecError(given, known, todo)
     count, most = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
     decoder = make_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
     rows, tokens = [], []
@@ -114,12 +113,12 @@ def evaluate_variants(
             length = piece.inputs.shape[1]
             mask = causal(length, final["embed.weight"].dtype, piece.inputs.device)
             x = embed(embedding_rows(final["embed.weight"], piece.inputs), piece.inputs, None)
-            for n in range(1, _lowest(site)):  # the same for every variant
+            for n in range(1, min(site.layers or (1,))):  # the same for every variant
                 x = finish(final, n, x, attend(project(final, n, x), model.heads, mask, None), None, idle=model.idle)
             for few in slices(len(piece.inputs), most // (size * length)):
                 hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
                 part = piece.some_rows(range(len(piece.inputs))[few])
-                scores = variant_scores(part.counted(hidden.flatten(1, 2)), decoder, part.gold)
+                scores = variant_scores(part.target_states(hidden.flatten(1, 2)), decoder, part.gold)
                 rows.append(scores.loss.double().view(count, len(part.inputs), -1).sum(2))
                 right += scores.correct.double().sum(1)
             tokens += [piece.tokens // len(piece.inputs)] * len(piece.inputs)
@@ -133,10 +132,6 @@ def _curve(rows: list[Float[Tensor, "A _"]], tokens: list[int], right: Float[Ten
     return Curve(sums.sum(1) / n, found[:, -1] / n, n, sums, np.array(tokens))
 
 
-def _lowest(site: Site) -> int:
-    return min(site.layers or (1,))
-
-
 def _above(
     mixed: Mapping[str, Tensor],
     model: Model,
@@ -146,7 +141,7 @@ def _above(
     which: slice,
 ) -> Float[Tensor, "A B T D"]:
     """The last hidden states of those variants; `mixed` holds their weights above the lowest layer."""
-    lowest, shares = _lowest(site), variants.shares[which].to(x)
+    lowest, shares = min(site.layers or (1,)), variants.shares[which].to(x)
     mask = causal(x.shape[2], x.dtype, x.device)
     rows = [part[0] if part else slice(None) for name, part in weights_of(site, model, lowest) if name == "in.weight"]
     for n in range(lowest, model.layers + 1):
@@ -171,7 +166,7 @@ def _upper(
     mixed = dict(final)
     for n in site.layers or (1,):
         for kind, part in weights_of(site, model, n):
-            if n == _lowest(site) and kind.startswith("in."):
+            if n == min(site.layers or (1,)) and kind.startswith("in."):
                 continue
             name = f"layers.{n}.{kind}"
             # a head of o has no bias of its own, but weights and biases go into a product with one leading axis
@@ -198,7 +193,7 @@ def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[P
             mask = torch.full_like(causal(shape[1], final["embed.weight"].dtype, piece.inputs.device), -math.inf)
             mask.fill_diagonal_(0.0)
             hidden = forward(final, piece.inputs, model, mask=mask).hidden
-            counted = piece.counted(hidden.flatten(1, 2))
+            counted = piece.target_states(hidden.flatten(1, 2))
             scores = token_scores(counted, final["decoder.weight"], final["decoder.bias"], piece.gold)
             rows.append(scores.loss.double().view(1, shape[0], -1).sum(2))
             right += scores.correct.double().sum(1)

@@ -20,7 +20,7 @@ from torch import Tensor
 from trisect.core.spec import Model, Run, Training
 from trisect.lm.edited import EditedFleet
 from trisect.lm.edits.base import Objective, Trained, check_trainable
-from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, labelled_positions
+from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, label_positions
 from trisect.lm.fleet import (
     Block,
     Dropout,
@@ -79,7 +79,7 @@ class RunningMeans:
 LARGEST = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
 
 
-def keep_freed_memory() -> None:
+def raise_trim_threshold() -> None:
     """Free an unused block of LARGEST bytes, which makes glibc keep freed blocks up to it instead of returning them.
 
     By default every allocation over 128 KiB is a new mapping (mmap) that is unmapped when it is freed, and the top of the heap is
@@ -112,10 +112,10 @@ def evaluate(
         for piece in own:
             with torch.no_grad():
                 passed = forward(parameters, piece.inputs, model, blocks=keep)
-            hidden = piece.counted(passed.hidden.flatten(1, 2))
+            hidden = piece.target_states(passed.hidden.flatten(1, 2))
             scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
             for objective, sums in zip(objectives, against, strict=True):
-                measured = objective.measure(passed.kept, piece.spoken(objective.columns), piece.labels)
+                measured = objective.measure(passed.kept, piece.label_words(objective.columns), piece.labels)
                 for slot, value in measured.items():
                     sums[slot] = sums[slot] + value if slot in sums else value
             totals += torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
@@ -278,7 +278,7 @@ class Trainer:
         largest = max(p.targets.numel() for own in self.pieces.values() for p in own)
         largest = max(largest, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
-        keep_freed_memory()
+        raise_trim_threshold()
 
     def advance(self, count: int) -> list[_StepResult]:
         """Some steps; where they are several, none waits for the device: whether a member diverged is looked at once, at
@@ -306,16 +306,16 @@ class Trainer:
         recordable = piece.scored is None and all(o.recordable(piece.labels) for o in self.objectives)
         notes: SlotNotes = {}
         if self.recorder is not None and recordable:
-            scores, notes = self._replayed(piece, self.recorder)
+            scores, notes = self._replay_backward(piece, self.recorder)
         else:
             scores = self._backward(piece, notes)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch, norms)
         return _StepResult(loss, correct, notes)
 
-    def _replayed(self, piece: Piece, recorder: Recorder) -> tuple[Scores, SlotNotes]:
+    def _replay_backward(self, piece: Piece, recorder: Recorder) -> tuple[Scores, SlotNotes]:
         """`_backward` on a window, recorded at the first one and replayed at others of its shape, and its notes."""
-        known = {column: labelled_positions(piece.labels, column) for column in self.labels}
+        known = {column: label_positions(piece.labels, column) for column in self.labels}
 
         def work(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
             labels = PlacedLabels(dict(zip(self.labels, given[2:], strict=True)), known)
@@ -346,7 +346,7 @@ class Trainer:
         hidden = passed.hidden.detach().flatten(1, 2)
         w, b = parameters["decoder.weight"], parameters["decoder.bias"]
         into = self.gradients["decoder.weight"], self.gradients["decoder.bias"]
-        counted = piece.counted(hidden)
+        counted = piece.target_states(hidden)
         if self.narrow is None:
             scores, decoder = loss_and_gradients(counted, w, b, piece.gold, into, self.work)
         else:
@@ -358,7 +358,7 @@ class Trainer:
         near = {block: torch.zeros_like(kept[block]) for block in blocks_of(confined, self.model)}
         for objective in self.objectives:
             into = near if objective.reach == "site" else pushes
-            notes |= objective.push(kept, piece.spoken(objective.columns), piece.labels, into)
+            notes |= objective.push(kept, piece.label_words(objective.columns), piece.labels, into)
         own = []  # gradients of the matrices of one layer that make a block; what enters them is held still
         for block, push in near.items():
             kinds = ("up", "down") if block[0] == "ffn" else ("in", "out")

@@ -125,7 +125,11 @@ def adaptive_curves(
         points = np.flatnonzero(wanted & ~exact)
         found[:, points] = learn(grid[points].tolist())
         exact[points] = True
-        wanted = exact | _crossings(found[:smooth], epsilon, share)
+        # grid points beside which a loss passes (1 + epsilon) times its last value, or that value and epsilon
+        last = found[:smooth, -1:]
+        above = found[:smooth] - ((1 + epsilon) * last if share else last + epsilon) >= 0
+        turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
+        wanted = exact | np.append(turns, False) | np.append(False, turns)
     order = list(known)
     mix = np.zeros((len(grid), len(order)))
     mix[:, [order.index(x) for x in nodes]] = inner
@@ -147,11 +151,3 @@ def _weights(nodes: list[float], at: Float[np.ndarray, " A"]) -> Float[np.ndarra
     hits = gaps == 0
     terms = signs / np.where(hits, 1.0, gaps)
     return np.where(hits.any(1, keepdims=True), hits, terms / terms.sum(1, keepdims=True))
-
-
-def _crossings(losses: Float[np.ndarray, "C A"], epsilon: float, share: bool) -> Bool[np.ndarray, " A"]:
-    """Grid points beside which a loss passes (1 + epsilon) times its last value, or that value and epsilon."""
-    last = losses[:, -1:]
-    above = losses - ((1 + epsilon) * last if share else last + epsilon) >= 0
-    turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
-    return np.concatenate([turns, [False]]) | np.concatenate([[False], turns])

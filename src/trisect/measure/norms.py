@@ -27,16 +27,14 @@ def transformed_norms(trace: Trace) -> Float[Tensor, "B H S"]:
     not in it (`query_scale`). Raises ModelError where the layer's output projection is unknown.
     Source: Kobayashi et al. 2020, f(x) and its norm.
     """
-    found = lengths(trace.values, added_projection(trace))
-    return found.masked_fill(~trace.key_real[:, None], 0.0)
+    return lengths(trace.values, effective_projection(trace)).masked_fill(~trace.key_real[:, None], 0.0)
 
 
 def per_head(trace: Trace) -> Float[Tensor, "B H T S"]:
     """‖a^h_ij f_h(x_j)‖ = a^h_ij ‖f_h(x_j)‖, as it is added; 0 where query or key is padding. Raises ModelError as transformed_norms."""
     norms = transformed_norms(trace)
-    return (_added_weights(trace).to(norms.dtype) * norms[:, :, None]).masked_fill(
-        ~trace.query_real[:, None, :, None], 0.0
-    )
+    added = _effective_weights(trace).to(norms.dtype) * norms[:, :, None]
+    return added.masked_fill(~trace.query_real[:, None, :, None], 0.0)
 
 
 def per_layer(trace: Trace) -> Float[Tensor, "B T S"]:
@@ -56,7 +54,7 @@ class Both(NamedTuple):
 
 def both(trace: Trace) -> Both:
     """`transformed_norms` and `per_layer` in the time of the second. Raises ModelError as transformed_norms."""
-    alone, pairs = _summed(trace.weights, trace.values, added_projection(trace))
+    alone, pairs = _norms_of_sums(trace.weights, trace.values, effective_projection(trace))
     scale = query_scale(trace)
     pairs = pairs if scale is None else pairs.mul_(scale[..., None].to(pairs))
     return Both(alone.masked_fill(~trace.key_real[:, None], 0.0), within(trace, pairs))
@@ -77,7 +75,7 @@ def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
     return single(projections.w_o)
 
 
-def added_projection(trace: Trace) -> Float[Tensor, "H E D"]:
+def effective_projection(trace: Trace) -> Float[Tensor, "H E D"]:
     """W_O, followed by what is linear of the norm or the factor behind it. Raises ModelError as output_projection."""
     w_o, after = output_projection(trace.projections), None if trace.block is None else trace.block.after
     if after is None:
@@ -94,36 +92,37 @@ def query_scale(trace: Trace) -> Float[Tensor, "B T"] | None:
     after = None if trace.block is None else trace.block.after
     if after is None or after.epsilon is None:
         return None
-    y = written(trace)
+    y = attention_output(trace)
     spread = y.var(-1, unbiased=False) if after.centred else y.square().mean(-1)
     return (spread + after.epsilon).rsqrt()
 
 
-def _added_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
-    """The weights, times `query_scale`: with `added_projection` they give what is added."""
+def _effective_weights(trace: Trace) -> Float[Tensor, "B H T S"]:
+    """The weights, times `query_scale`: with `effective_projection` they give what is added."""
     scale = query_scale(trace)
     return single(trace.weights) if scale is None else single(trace.weights) * scale[:, None, :, None]
 
 
 @torch.no_grad()
-def written(trace: Trace) -> Float[Tensor, "B T D"]:
+def attention_output(trace: Trace) -> Float[Tensor, "B T D"]:
     """What W_O makes, with its bias: Σ_h output_h W_O^h + b_O. Raises ModelError as output_projection."""
     y = project(single(trace.output), output_projection(trace.projections))
     return y if trace.projections.b_o is None else y + single(trace.projections.b_o)
 
 
-def added_bias(trace: Trace) -> Float[Tensor, "B T D"]:
+def effective_bias(trace: Trace) -> Float[Tensor, "B T D"]:
     """What is added without coming from any position: the output's bias behind the norm or factor, and that norm's own bias.
 
     With the parts Σ_h a f_h(x_j) it makes the whole.
     """
-    y = torch.zeros_like(project(single(trace.output), output_projection(trace.projections)))
-    y = y if trace.projections.b_o is None else y + single(trace.projections.b_o)
-    after, scale = None if trace.block is None else trace.block.after, query_scale(trace)
+    w_o, b_o = output_projection(trace.projections), trace.projections.b_o
+    y = single(trace.output).new_zeros(*trace.output.shape[::2], w_o.shape[2])
+    y = y if b_o is None else y + single(b_o)
+    after = None if trace.block is None else trace.block.after
     if after is None:
         return y
     y = y - y.mean(-1, keepdim=True) if after.centred else y
-    y = y * single(after.gamma) * (1.0 if scale is None else scale[..., None])
+    y = y * single(after.gamma) * _behind(trace)
     return y if after.beta is None else y + single(after.beta)
 
 
@@ -145,7 +144,7 @@ def lengths(v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]) -> Float[T
     return torch.linalg.vector_norm(single(v) @ lower, dim=-1)
 
 
-def summed(
+def sum_norms(
     weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
 ) -> Float[Tensor, "B T S"]:
     """‖Σ_h weights_ij^h v_j^h w_o[h]‖ for every i and j, in blocks of positions j.
@@ -153,17 +152,17 @@ def summed(
     With f_j as D × H and f_j = Q_j R_j, the norm is ‖R_j a_ij‖. R_j comes from f_j itself, not from f_jᵀ f_j, whose
     condition is the square: where heads cancel, single precision would leave nothing right there.
     """
-    return _summed(weights, v, w_o)[1]
+    return _norms_of_sums(weights, v, w_o)[1]
 
 
 @torch.no_grad()
-def _summed(
+def _norms_of_sums(
     weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
 ) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
     """The lengths of the heads' own vectors, which are those of R_j's columns, and those of their weighted sums."""
     weights, v = single(weights), single(v)
     if v.device.type != "cpu":
-        return _summed_by_products(weights, v, w_o)
+        return _norms_by_gram(weights, v, w_o)
     texts, heads, queries, keys = weights.shape
     width = w_o.shape[2]
     step = min(keys, max(1, BLOCK // (heads * max(width, queries))))
@@ -179,7 +178,7 @@ def _summed(
     return alone, found
 
 
-def _summed_by_products(
+def _norms_by_gram(
     weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
 ) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
     """The same by a_ijᵀ (f_j f_jᵀ) a_ij in double precision, in which its square of a condition does no harm.
@@ -237,7 +236,7 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     In stack 'cross' the residual is no position's. 0 at padding. Raises ModelError where the block is not known,
     SpecError for another kind. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N, AttnResLn-N).
     """
-    found = summed(_added_weights(trace), trace.values, _projection(trace, kind))
+    found = sum_norms(_effective_weights(trace), trace.values, _projection(trace, kind))
     if kind != "attention":
         if not trace.crosses:
             own = torch.linalg.vector_norm(_own(trace, kind), dim=-1)
@@ -251,7 +250,7 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    return _ratio(trace, mixed(trace, kind))
+    return _ratio(trace, mixing_parts(trace, kind))
 
 
 def _ratio(trace: Trace, parts: Mixed) -> Float[Tensor, "B T"]:
@@ -268,7 +267,7 @@ def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B
 
 
 @torch.no_grad()
-def mixed(trace: Trace, kind: str = "attention") -> Mixed:
+def mixing_parts(trace: Trace, kind: str = "attention") -> Mixed:
     """Both parts of every position's new vector, without β and the output's bias. Errors as `norms`."""
     w_o = _projection(trace, kind)
     context = project(single(_others(trace)) @ single(trace.values), w_o) * _behind(trace)
@@ -327,7 +326,7 @@ def makes_values(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, "B S"]
     return (made - v).norm(dim=(1, 3)) <= rounding * size
 
 
-def _known(trace: Trace, kind: str) -> ResidualBlock:
+def _block_of(trace: Trace, kind: str) -> ResidualBlock:
     if trace.block is None:
         given = f"The kind '{kind}' needs the residual and the layer norm around attention at {trace.address}."
         known = "The proof found neither a norm after the residual sum nor one before attention there."
@@ -340,8 +339,8 @@ def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
     if kind not in KINDS:
         known = f"There are {', '.join(KINDS)}."
         raise SpecError(f"The kind of block '{kind}' is not known.", known, "Use one of them.")
-    w_o = added_projection(trace)
-    return w_o if kind == "attention" else _linear(w_o, _known(trace, kind), kind)
+    w_o = effective_projection(trace)
+    return w_o if kind == "attention" else _linear(w_o, _block_of(trace, kind), kind)
 
 
 def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
@@ -353,17 +352,16 @@ def _linear(vectors: Tensor, block: ResidualBlock, kind: str) -> Tensor:
 
 def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     """One over the deviation of what enters the layer norm; 1 where no norm follows."""
-    block = _known(trace, kind)
+    block = _block_of(trace, kind)
     if kind != "full" or block.kind != "post":
         return torch.ones_like(single(block.residual[..., 0]))
-    made = project(single(trace.output), added_projection(trace)) * _behind(trace) + added_bias(trace)
+    made = project(single(trace.output), effective_projection(trace)) * _behind(trace) + effective_bias(trace)
     return _deviation(made + single(block.residual), block)
 
 
 def _behind(trace: Trace) -> Float[Tensor, "B T 1"] | float:
     """What a norm behind W_O multiplies every query's parts by."""
-    scale = query_scale(trace)
-    return 1.0 if scale is None else scale[..., None]
+    return 1.0 if (scale := query_scale(trace)) is None else scale[..., None]
 
 
 def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor, "B T"]:
@@ -381,7 +379,7 @@ def _own(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
         own = project(itself[..., None] * single(trace.values), w_o) * _behind(trace)
     if kind == "attention":
         return own
-    block = _known(trace, kind)
+    block = _block_of(trace, kind)
     return own + _linear(single(block.residual), block, kind)
 
 
@@ -394,22 +392,22 @@ def _others(trace: Trace) -> Float[Tensor, "B H T S"]:
     return weights.masked_fill(same, 0.0)
 
 
-NAMES = ("gelu", "gelu_tanh", "silu", "relu", "quick_gelu", "relu2", "tanh", "linear")
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "relu": torch.relu,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu2": lambda x: torch.relu(x).square(),
+    "tanh": torch.tanh,
+    "linear": lambda x: x,
+}
+NAMES = tuple(_ACTIVATIONS)
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The function of that name, one of NAMES."""
-    known: dict[str, Callable[[Tensor], Tensor]] = {
-        "gelu": F.gelu,
-        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-        "silu": F.silu,
-        "relu": torch.relu,
-        "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-        "relu2": lambda x: torch.relu(x).square(),
-        "tanh": torch.tanh,
-        "linear": lambda x: x,
-    }
-    return known[name]
+    return _ACTIVATIONS[name]
 
 
 KIND = "feed-forward"
@@ -463,9 +461,8 @@ def feed_forward_mixing(trace: Trace) -> Mixed:
         weights, values = single(trace.weights[row]), single(trace.values[row])
         itself = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
         both = [project((part @ values)[None], stage.w_o)[0] for part in (itself, weights - itself)]
-        one, other, _ = _through(
-            stage, trace, row, torch.stack(both, 1), torch.arange(len(both[0]), device=both[0].device), 0
-        ).unbind(1)
+        queries = torch.arange(len(both[0]), device=both[0].device)
+        one, other, _ = _through(stage, trace, row, torch.stack(both, 1), queries, 0).unbind(1)
         own.append(one)
         context.append(other)
     return Mixed(torch.stack(own), torch.stack(context))
@@ -494,23 +491,21 @@ def _through(
     block, forward = stage.block, stage.forward
     made = torch.cat([given, torch.zeros_like(given[:, :1])], 1)
     _shift(made, trace.projections.b_o)
-    made = _rescaled(made, block.after)
+    made = _rescale(made, block.after)
     residual, index = single(block.residual[row])[queries], torch.arange(len(queries), device=queries.device)
-    last = made.shape[1] - 1
-    place = (
-        torch.full_like(queries, last) if trace.crosses else queries if own is None else torch.full_like(queries, own)
-    )
-    made[index, place] += residual
+    if trace.crosses:
+        own = made.shape[1] - 1
+    made[index, queries if own is None else own] += residual
     if block.kind == "post":
-        made = _rescaled(made, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
-    inside = _rescaled(made, forward.before)
-    hidden = _hidden(forward, inside)
+        made = _rescale(made, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
+    inside = _rescale(made, forward.before)
+    hidden = _inner_units(forward, inside)
     added = hidden @ forward.outer.T
     _shift(added, forward.outer_bias)
-    return _rescaled(made + _rescaled(added, forward.behind), forward.after)
+    return _rescale(made + _rescale(added, forward.behind), forward.after)
 
 
-def _hidden(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
+def _inner_units(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
     """The parts of the hidden units: of each operand the parts times the mean slope of the activation on the path."""
     operand = inside @ forward.inner.T
     _shift(operand, forward.inner_bias)
@@ -521,7 +516,7 @@ def _hidden(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[Tenso
         return hidden
     beside = inside @ forward.gate.T
     _shift(beside, forward.gate_bias)
-    slopes = gated_slopes(forward.activation, whole, beside.sum(1))
+    slopes = gate_slopes(forward.activation, whole, beside.sum(1))
     return operand * slopes[0][:, None] + beside * slopes[1][:, None]
 
 
@@ -533,7 +528,7 @@ def mean_slope(name: str, x: Tensor) -> Tensor:
     return torch.where(near, slope(name, x / 2), quotient)
 
 
-def gated_slopes(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def gate_slopes(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """∫ φ'(αa) αb dα and ∫ φ(αa) dα: what parts of a and of b are multiplied by, for φ(a) b along the straight path.
 
     The second by quadrature, the first from it by parts, so that both together give φ(a) b whatever the quadrature missed.
@@ -561,7 +556,7 @@ def _shift(made: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
         made[:, -1] += single(bias).to(made)
 
 
-def _rescaled(made: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
+def _rescale(made: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
     """Parts behind a norm or a factor: linear, given the deviation of their sum."""
     if norm is None:
         return made
@@ -579,9 +574,7 @@ def _stage(trace: Trace) -> _Stage:
     w_o, block = output_projection(trace.projections), trace.block
     if block is None or block.forward is None:
         given = f"The kind '{KIND}' needs the feed-forward block behind attention at {trace.address}."
-        known = (
-            "Verification found none there that is one map, an activation it knows (perhaps gated), and a second map."
-        )
+        known = "There is none of one map, a known activation (perhaps gated), and a second map."
         raise ModelError(given, known, "Use 'attention', 'residual' or 'full'.")
     own = {f.name: getattr(block.forward, f.name) for f in fields(block.forward)}
     # they lie where the model does

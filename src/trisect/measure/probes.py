@@ -235,7 +235,7 @@ class LabelMoments:
         basis = torch.linalg.qr(there).Q.to(white)
         return Eraser(colour @ basis, basis.T @ white, self._fitter.mean_x)
 
-    def explained(self) -> float:
+    def linear_share(self) -> float:
         """Share of the labels' variance, classes summed, that a linear map of the representation explains: 0 to 1."""
         white, shares = self._roots()[0], self._fitter.mean_z
         return float((white @ self._fitter.sigma_xz).square().sum() / (shares * (1 - shares)).sum())

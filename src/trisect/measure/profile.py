@@ -108,7 +108,7 @@ class Prober:
 
     def scores(self, maps: Float[Tensor, "P D E"]) -> MapScores:
         """Accuracy and bits of every label in every map; every word is predicted by a probe fitted to other folds."""
-        return _joined([self._few(few) for few in maps.split(TOGETHER)])
+        return _concatenate([self._few(few) for few in maps.split(TOGETHER)])
 
     def random_scores(
         self, into: int, number: int, draw: torch.Generator, advance: Callable[[int], object] = lambda done: None
@@ -119,7 +119,7 @@ class Prober:
             few = min(TOGETHER, number - start)
             found.append(self._few(random_maps(self.x.shape[1], into, few, draw)))
             advance(start + few)
-        return _joined(found)
+        return _concatenate(found)
 
     def whole_scores(self) -> MapScores:
         """The same of the vectors as they are: of the identity, whose moments need no products of matrices."""
@@ -135,7 +135,7 @@ class Prober:
         return MapScores(accuracy, bits)
 
 
-def _joined(found: Sequence[MapScores]) -> MapScores:
+def _concatenate(found: Sequence[MapScores]) -> MapScores:
     """What was found in maps, one after the other."""
     return MapScores(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 

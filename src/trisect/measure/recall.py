@@ -80,7 +80,7 @@ def auroc(
     `weights` count each answer so many times, a row for each draw. With `folds` only answers of one fold are compared.
     Source: Hanley & McNeil 1982, The meaning and use of the area under a receiver operating characteristic curve.
     """
-    weights = _counted(weights, len(scores))
+    weights = _as_weights(weights, len(scores))
     if not len(scores) or np.isnan(scores).any():
         return np.full(weights.shape[:-1], np.nan)
     together = np.zeros(len(scores), dtype=int) if folds is None else folds
@@ -104,7 +104,7 @@ def calibration(
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equations 2, 3 and 5: Σ_b n_b/n |accuracy_b −
     probability_b|. It is a sum of absolute values, so that chance alone makes it positive; `excess` is not.
     """
-    weights = _counted(weights, len(correct))
+    weights = _as_weights(weights, len(correct))
     edges = np.linspace(0.0, 1.0, bins + 1)
     member = np.digitize(probabilities, edges[1:-1], right=True)
     inside = (member[:, None] == np.arange(bins)).astype(float)
@@ -131,7 +131,7 @@ def risk_coverage(
     Source: El-Yaniv & Wiener 2010, On the Foundations of Noise-free Selective Classification; the area: Geifman, Uziel &
     El-Yaniv 2019, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers, section 2.
     """
-    weights, confidence = _counted(weights, len(correct)), _known(confidence)
+    weights, confidence = _as_weights(weights, len(correct)), _nan_lowest(confidence)
     right, wrong = (part[..., ::-1] for part in _levels(confidence, correct, weights))
     answered, total = (right + wrong).cumsum(-1), weights.sum(-1)
     risk = _ratio(wrong.cumsum(-1), answered)
@@ -149,7 +149,7 @@ def threshold(
     can be kept rather than many that none is left for. Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural
     Networks, lemma 3.1, with Bonferroni's correction over a fixed grid in the place of a binary search.
     """
-    n, confidence = len(confidence), _known(confidence)
+    n, confidence = len(confidence), _nan_lowest(confidence)
     ordered = np.sort(confidence)[::-1]
     found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), min(_TRIED, max(1, n // STEP))
     for step in range(1, grid + 1) if n else ():
@@ -189,11 +189,11 @@ def tell_apart(
     return OutOfFold(scores, folds)
 
 
-def _counted(weights: Float[np.ndarray, "*S N"] | None, n: int) -> Float[np.ndarray, "*S N"]:
+def _as_weights(weights: Float[np.ndarray, "*S N"] | None, n: int) -> Float[np.ndarray, "*S N"]:
     return np.ones(n) if weights is None else weights
 
 
-def _known(confidence: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+def _nan_lowest(confidence: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
     """Confidences, the lowest of all where one is no number."""
     return np.where(np.isnan(confidence), -np.inf, confidence)
 

@@ -51,7 +51,7 @@ class Sums:
         """The sum over the first `used` groups."""
         return np.asarray(self.rows[:used].sum(0))
 
-    def drawn(self, times: Float[np.ndarray, "R G"]) -> Float[np.ndarray, "R ..."]:
+    def resample(self, times: Float[np.ndarray, "R G"]) -> Float[np.ndarray, "R ..."]:
         """The sum in every draw of the first G groups."""
         rows = self.rows[: times.shape[1]]
         return (times @ rows.reshape(len(rows), -1)).reshape(len(times), *rows.shape[1:])
@@ -115,10 +115,10 @@ class Ranks:
         value = self._correlate(counts[:, :used].sum(1, dtype=float))
         if times is None:
             return DrawnEstimate(value, np.empty((0, self.series)))
-        drawn = [self._drawn(times, one[: times.shape[1]]) for one in counts]
+        drawn = [self._resample(times, one[: times.shape[1]]) for one in counts]
         return DrawnEstimate(value, np.stack(drawn, -1))
 
-    def _drawn(self, times: Float[np.ndarray, "R G"], counts: Int[np.ndarray, "G C"]) -> Float[np.ndarray, " R"]:
+    def _resample(self, times: Float[np.ndarray, "R G"], counts: Int[np.ndarray, "G C"]) -> Float[np.ndarray, " R"]:
         """ρ of one series in every draw, a block of draws at a time: all of them together would need a gigabyte.
 
         Of few pairs most cells of the joint counts are empty in every group, and are left out: whole numbers, so the same ρ.
@@ -286,7 +286,7 @@ class PooledTally:
         for name in ("f", "a"):
             mean = torch.stack([getattr(one, name).mean(1).to(home) for one in seen]).mean(0)[:, None]
             for ranks, which in ((self.frequency[name], None), (self.words[name], ~whose.special)):
-                rank, values, row = _ranked(mean, whose, which)
+                rank, values, row = _rank_pairs(mean, whose, which)
                 ranks.add(rank, values, whose.group[row])
             self.within[name].add(*_within_texts(mean, whose))
 
@@ -321,16 +321,16 @@ class LayerTally:
         layer = [attention] if self.kind == "attention" else [attention, measure_norms.block_norms(trace, self.kind)]
         scale = query_scale(trace)
         added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
-        a = _received(weights)
-        seen = TokenNorms(f, a, f * (a if scale is None else _received(added)))
+        a = _mean_weights(weights)
+        seen = TokenNorms(f, a, f * (a if scale is None else _mean_weights(added)))
         self._add_dispersion(trace, seen, whose)
         self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, whose)
         self._add_pairs(trace, weights, seen, whose, model)
         for name in ("f", "a"):
             values = getattr(seen, name)
-            rank, mean, row = _ranked(values.mean(1, keepdim=True), whose)
+            rank, mean, row = _rank_pairs(values.mean(1, keepdim=True), whose)
             self.frequency[name].add(rank, mean, whose.fewer[row])
-            rank, each, row = _ranked(values, whose)
+            rank, each, row = _rank_pairs(values, whose)
             self.head_frequency[name].add(rank, each, torch.zeros_like(row))
         return seen
 
@@ -382,13 +382,13 @@ class LayerTally:
             model.cancel[category].add(*flat, group.repeat(len(x)))
 
 
-def _received(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
+def _mean_weights(weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H S"]:
     """The weight that a token gets; one that is exactly 0 in every head stands for a mask, and does not enter the mean."""
     allowed: Bool[Tensor, "B T S"] = (weights > 0).any(1)
     return weights.sum(2) / allowed.sum(1).clamp_min(1)[:, None]
 
 
-def _ranked(
+def _rank_pairs(
     values: Float[Tensor, "B H S"], whose: Whose, which: Bool[Tensor, "B S"] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""

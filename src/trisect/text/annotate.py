@@ -153,7 +153,7 @@ def label_text(
     hidden = np.array([word in kind.hidden for word in text.vocabulary])
     classes = {column: sources.Ids(2**15 - 1) for column in about.columns}
     pieces = (piece for part in raw.parts.values() for piece in _pieces(kind, part, placeholder))
-    labelled = _labelled(pipeline, pieces, about.columns, workers)
+    labelled = _label_pieces(pipeline, pieces, about.columns, workers)
     splits = {}
     for name, split in text.splits.items():
         grown = {column: GrowingArray(np.int16) for column in about.columns}
@@ -190,7 +190,7 @@ def _pieces(kind: Reader, part: SplitText, placeholder: str) -> Iterator[list[li
         yield texts
 
 
-def _labelled(
+def _label_pieces(
     pipeline: str, pieces: Iterator[list[list[str]]], columns: Sequence[str], workers: int
 ) -> Iterator[PieceLabels]:
     """The labels of each piece, in order; raises CorpusError where the pipeline fails.

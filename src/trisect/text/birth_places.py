@@ -219,7 +219,7 @@ class Example(NamedTuple):
         return len(self.ids)
 
     @property
-    def predicted(self) -> int:
+    def targets(self) -> int:
         """How many ids are predicted."""
         return sum(label != IGNORED for label in self.labels)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,11 +59,9 @@ class GrowingArray:
             raise self._full(error) from error
 
     def _full(self, error: OSError) -> CorpusError:
-        return CorpusError(
-            f"A text of more than {self._length:,} tokens could not be kept while it was read.",
-            f"The temporary folder {tempfile.gettempdir()} says: {error}",
-            "Free some space there, or name a roomier folder in the variable TMPDIR.",
-        )
+        given = f"A text of more than {self._length:,} tokens could not be kept while it was read."
+        known = f"The temporary folder {tempfile.gettempdir()} says: {error}"
+        return CorpusError(given, known, "Free some space there, or name a roomier folder in the variable TMPDIR.")
 
 
 def _close(file: IO[bytes]) -> None:
@@ -84,7 +82,7 @@ def counts(array: np.ndarray, classes: int) -> np.ndarray:
     return total
 
 
-def _mapped(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
+def _look_up(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
     """lookup[array], in memory when it is short, else in a temporary file."""
     if len(array) <= CHUNK:
         return lookup[array]
@@ -239,7 +237,7 @@ class Corpus:
         ids = {word: i for i, word in enumerate(vocabulary)}
         new = [ids[w] if keep[i] else ids.get(UNKNOWN, -1) for i, w in enumerate(self.vocabulary)]
         lookup = np.array(new, np.int32)
-        parts = {name: replace(split, tokens=_mapped(split.tokens, lookup)) for name, split in parts.items()}
+        parts = {name: replace(split, tokens=_look_up(split.tokens, lookup)) for name, split in parts.items()}
         notes = []
         for name, most in budget.items():
             whole = len(self.splits[name].tokens)
@@ -444,12 +442,10 @@ def _fingerprint(
     checksums: Mapping[str, str],
     documents: Documents | None,
 ) -> str:
-    content: dict[str, Any] = {"vocabulary": list(vocabulary), "labels": {k: list(v) for k, v in labels.items()}}
-    return digest(canonical({**content, "checksums": dict(checksums), **_documents_data(documents)}), 8)
+    content = {"vocabulary": list(vocabulary), "labels": {k: list(v) for k, v in labels.items()}}
+    return digest(canonical(content | {"checksums": dict(checksums)} | _documents_data(documents)), 8)
 
 
 def _documents_data(documents: Documents | None) -> dict[str, Json]:
-    """What is noted and hashed of documents: nothing of running text, as before there were any."""
-    if documents is None:
-        return {}
-    return {"documents": {"length": documents.length, "own": list(documents.own)}}
+    """What is noted and hashed of documents: nothing of running text."""
+    return {} if documents is None else {"documents": {"length": documents.length, "own": list(documents.own)}}

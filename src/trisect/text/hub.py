@@ -59,7 +59,7 @@ def is_hub(where: str | Path) -> bool:
     return str(where).startswith(PREFIX)
 
 
-def split_name(where: str) -> tuple[str, str | None]:
+def parse_name(where: str) -> tuple[str, str | None]:
     """Name (or folder) and configuration of `hf:NAME[:CONFIG]`; raises CorpusError where there is no name."""
     rest = where.removeprefix(PREFIX)
     name, colon, config = rest.rpartition(":")
@@ -73,14 +73,14 @@ def split_name(where: str) -> tuple[str, str | None]:
 
 def absolute_name(where: str) -> str:
     """The same dataset by a name that works from anywhere: folders in full."""
-    name, config = split_name(where)
+    name, config = parse_name(where)
     name = str(Path(name).resolve()) if Path(name).is_dir() else name
     return f"{PREFIX}{name}{f':{config}' if config else ''}"
 
 
 def revision_of(where: str) -> str:
     """The commit of `hf:NAME[:CONFIG]`, fetched as `open_dataset` does; empty where it is not known."""
-    return _load(where, *split_name(where))[1] or ""
+    return _load(where, *parse_name(where))[1] or ""
 
 
 def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, ...]]:
@@ -89,7 +89,7 @@ def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, .
     Returns its name without folders, the rows of its splits by our names (`validation` is our valid split), and notes.
     The text is the column `text`, or else the only column of strings.
     """
-    name, config = split_name(where)
+    name, config = parse_name(where)
     found, revision = _load(where, name, config)
     local = Path(name).is_dir()
     short = (Path(name).resolve().name if local else name) + (f":{config}" if config else "")

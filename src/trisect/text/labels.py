@@ -81,7 +81,7 @@ def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int
     for one in islice(texts.texts(), limit):
         counts.update(one.text[slice(*one.spans[i])].lower() for i in one.leading_words())
         headed = headed or bool(one.heads)
-    known = _known(texts, headed)
+    known = _label_names(texts, headed)
     chosen = tuple(dict.fromkeys(labels if labels is not None else (label for label in USUAL if label in known)))
     check_labels(texts, chosen, headed)
     return WordLabeller(chosen, counts)
@@ -89,7 +89,7 @@ def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int
 
 def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = True) -> None:
     """Raise CorpusError for a label that the texts do not have; without a look at them their words may have heads."""
-    known = _known(texts, headed)
+    known = _label_names(texts, headed)
     for label in labels:
         which, _, column = label.partition(".")
         if label not in known and not (which in OTHERS and column in texts.columns and (which != "head" or headed)):
@@ -97,7 +97,7 @@ def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = Tru
             raise CorpusError(f"{texts.name} has no label '{label}'.", there, "Use labels that there are.")
 
 
-def _known(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
+def _label_names(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
     """The labels that every word of the texts can have."""
     others = tuple(o for o in OTHERS if o != "head" or headed) if PART in texts.columns else ()
     return (*OWN, *texts.columns, *others)
@@ -129,14 +129,14 @@ class PairTexts:
     fingerprint: str
 
     @property
-    def linked(self) -> bool:
+    def has_links(self) -> bool:
         """Whether there are gold links."""
         return self.pairs[0].sure is not None
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that its words can have."""
-        return (*OWN, *LINKS) if self.linked else OWN
+        return (*OWN, *LINKS) if self.has_links else OWN
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,6 @@ def check_pair_labels(texts: PairTexts, labels: Sequence[str]) -> None:
     """Raise CorpusError for a label that sentence pairs do not have."""
     for label in labels:
         if label not in texts.labels:
-            more = "" if texts.linked else f"; {' and '.join(LINKS)} are there where a split has gold links"
+            more = "" if texts.has_links else f"; {' and '.join(LINKS)} are there where a split has gold links"
             there = f"Words of sentence pairs have {', '.join(texts.labels)}{more}."
             raise CorpusError(f"{texts.name} has no label '{label}'.", there, "Use labels that there are.")

@@ -81,22 +81,18 @@ def open_text(path: Path, longest: int, most: int, todo: str = "Give a readable 
         known = f"{path.parent} holds {', '.join(names)}." if names else f"{path.parent} is empty or not there."
         raise CorpusError(f"There is no file {path}.", known, todo) from None
     except UnicodeDecodeError as error:
-        where, byte = _undecodable(path)
+        where, byte = "", "A byte of it"
+        if str(path) != "-":
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    try:
+                        line.decode()
+                    except UnicodeDecodeError as wrong:
+                        where, byte = f", line {number},", f"Byte {wrong.start + 1} of it"
+                        break
         raise CorpusError(f"{path}{where} is not UTF-8.", f"{byte} is none.", "Save it as UTF-8.") from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read.", f"The system says: {error}", todo) from None
-
-
-def _undecodable(path: Path) -> tuple[str, str]:
-    """The line of a file that has the first byte that is no UTF-8, and that byte's place from 1, in words."""
-    if str(path) != "-":
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    line.decode()
-                except UnicodeDecodeError as error:
-                    return f", line {number},", f"Byte {error.start + 1} of it"
-    return "", "A byte of it"
 
 
 def read_lines(path: Path, todo: str = "Give a file that is there.") -> list[str]:

@@ -68,7 +68,7 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
     return tuple(found)
 
 
-def given_pairs(given: object) -> tuple[TextPair, ...]:
+def as_pairs(given: object) -> tuple[TextPair, ...]:
     """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
     if isinstance(given, str | Mapping | TextPair) or not isinstance(given, Iterable):
         raise CorpusError(f"{shorten(given)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
@@ -243,14 +243,14 @@ def draw_bindings(templates: Sequence[BindingTemplate], count: int, seed: int) -
     for number in range(count):
         template = templates[number % len(templates)]
         keys, values = (_shuffle(draw, words) for words in (template.keys, template.values))
-        base, donor, answers = _draw_bound(draw, keys[:BINDINGS], values[:BINDINGS], values[BINDINGS:][:BINDINGS])
+        base, donor, answers = _draw_facts(draw, keys[:BINDINGS], values[:BINDINGS], values[BINDINGS:][:BINDINGS])
         place = f"pair {number + 1} of bindings"
         texts = template.write(base), template.write(donor)
         pairs.append(TextPair(*texts, answers, place, template.name, (base, donor)))
     return tuple(pairs)
 
 
-def _draw_bound(
+def _draw_facts(
     draw: np.random.Generator, keys: Sequence[str], values: Sequence[str], others: Sequence[str]
 ) -> tuple[Bound, Bound, Mapping[str, str]]:
     """Base and donor of these keys and values, and every answer as it stands behind a text; they differ as `draw_bindings` says.
@@ -262,7 +262,7 @@ def _draw_bound(
     while True:
         order = _shuffle(draw, keys)
         donor = Bound(order, _shuffle(draw, others if apart else values), order[int(draw.integers(BINDINGS))])
-        answers = dict(predicted(base, donor))
+        answers = dict(predict_answers(base, donor))
         if apart:  # by place, the donor's query looks where the donor has its key, as with its keys beside it
             answers["q-place"] = answers["q+k"]
         differ = [ANSWERS] if apart else [FROM_DONOR, FROM_BASE, ("base", "donor")]
@@ -270,7 +270,7 @@ def _draw_bound(
             return base, donor, {name: f" {answer}" for name, answer in answers.items()}
 
 
-def predicted(base: Bound, donor: Bound) -> Mapping[str, str]:
+def predict_answers(base: Bound, donor: Bound) -> Mapping[str, str]:
     """The answer for each origin of q (which key is looked for), k (where that key stands) and v (which value stands there)."""
     return {name: v.values[k.keys.index(q.asked)] for name, q, k, v in _combinations(base, donor)}
 
@@ -399,7 +399,7 @@ def _draw_texts(
         used = 3 * BINDINGS if apart and len(free) >= 3 * BINDINGS + PASSAGE else 2 * BINDINGS
         passage = free[used:][:PASSAGE]
     keys, values, others = (free[start:used][:BINDINGS] for start in range(0, 3 * BINDINGS, BINDINGS))
-    base, donor, answers = _draw_bound(draw, keys, values, others)
+    base, donor, answers = _draw_facts(draw, keys, values, others)
     pieces = [passage[at * between :][:between] for at in range(BINDINGS + 1)]
 
     def write(bound: Bound) -> str:
@@ -524,7 +524,7 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
         raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", few, todo)
     found: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
     for base, donor in _candidates(shapes, draw, count * TRANSLATION_TRIES):
-        answers = predicted_words(base, donor)
+        answers = predict_words(base, donor)
         first, second = ((" ".join(step.source), " ".join(step.target[: step.at])) for step in (base, donor))
         if answers is not None and (first, second) not in found:
             place, kind = f"pair {len(found) + 1} of translation", base.role
@@ -565,7 +565,7 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedTex
     return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, asked)
 
 
-def predicted_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, str] | None:
+def predict_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, str] | None:
     """The answer for each origin of q, k and v; None unless the base's and those of q, k and v differ.
 
     Those of two components are left out unless they, too, differ from each other and from the donor's.

@@ -24,7 +24,7 @@ from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
 from trisect.text.lines import SPLITS
 from trisect.text.readers import detect_reader, find_reader
-from trisect.text.readers.base import Reader, SplitText, Token, join_tokens, no_split
+from trisect.text.readers.base import Reader, SplitText, Token, join_tokens, missing_split_error
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.english import PUBLISHED, WIKITEXT
 from trisect.text.worlds import BUILT_IN, SAMPLE, generate, is_built_in, is_generated
@@ -99,7 +99,7 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
             if place == SAMPLE_FILE:
                 known = "It is some 300 sentences to be read, as its test split."
                 raise CorpusError(f"'{SAMPLE}' has no {split} split.", known, "Use 'embedded', or a folder of texts.")
-            raise no_split(place.parent, split, kind.files[split], f"name a reader other than '{kind.name}'")
+            raise missing_split_error(place.parent, split, kind.files[split], f"name a reader other than '{kind.name}'")
     splits = {}
     for split, part in source.parts.items():
         tokens = GrowingArray(np.int32)
@@ -154,13 +154,13 @@ FEW = 3  # texts that a command is still written out with
 LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
-def given_texts(texts: Iterable[TextOrPair]) -> Texts:
+def as_texts(texts: Iterable[TextOrPair]) -> Texts:
     """Texts, pairs and samples (also a model's own inputs, or batches); raises CorpusError for none or for an empty one."""
     kept = tuple(map(as_sample, texts))
     if not kept:
         raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
     if any(isinstance(one, InputSample) for one in kept):
-        return _given_samples(kept)
+        return _as_samples(kept)
     for number, text in enumerate(kept, 1):
         if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
             known = "A text has at least one character that is not white space."
@@ -172,7 +172,7 @@ def given_texts(texts: Iterable[TextOrPair]) -> Texts:
     return Texts("texts given by hand", lambda: iter(kept), notes if again else (), digest(repr(kept), 8), options)
 
 
-def _given_samples(samples: Sequence[TextOrPair]) -> Texts:
+def _as_samples(samples: Sequence[TextOrPair]) -> Texts:
     """Samples as they are, with a mark of the files' bytes and of the numbers in memory."""
     marks, options, kinds = hashlib.sha256(), list[str](), dict[str, None]()
     for one in samples:
@@ -320,7 +320,7 @@ class LabelledTexts:
     options: tuple[str, ...]
 
 
-def open_labelled(
+def open_labels(
     where: str | Path, split: str, reader: str | None = None, bare: bool = False, published: bool = False
 ) -> LabelledTexts:
     """A treebank's sentences, as their `# text` lines have them, or a corpus folder's runs of words up to a full stop.
@@ -335,7 +335,13 @@ def open_labelled(
             _check_labels(corpus.name, corpus.labels)
         notes = (*corpus.notes, "A text is a run of words up to a full stop, joined by spaces.")
         name, mark = f"{corpus.name}, {split}", f"{corpus.fingerprint}-{split}"
-        return LabelledTexts(name, tuple(corpus.labels), lambda: _labelled_runs(corpus, split), notes, mark, options)
+        ids = corpus.splits[split].labels
+        classes = {column: (*of, None) for column, of in corpus.labels.items()}  # -1 is the last, None
+        runs = lambda: (  # noqa: E731
+            locate_words("", words, {c: tuple(of[n] for n in ids[c][run]) for c, of in classes.items()})
+            for words, run in _runs(corpus, split)
+        )
+        return LabelledTexts(name, tuple(corpus.labels), runs, notes, mark, options)
     source, kind, part, joined = _open_part(where, split, reader, published)
     name = f"{source.name}, {split}"
     if bare and not kind.columns:
@@ -369,13 +375,6 @@ def open_labelled(
             yield locate_words(text, one.words, labels, one.tokens)._replace(heads=one.heads, article=one.article)
 
     return LabelledTexts(name, columns, texts, tuple(notes), _mark(part), options)
-
-
-def _labelled_runs(corpus: Corpus, split: str) -> Iterator[Labelled]:
-    columns = corpus.splits[split].labels
-    names = {column: (*classes, None) for column, classes in corpus.labels.items()}  # -1 is the last, None
-    for words, run in _runs(corpus, split):
-        yield locate_words("", words, {c: tuple(classes[n] for n in columns[c][run]) for c, classes in names.items()})
 
 
 def _check_labels(name: str, columns: Iterable[str]) -> None:

@@ -54,7 +54,7 @@ def copying(
         predicted=vectors[j],
         computed=weights @ vectors,
         error=helpers.length(deviations(weights, [j]) @ vectors),
-        expected=float(copying_bound(gap, keys) * widest),
+        expected=float(max_other_weight(gap, keys) * widest),
         measured="|c − v_j|",
         relation="at most",
         law="|c − v_j| ≤ (n − 1) / (n − 1 + e^gap) · max |v_i − v_j|; gap: the logit of j less the largest other, here β",
@@ -63,7 +63,7 @@ def copying(
     )
 
 
-def copying_bound(gap: float, keys: int) -> float:
+def max_other_weight(gap: float, keys: int) -> float:
     """The largest weight that n − 1 other keys can have together when the target's logit is ahead by `gap`."""
     return float((keys - 1) * np.exp(-gap) / (1 + (keys - 1) * np.exp(-gap)))
 
@@ -338,23 +338,6 @@ class KeyDraws(NamedTuple):
 
     stretch: Float[np.ndarray, " S"]
     along: Float[np.ndarray, "S N 2"]
-
-
-def _check_draws(draws: KeyDraws | None, samples: int, keys: int, variance: float) -> int:
-    """How many samples there are; raises TheoryError for too few or too many, a negative α, and draws of another shape."""
-    if not (math.isfinite(variance) and variance >= 0):
-        raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
-    if draws is not None:
-        samples = len(draws.stretch)
-        if draws.stretch.shape != (samples,) or draws.along.shape != (samples, keys, 2):
-            given = f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given."
-            raise TheoryError(given, f"There are {keys} keys.", f"Give shapes (S,) and (S, {keys}, 2).")
-    samples = check_whole("samples", samples)
-    known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
-    if not 2 <= samples <= LARGEST_SAMPLE:
-        known = "A spread needs 2 or more." if samples < 2 else known
-        raise TheoryError(f"samples {samples} was given.", known, "Use for example 100000.")
-    return samples
 
 
 class Weight(NamedTuple):
@@ -645,8 +628,19 @@ class _RandomKeys:
     ) -> None:
         self.beta = helpers.check_beta(beta)
         keys, dim = helpers.check_keys(keys, dim)
-        self.variance = helpers.check_number("variance", variance)
-        self.samples = _check_draws(draws, samples, keys, self.variance)
+        self.variance = variance = helpers.check_number("variance", variance)
+        if not (math.isfinite(variance) and variance >= 0):
+            raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
+        if draws is not None:
+            samples = len(draws.stretch)
+            if draws.stretch.shape != (samples,) or draws.along.shape != (samples, keys, 2):
+                given = f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given."
+                raise TheoryError(given, f"There are {keys} keys.", f"Give shapes (S,) and (S, {keys}, 2).")
+        self.samples = check_whole("samples", samples)
+        if not 2 <= self.samples <= LARGEST_SAMPLE:
+            known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+            known = known if self.samples > 2 else "A spread needs 2 or more."
+            raise TheoryError(f"samples {samples} was given.", known, "Use for example 100000.")
         draw = helpers.generator(generator)
         self.means = helpers.frame(keys, dim, draw)
         self.values = helpers.value_vectors(values, keys, dim, draw)
@@ -681,7 +675,8 @@ class _RandomKeys:
         counts = np.array([self.samples, max(1, self.samples - len(self.negative))])
         spread = second / counts - ((first / counts[:, None]) ** 2).sum(-1)
         self.rms: list[float] = np.sqrt(second[:, 0] / self.samples).tolist()
-        self.variances: list[float] = np.maximum(spread, 0.0).T.ravel().tolist()
+        one, two, one_kept, two_kept = np.maximum(spread, 0.0).T.ravel().tolist()
+        self.variances = (one, two, one_kept, two_kept)
 
     def _logits(
         self, draws: KeyDraws | None, here: slice, draw: Generator, stretched: bool

@@ -44,7 +44,7 @@ def certificate(words: Float[np.ndarray, "N D"], wanted: Float[np.ndarray, "N M"
     power = helpers.power_of(wanted[asked])
     scaled = np.ldexp(wanted, -power)  # of size 1, so that no square is too small or too large
     size = float(np.abs(scaled[asked]).max(initial=0.0))
-    rank = rank_bound(words)
+    rank = max_rank(words)
     spanned = Certificate(
         f"The words span a space of dimension {rank}, and every output is a mean of the values V x_i, which span no more. "
         "The wanted outputs do.",
@@ -60,7 +60,7 @@ def certificate(words: Float[np.ndarray, "N D"], wanted: Float[np.ndarray, "N M"
     return max(found if equal is None else [equal, *found], key=lambda one: one.bound, default=None)
 
 
-def rank_bound(words: Float[np.ndarray, "N D"]) -> int:
+def max_rank(words: Float[np.ndarray, "N D"]) -> int:
     """The words' rank: exactly, or where counting it would take too long, a number that it does not exceed.
 
     Counted in float64 where that finds it full, else in whole numbers, up to a bounded amount of work.
@@ -215,7 +215,7 @@ def solve(inputs: ArrayLike, outputs: ArrayLike, *, beta: float = 10.0, generato
         return Solution(IMPOSSIBLE, "proof", None, None, None, None, None, proved.proof, proved.bound)
     unique, which = np.unique(words, axis=0, return_inverse=True)
     tried: list[Solution] = []
-    if rank_bound(unique) == len(unique):
+    if max_rank(unique) == len(unique):
         made = _exact_matrices(unique, which.ravel(), wanted, asked, beta)
         if made is not None:
             tried.append(_finish("closed form", words, wanted, asked, made))

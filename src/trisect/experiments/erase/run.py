@@ -23,7 +23,7 @@ from trisect.lab.passes import (
     what_was_read,
 )
 from trisect.lab.word_labels import WordLabels, number_articles
-from trisect.text.sources import LabelledTexts, open_labelled
+from trisect.text.sources import LabelledTexts, open_labels
 
 
 def check(settings: EraseSettings) -> None:
@@ -31,7 +31,7 @@ def check(settings: EraseSettings) -> None:
     if not settings.labels:
         raise SpecError("No label was given.", "Erasing takes a label out.", "Name a label column, such as pos.")
     need_extra("concept_erasure", "erase", "Erasing a label")
-    texts, _ = (open_labelled(settings.corpus, split, settings.reader) for split in ("train", settings.split))
+    texts, _ = (open_labels(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     if strange := [label for label in settings.labels if label not in texts.columns]:
         known = f"It has {', '.join(sorted(texts.columns))}."
         raise CorpusError(f"{texts.name} has no label column '{strange[0]}'.", known, "Use a column that there is.")
@@ -51,7 +51,7 @@ def measure(settings: EraseSettings, context: RunContext) -> Measured[EraseFacts
     whose = settings.whose or ("next" if subject.objective == "causal" else "own")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
     refuse_two_sides(edits)
-    fit, read = (open_labelled(settings.corpus, split, settings.reader) for split in ("train", settings.split))
+    fit, read = (open_labels(settings.corpus, split, settings.reader) for split in ("train", settings.split))
     classes = {label: _classes(fit, label) for label in dict.fromkeys(settings.labels)}
     marker = WordLabels(subject, classes, whose == "next")
     with context.progress(f"{', '.join(classes)} at {len(edits)} places") as step:

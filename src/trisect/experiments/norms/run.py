@@ -68,7 +68,7 @@ class DrawnTexts:
 
     def sums(self, sums: Sums) -> DrawnEstimate:
         """A tally's sums, on all texts and in every draw."""
-        return DrawnEstimate(sums.total(self.times.shape[1]), sums.drawn(self.times))
+        return DrawnEstimate(sums.total(self.times.shape[1]), sums.resample(self.times))
 
     def row(self, estimate: DrawnEstimate, place: tuple[int, ...] = (), fewer: bool = False) -> dict[str, float | None]:
         """Columns value, low, high, n of one number of an estimate; None where it is no number.

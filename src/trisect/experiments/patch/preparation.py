@@ -27,17 +27,17 @@ from trisect.text.pairs import (
     CONTENT,
     SpokenText,
     TextPair,
+    as_pairs,
     bad_pair,
     draw_bindings,
     draw_induction,
     draw_spoken,
     draw_translations,
-    given_pairs,
     induction_words,
     read_pairs,
     usable_templates,
 )
-from trisect.text.sources import open_labelled
+from trisect.text.sources import open_labels
 
 
 class PatchedSides(NamedTuple):
@@ -286,10 +286,10 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
 def stated_pairs(settings: PatchSettings) -> tuple[str, tuple[TextPair, ...]] | None:
     """The pairs that are named or given, and what they are called; None where a task makes them. Raises CorpusError."""
     if settings.base is not None:
-        return "one pair", given_pairs([{"base": settings.base, "donor": settings.donor}])
+        return "one pair", as_pairs([{"base": settings.base, "donor": settings.donor}])
     if settings.pairs is not None:
         return settings.pairs.name, read_pairs(settings.pairs)
-    return None if settings.given is None else ("given pairs", given_pairs(settings.given))
+    return None if settings.given is None else ("given pairs", as_pairs(settings.given))
 
 
 def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
@@ -421,7 +421,7 @@ def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tup
     if task == "induction":
         opened, of, notes = None, "other such words", ()
         if settings.corpus is not None:
-            opened = open_labelled(settings.corpus, settings.split, settings.reader, True)
+            opened = open_labels(settings.corpus, settings.split, settings.reader, True)
             of, notes = f"runs of words of {opened.name}", opened.notes
         words = induction_words(ids, opened)
         said = f"A and B are drawn from {len(words.words)} words that are one token each; what stands between them are {of}."

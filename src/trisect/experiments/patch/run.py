@@ -69,7 +69,7 @@ from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.tested import finite
 from trisect.text.pairs import ANSWERS, CONTENT
-from trisect.text.sources import open_labelled
+from trisect.text.sources import open_labels
 
 # which text is patched, and which it is patched from
 ROLES = {"denoise": ("base", "donor"), "noise": ("donor", "base")}
@@ -249,7 +249,7 @@ def check(settings: PatchSettings) -> None:
     if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
         stated_pairs(settings)
     if settings.corpus is not None and settings.task == "induction":
-        open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+        open_labels(settings.corpus, settings.split, settings.reader, bare=True)
 
 
 def check_model(settings: PatchSettings, subject: Subject) -> None:

@@ -71,7 +71,7 @@ from trisect.text.labels import (
     make_pair_labeller,
     open_pairs,
 )
-from trisect.text.sources import Labelled, LabelledTexts, open_labelled
+from trisect.text.sources import Labelled, LabelledTexts, open_labels
 
 ALL = "all"
 EPOCHS = (
@@ -192,10 +192,10 @@ def erase_labels(
     ways = dict.fromkeys(("layer", settings.per))
     edits = tuple(e for per in ways for e in plan_edits(subject.shape, None, per) if e.address in addresses)
     # measured on a split that the profile does not read, where there is one
-    fit = other = open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+    fit = other = open_labels(settings.corpus, settings.split, settings.reader, bare=True)
     for split in (split for split in reversed(SPLITS) if split != settings.split):
         with suppress(CorpusError):
-            other = open_labelled(settings.corpus, split, settings.reader, bare=True)
+            other = open_labels(settings.corpus, split, settings.reader, bare=True)
     fit, other = (relabel(texts, label, classes) for texts in (fit, other))
     marker = WordLabels(subject, {one.name: {c: i for i, c in enumerate(one.classes)} for one in classes}, False)
     fitted = min(FITTED, settings.words)
@@ -388,7 +388,7 @@ def check(settings: ProfileSettings) -> None:
 
 def _texts(settings: ProfileSettings) -> LabelledTexts:
     try:
-        return open_labelled(settings.corpus, settings.split, settings.reader, bare=True)
+        return open_labels(settings.corpus, settings.split, settings.reader, bare=True)
     except CorpusError as error:
         raise (no_bitext(error) if is_bitext(settings.corpus) else error) from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
@@ -15,7 +14,7 @@ import polars as pl
 from trisect.core.files import digest
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import SCHEMAS, frame
-from trisect.experiments.recall.rows import commonest_place, probability, right, sureness
+from trisect.experiments.recall.rows import commonest_place, confidence, probability, right
 from trisect.papers.recall import SOURCE
 from trisect.report import format as words
 from trisect.report import render
@@ -73,17 +72,10 @@ SURVIVAL = {"survival": ("their mean over the questions", "by the mean"), "survi
 NEAR = {"n-grams": "character n-grams", "last name": "same last name", "representation": "model's own vectors"}
 EXAMPLES = 5  # of each kind
 # Neither colour nor shape of q, k or v, each of which stands for itself alone.
-LOOKS: dict[str, Mark] = {
-    "plain": Mark("#E69F00", "diamond"),
-    "pretrained": Mark("#7B4EA3", "triangle-left"),
-    "left-out": Mark("#56B4E9", "cross"),
-    "pretraining and fine-tuning": Mark("#7B4EA3", "triangle-left"),
-    "pretraining only": Mark("#56B4E9", "cross"),
-    "fine-tuning only": Mark("#E69F00", "diamond"),
-    UNSEEN: Mark("#CC79A7", "triangle-down"),
-    "observed": Mark("#CC79A7", "triangle-down"),
-    "by chance": Mark(render.BASELINE, "circle"),
-}
+ORANGE, PURPLE, SKY = Mark("#E69F00", "diamond"), Mark("#7B4EA3", "triangle-left"), Mark("#56B4E9", "cross")
+PINK, GREY = Mark("#CC79A7", "triangle-down"), Mark(render.BASELINE, "circle")
+LOOKS: dict[str, Mark] = {"plain": ORANGE, "pretrained": PURPLE, "left-out": SKY, "observed": PINK, "by chance": GREY}
+LOOKS |= zip(COLUMNS, (PURPLE, SKY, ORANGE, PINK), strict=True)
 MODEL_DASHES: dict[str, tuple[int, ...]] = {"plain": (2, 2), "left-out": (7, 3)}
 DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 2), (8, 2, 2, 2))  # of a panel's lines, in their order
 OTHERS = render.SOFT
@@ -140,10 +132,9 @@ class RecallNumbers:
 
     def by_model(self, measure: str, models: Iterable[str]) -> str:
         """A number of each model that has it, in words."""
-        found = {m: number for m in models if (number := self.number(measure, m))}
-        return "; ".join(f"{SHORT[m]} {words_for(number)}" for m, number in found.items())
+        return "; ".join(f"{SHORT[m]} {words_for(n)}" for m in models if (n := self.number(measure, m)))
 
-    def placed(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
+    def curves(self, measure: str, models: Sequence[str]) -> dict[str, list[MeasuredValue]]:
         """By model the rows of a measure that stand at a probability or a share, in its order."""
         found = {m: [r for r in self.measures.where(measure, subject=m) if r.at is not None] for m in models}
         return {m: sorted(rows, key=lambda row: row.at or 0.0) for m, rows in found.items() if rows}
@@ -170,27 +161,25 @@ class RecallNumbers:
 def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet:
     """The page; what was not measured leaves no section, and the same rows give the same bytes."""
     numbers, facts = RecallNumbers.of(tables), about.facts
-    verdicts = (
-        Section("What the claims say here", _scope(numbers), cards=numbers.claims) if len(numbers.claims) else None
-    )
-    kept = present(
+    verdicts = Section("What the claims say here", _scope(numbers), cards=numbers.claims)
+    shown = present(
         _accuracy(numbers, facts),
-        verdicts,
+        verdicts if len(numbers.claims) else None,
         _learning(numbers),
         _confidence(numbers),
         _unseen(numbers),
-        _survived(numbers),
+        _survival_section(numbers),
         _examples(numbers) if facts.examples else None,
         notes_section(about),
     )
     sections, number = [], 0  # figures are counted through the whole page
-    for section in kept:
+    for section in shown:
         figures = tuple(replace(f, number=f"Figure {number + i}") for i, f in enumerate(section.figures, start=1))
         number += len(figures)
         sections.append(replace(section, figures=figures))
-    names = len(set(numbers.answers["name"].to_list()))
-    known = [words.several(names, "name")] * bool(names)
-    lede = " · ".join([facts.corpus, *known, words.several(len(numbers.seeds), "seed")])
+    names = numbers.answers["name"].n_unique()
+    known = (words.several(names, "name"),) if names else ()
+    lede = " · ".join((facts.corpus, *known, words.several(len(numbers.seeds), "seed")))
     own = (
         ("Texts and questions", facts.corpus),
         ("Seeds", ", ".join(map(str, numbers.seeds))),
@@ -233,7 +222,7 @@ def _right(numbers: RecallNumbers, named: bool) -> Finding:
     """The shares of right answers in one sentence; the commonest place is `named` where the page may show answers."""
     found = {m: number for m in numbers.models if (number := numbers.number("accuracy", m))}
     base = numbers.number("accuracy", BASELINE)
-    values = tuple(number.estimate(m) for m, number in (found | ({BASELINE: base} if base else {})).items())
+    values = (*(n.estimate(m) for m, n in found.items()), *([base.estimate(BASELINE)] if base else []))
     what, text = "right answers to questions held out", "No question has a known answer."
     if found:
         shares = "; ".join(f"{MODELS[m]} {words_for(number, share=True)}" for m, number in found.items())
@@ -246,13 +235,13 @@ def _right(numbers: RecallNumbers, named: bool) -> Finding:
 
 
 def _scope(numbers: RecallNumbers) -> tuple[str, ...]:
-    several = len(numbers.seeds) > 1
-    tail = "" if several else " There is one seed, so that they speak of these trained models alone."
-    drawn = f"Intervals and p-values are from resampling {'names and seeds' if several else 'names'}.{tail}"
+    scope = "Intervals and p-values are from resampling names and seeds."
+    if len(numbers.seeds) < 2:
+        scope = "Intervals and p-values are from resampling names. There is one seed, so that they speak of these trained models alone."
     if "B-2" not in numbers.claims["claim"].to_list():
-        return (drawn,)
+        return (scope,)
     return (
-        drawn,
+        scope,
         "B-2 and B-3 are about an AUROC, and two-sided about one half. In B-2 a regression ranks answers about names that it was "
         "not fitted on. A value well above one half means that right answers can be distinguished from wrong ones; one well below "
         "means that the regression fails on names held out, as what it learnt of the others does not carry over, not that answers "
@@ -292,36 +281,31 @@ def _accuracy(numbers: RecallNumbers, facts: RecallFacts) -> Section:
             (source, *(" or ".join(map(words.share, of)) or "–" for of in both)) for source, *both in facts.references
         )
         tables.append(Table(("Source", "without pretraining", "with"), tuple(reached), caption))
-    figures = (_right_figure(numbers, facts, held_out, met),) if held_out else ()
-    return Section("Does pretraining let it answer?", text, figures, tuple(tables))
-
-
-def _right_figure(
-    numbers: RecallNumbers, facts: RecallFacts, held_out: Sequence[Share], met: Sequence[Share]
-) -> Figure:
+    title = "Does pretraining let it answer?"
+    if not held_out:
+        return Section(title, text, (), tuple(tables))
     others = {
         SHORT["plain"]: [share for _, without, _ in facts.references for share in without],
         SHORT["pretrained"]: [share for _, _, pretrained in facts.references for share in pretrained],
     }
-    beside = [share for found in others.values() for share in found]
     base = numbers.number("accuracy", BASELINE)
     levels = {"always the commonest place": base.value} if base else {}
     panels = [_share_panel("Questions held out", held_out, levels, others)]
     if met:
         panels.append(_share_panel("By where the model met the name", met, levels))
-    n = words.sample(max(row.n or 0 for _, _, row, _ in held_out), "name")
-    seeds = words.several(len(numbers.seeds), "seed")
+    n, seeds = words.sample(max(row.n or 0 for _, _, row, _ in held_out), "name"), len(numbers.seeds)
     caption = (
         "Share of answers that are the right place, letter by letter. Bars are 95 % intervals. Questions held out: "
-        f"{n}{f', {seeds}, small marks are seeds' if len(numbers.seeds) > 1 else ''}."
+        f"{n}{f', {seeds} seeds, small marks are seeds' if seeds > 1 else ''}."
     )
     key = [*keys(numbers.models), *(LegendEntry(name, render.BASELINE, None, (5, 3)) for name in levels)]
-    if beside:
+    if any(others.values()):
         who = f", who learnt from all of the data. {facts.part}" if facts.part else ", on the same questions."
         caption += f" Grey points are others'{who}"
         label = "others, from all of the data" if facts.part else "others, on the same questions"
         key.append(LegendEntry(label, OTHERS, "circle"))
-    return Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
+    figure = Figure("recall-accuracy", "", "Right answers", caption, tuple(panels), tuple(key))
+    return Section(title, text, (figure,), tuple(tables))
 
 
 def _learning(numbers: RecallNumbers) -> Section | None:
@@ -376,7 +360,7 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
         caption = "AUROC: how often a right answer is ranked above a wrong one; 0.5 is chance"
         tables.append(Table(("What is ranked by", *(SHORT[m] for m in models)), rows, caption))
     lines = []
-    for model, found in numbers.placed("threshold_coverage", models).items():
+    for model, found in numbers.curves("threshold_coverage", models).items():
         limits = numbers.measures.where("threshold", subject=model).first("at")
         for row in found:
             line = "another for each seed" if row.value > 0 else "abstains always"
@@ -393,7 +377,7 @@ def _confidence(numbers: RecallNumbers) -> Section | None:
 
 
 def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
-    panels, total, found = [], 0, numbers.placed("reliability", models)
+    panels, total, found = [], 0, numbers.curves("reliability", models)
     for m, rows in found.items():
         points = {SHORT[m]: (LOOKS[m], [(r.at or 0.0, r.value) for r in rows])}
         axes = ("probability", "share right")
@@ -411,7 +395,7 @@ def _reliability(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None
 
 def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.answers.filter(model=deep)
-    found = {c: probabilities(of) for c in COLUMNS if len(of := answers.filter(category=c))}
+    found = {c: np.sort(probability(of)).tolist() for c in COLUMNS if len(of := answers.filter(category=c))}
     if not found:
         return None
     paths = {c: (LOOKS[c], cumulative(v)) for c, v in found.items()}
@@ -428,7 +412,7 @@ def _distribution(numbers: RecallNumbers, deep: str) -> Figure | None:
 
 def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
     answers = numbers.answers.filter(model=deep, split="valid").drop_nulls("correct")
-    curves = {score: roc(sureness(answers, score), right(answers)) for score in SCORES}
+    curves = {score: roc(confidence(answers, score), right(answers)) for score in SCORES}
     paths = {
         SCORES[score]: (LOOKS[category], points)
         for (score, points), category in zip(curves.items(), COLUMNS, strict=True)
@@ -450,7 +434,7 @@ def _ranking(numbers: RecallNumbers, deep: str) -> Figure | None:
 
 
 def _risk(numbers: RecallNumbers, models: Sequence[str]) -> Figure | None:
-    found = numbers.placed("risk", models)
+    found = numbers.curves("risk", models)
     if not found:
         return None
     areas, count = numbers.by_model("aurc", found), max(row.n or 0 for rows in found.values() for row in rows)
@@ -495,7 +479,7 @@ def _unseen(numbers: RecallNumbers) -> Section | None:
     return Section("Names it never saw", text, (figure,), (table,))
 
 
-def _survived(numbers: RecallNumbers) -> Section | None:
+def _survival_section(numbers: RecallNumbers) -> Section | None:
     """What survives where a layer's q, k or v are replaced; None where it was not measured."""
     figures, lines = [], []
     for measure, (by, shortly) in SURVIVAL.items():
@@ -512,7 +496,7 @@ def _survived(numbers: RecallNumbers) -> Section | None:
                 panels[kind.capitalize()] = [row.bar for row in mine]
                 counts.append(f"{kind} {words.count(max(row.n or 0 for row in mine))}")
                 fewest = min(mine, key=lambda row: row.value)
-                least.append(f"{kind} {words.share(fewest.value)} at {fewest.component}@{fewest.layer}")
+                least.append(f"{kind} {words.share(fewest.value)} at {fewest.site}")
         if not panels:
             continue
         caption = (
@@ -546,18 +530,15 @@ def _examples(numbers: RecallNumbers) -> Section | None:
         "wrong": held.filter(~pl.col("correct") & ~unseen),
         "guessed: in no text": answers.filter(unseen),
     }
-    rows: list[dict[str, Any]] = []
+    chosen: list[dict[str, Any]] = []
     for kind, of in kinds.items():
         chances = of.with_columns(kind=pl.lit(kind), probability=pl.Series(probability(of)))
-        rows += sorted(chances.to_dicts(), key=lambda row: digest(row["name"]))[:EXAMPLES]
-    if not rows:
+        chosen += sorted(chances.to_dicts(), key=lambda row: digest(row["name"]))[:EXAMPLES]
+    if not chosen:
         return None
-    rows.sort(key=lambda r: digest(f"shown {r['name']}"))
-    asked = [
-        (f"{i}. {r['question']}", r["answer"] or "–", words.share(r["probability"]))
-        for i, r in enumerate(rows, start=1)
-    ]
-    origins = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in enumerate(rows, start=1)]
+    rows = list(enumerate(sorted(chosen, key=lambda r: digest(f"shown {r['name']}")), start=1))
+    asked = [(f"{i}. {r['question']}", r["answer"] or "–", words.share(r["probability"])) for i, r in rows]
+    origins = [(f"{i}. {r['name']}", r["kind"], r["gold"] or "–") for i, r in rows]
     text = "Which of these answers did the model know? The first table has them as they come, the second says what they were."
     tables = (
         Table(("Question", "answer", "probability"), tuple(asked), "Questions and answers"),
@@ -573,16 +554,10 @@ def words_for(number: HasInterval | None, signed: bool = False, share: bool = Fa
     return number_words(number, signed, words.share if share else lambda value: words.number(value, signed, PLACES))
 
 
-def probabilities(answers: pl.DataFrame) -> list[float]:
-    """The probability of every answer, from the sum of its log-probabilities, lowest first."""
-    return sorted(math.exp(min(0.0, v)) for v in answers["log_probability"].to_list())
-
-
 def thin(values: Sequence[V], most: int = 200) -> list[V]:
     """At most so many of the values, evenly spaced, the first and the last among them."""
-    if len(values) <= most:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+    last, count = len(values) - 1, min(most, len(values))
+    return [values[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
 def cumulative(values: Sequence[float]) -> list[CurvePoint]:

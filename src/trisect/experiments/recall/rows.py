@@ -50,14 +50,13 @@ class AnswerBootstrap:
 
     def __call__(self, seeds: Sequence[pl.DataFrame], of: OfAnswers) -> CrossedEstimate:
         """`of` each seed's answers, on all of them and in every draw of their names."""
-        return self._crossed(self._names(seeds), lambda seed, weights: of(seeds[seed], weights))
+        names = [answers["name"].to_list() for answers in seeds]
+        return self._crossed(names, lambda seed, weights: of(seeds[seed], weights))
 
     def share(self, seeds: Sequence[pl.DataFrame], of: OfAnswers, stream: int = 0) -> CrossedEstimate:
         """The same for one share of the names; shares that are compared need a `stream` each."""
-        return self._crossed.share(self._names(seeds), lambda seed, weights: of(seeds[seed], weights), stream)
-
-    def _names(self, seeds: Sequence[pl.DataFrame]) -> list[list[str]]:
-        return [answers["name"].to_list() for answers in seeds]
+        names = [answers["name"].to_list() for answers in seeds]
+        return self._crossed.share(names, lambda seed, weights: of(seeds[seed], weights), stream)
 
 
 def neighbours(
@@ -90,19 +89,19 @@ def neighbours(
     return pl.DataFrame(rows, schema=NEIGHBOURS, orient="row")
 
 
-def asked_of(answers: pl.DataFrame) -> str:
+def main_model(answers: pl.DataFrame) -> str:
     """The model that is asked what it retrieved and what it guessed: the one that some names were left out for."""
     return "left-out" if "left-out" in answers["model"] else "pretrained"
 
 
 def commonest_place(answers: pl.DataFrame) -> str | None:
     """The place that the questions of fine-tuning have oftenest for their answer; None without such questions."""
-    train = answers.filter((pl.col("split") == "train") & pl.col("gold").is_not_null())
+    train = answers.filter(split="train").drop_nulls("gold")
     if train.is_empty():
         return None
     model, seed = train.select("model", "seed").sort("model", "seed").row(0)
-    one = train.filter((pl.col("model") == model) & (pl.col("seed") == seed))
-    return one.group_by("gold").len().sort(["len", "gold"], descending=[True, False])["gold"][0]
+    counts = train.filter(model=model, seed=seed).group_by("gold").len()
+    return counts.sort(["len", "gold"], descending=[True, False])["gold"][0]
 
 
 def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> AnswerSeeds:
@@ -113,9 +112,7 @@ def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Answe
         return by_seed(rows.with_columns(neighbour=pl.col("nearest_place")).drop_nulls("neighbour"))
     if nearest is None or mine.is_empty():
         return []
-    own = nearest.filter(
-        (pl.col("match") == kind) & (pl.col("model").is_null() | (pl.col("model") == mine["model"][0]))
-    )
+    own = nearest.filter(pl.col("model").is_null() | (pl.col("model") == mine["model"][0]), match=kind)
     found = []
     for seed in by_seed(rows):
         these = own.filter(pl.col("seed").is_null() | (pl.col("seed") == seed["seed"][0])).unique("name", keep="first")
@@ -125,22 +122,22 @@ def unseen(mine: pl.DataFrame, kind: str, nearest: pl.DataFrame | None) -> Answe
 
 def _valid_answers(mine: pl.DataFrame) -> AnswerSeeds:
     """Answers to the valid questions whose place is known."""
-    return by_seed(mine.filter(pl.col("split") == "valid").drop_nulls("correct"))
+    return by_seed(mine.filter(split="valid").drop_nulls("correct"))
 
 
-def held_out(mine: pl.DataFrame) -> pl.DataFrame:
+def threshold_answers(mine: pl.DataFrame) -> pl.DataFrame:
     """The answers that thresholds are set on: to valid questions whose place is known, about names that the model met.
 
     A model that met none of these names has the answers to all of them.
     """
-    known = mine.filter(pl.col("split") == "valid").drop_nulls("correct")
+    known = mine.filter(split="valid").drop_nulls("correct")
     met = known.filter(pl.col("category") != "neither")
     return known if met.is_empty() else met
 
 
 def by_seed(answers: pl.DataFrame) -> AnswerSeeds:
     """The answers of every seed in a fixed order."""
-    return [answers.filter(pl.col("seed") == seed).sort("split", "question") for seed in sorted(set(answers["seed"]))]
+    return [answers.filter(seed=seed).sort("split", "question") for seed in sorted(set(answers["seed"]))]
 
 
 def right(answers: pl.DataFrame) -> np.ndarray:
@@ -153,7 +150,7 @@ def probability(answers: pl.DataFrame) -> Float[np.ndarray, " N"]:
     return np.exp(np.minimum(answers["log_probability"].to_numpy(), 0.0))
 
 
-def sureness(answers: pl.DataFrame, score: str) -> Float[np.ndarray, " N"]:
+def confidence(answers: pl.DataFrame, score: str) -> Float[np.ndarray, " N"]:
     """A score that is high where the model is sure."""
     found = answers["log_probability" if score == "probability" else score].to_numpy()
     return -found if score == "entropy" else found
@@ -175,7 +172,7 @@ def measure_rows(
     accuracy, mean_probability (also by category), probability_excess, ece; auroc_SCORE, auroc_answer_string, aurc;
     reliability (group 'bin 1' and on, `at` the mean probability in the bin); risk (`at` a coverage); threshold and
     threshold_coverage (`at` a risk); match, match_expected, match_excess, match_p (group: the kind of match; of names that
-    the model met nowhere). Thresholds are set on answers.held_out. ece, aurc and risk have no interval where no
+    the model met nowhere). Thresholds are set on answers.threshold_answers. ece, aurc and risk have no interval where no
     answer is right or none is wrong: draws of such answers are all alike, which is no certainty.
     """
     redrawn, rows = AnswerBootstrap(seed, draws), []
@@ -192,7 +189,7 @@ def measure_rows(
             )
         ]
     place = commonest_place(answers)  # always answering that is the same of every model and seed
-    valid = answers.filter((pl.col("split") == "valid") & pl.col("gold").is_not_null())
+    valid = answers.filter(split="valid").drop_nulls("gold")
     if place is not None and not valid.is_empty():
         model = "plain" if "plain" in valid["model"] else valid["model"][0]
         seeds = by_seed(valid.filter(pl.col("model") == model).with_columns(correct=pl.col("gold") == place))
@@ -225,7 +222,7 @@ def judge(
         }
         for stream, (name, which) in enumerate(alone.items(), 1):
             found[name] = redrawn.share(_valid_answers(plain.with_columns(correct=which)), _accuracy, stream)
-    mine = answers.filter(pl.col("model") == asked_of(answers))
+    mine = answers.filter(pl.col("model") == main_model(answers))
     for row, one in _separations(mine, redrawn):
         found[f"{row['measure']}_excess"] = one.minus(0.5)
     for kind in MATCHES:
@@ -272,7 +269,7 @@ def _separations(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[tuple
     if not (seeds := _valid_answers(mine)):
         return
     for score in SCORES:
-        found = redrawn(seeds, lambda a, w, s=score: recall.auroc(sureness(a, s), right(a), w))
+        found = redrawn(seeds, lambda a, w, s=score: recall.auroc(confidence(a, s), right(a), w))
         yield {"measure": f"auroc_{score}"}, found
     seen = []  # the answers with how right each looks from its string alone, and its fold: names are dealt once
     for answers in seeds:
@@ -305,7 +302,7 @@ def _abstaining(mine: pl.DataFrame, redrawn: AnswerBootstrap) -> Iterator[NewRow
     risks = redrawn(seeds, risks_at)
     for place, coverage in enumerate(COVERAGES):
         yield {"measure": "risk", "at": coverage} | _honest(risks.at(place).row(), seeds)
-    held = by_seed(held_out(mine))
+    held = by_seed(threshold_answers(mine))
     for risk in RISKS:
         found = [recall.threshold(probability(answers), right(answers), risk) for answers in held]
         own = {"at": risk, "n": pl.concat(held)["name"].n_unique()}

@@ -16,7 +16,7 @@ from trisect.core.schema import plain
 from trisect.core.tables import frame
 from trisect.engine.start import choose_device
 from trisect.experiments.recall.ask import CARD, ModelCard, Threshold
-from trisect.experiments.recall.rows import NEIGHBOURS, RISKS, held_out, judge, measure_rows, survival_measures
+from trisect.experiments.recall.rows import NEIGHBOURS, RISKS, judge, measure_rows, survival_measures, threshold_answers
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
     RECIPES,
@@ -56,7 +56,15 @@ def prepare(settings: RecallSettings, machine: Machine) -> RecallWork:
     """
     device = choose_device(machine)
     recipe = choose_recipe(RECIPES, settings.recipe, str(settings.data) == EMBEDDED_DATA, settings.settings)
-    people = open_world(settings.data, recipe)
+    if str(settings.data) == EMBEDDED_DATA:
+        if recipe.left_out:
+            known = "It has people of its own who are in no text."
+            raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
+        people = people_corpus(unseen=recipe.invented)
+    else:
+        people = open_people(settings.data, left_out=recipe.left_out, invented=recipe.invented)
+    if recipe.trained_people:
+        people = people.smaller(recipe.trained_people)
     trained = [a.question + (a.place or "") + MARKS for a in people.train]
     asked = (a for part in (people.valid, people.test, people.invented) for a in part)
     for questions in (trained, [a.question + (a.place or " ") + MARKS for a in asked]):
@@ -124,25 +132,13 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
         )
 
 
-def open_world(data: str | Path, recipe: RecallRecipe) -> People:
-    """The generated people, or those of a folder, with as many names left out and invented as the recipe says."""
-    if str(data) == EMBEDDED_DATA:
-        if recipe.left_out:
-            known = "It has people of its own who are in no text."
-            raise SpecError(f"left_out={recipe.left_out} in the generated world.", known, "Leave that setting out.")
-        people = people_corpus(unseen=recipe.invented)
-    else:
-        people = open_people(data, left_out=recipe.left_out, invented=recipe.invented)
-    return people.smaller(recipe.trained_people) if recipe.trained_people else people
-
-
 def make_card(asked: RecallJob, answers: pl.DataFrame, people: People) -> ModelCard:
     """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
     met = {line.name for line in asked.read(people).lines} if asked.model != "plain" else set[str]()
     trained = {a.name: a.place for a in people.train}
     gold = {a.name: a.place for a in people.valid} | trained
     names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
-    held = held_out(answers.filter(model=asked.model, seed=asked.seed))
+    held = threshold_answers(answers.filter(model=asked.model, seed=asked.seed))
     sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
     found = [threshold(sure, right, risk) for risk in RISKS]
     return ModelCard(names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION)

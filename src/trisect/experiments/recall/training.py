@@ -71,7 +71,7 @@ def train_and_ask(asked: RecallJob, files: ModelFiles, people: People, emit: Emi
         emit(SHARES["fine-tuning"], "answering")
         answerer = Answerer.open(files.model(), asked.device)
         rows, nearest = answer(asked, answerer, world)
-        write_json(files.results, {"answers": rows, "nearest": nearest, "survival": survived(answerer, rows)})
+        write_json(files.results, {"answers": rows, "nearest": nearest, "survival": survival(answerer, rows)})
 
 
 def _train(asked: RecallJob, files: ModelFiles, people: People, world: People, emit: Emit) -> None:
@@ -169,7 +169,7 @@ def group_of(row: Mapping[str, Json]) -> str | None:
     return TAUGHT if row["correct"] else None
 
 
-def survived(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[dict[str, Json]]:
+def survival(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[dict[str, Json]]:
     """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
 
     `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all

@@ -200,7 +200,7 @@ def probe(
     """
     classes = len(corpus.column(label))
     try:
-        chance = control_labels(corpus, label, seed).of_type
+        chance = control_labels(corpus, label, seed)[0]
     except CorpusError:  # none are as frequent as the true ones: probes say what they say without
         chance = None
     rows: list[SiteRow] = []
@@ -294,7 +294,7 @@ def read_places(
         ]
         found.append(torch.stack([of[known] for of in rows]))
         y.append(piece.labels[label][known])
-        words.append(piece.spoken((label,))[known])
+        words.append(piece.label_words((label,))[known])
     drawn = None if chance is None else torch.from_numpy(chance).to(y[0])[torch.cat(words)]
     return torch.cat(found, 1), torch.cat(y), drawn
 
@@ -360,7 +360,7 @@ def erase(
             moments = fit(leace, model, fold.fit, here, label, len(corpus.column(label)), shrinkage)
             eraser = moments.leace()
             rank, count = rank + eraser.rank, moments.count
-            shares.append(moments.explained())
+            shares.append(moments.linear_share())
             apply(leace, here, eraser, model)
             for changed in randoms:
                 apply(changed, here, moments.random(eraser.rank, draw), model)

@@ -81,8 +81,13 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[TranslateFacts]:
         """Losses and scores of every model, and a few translations of pairs that it did not learn from."""
         settings, bitext = self.settings, self.data
-        if _where(settings) == EMBEDDED_DATA:
-            _write_pairs(home / PAIRS, bitext)
+        if _where(settings) == EMBEDDED_DATA:  # as files that others read; links are counted from 0
+            for split, name in (("train", "train"), ("valid", "trial"), ("test", "test")):
+                pairs: tuple[SentencePair, ...] = getattr(bitext, split)
+                for side, end in enumerate(SIDES):
+                    write_lines(home / PAIRS / f"{name}.{end}", [" ".join(pair.sides[side]) for pair in pairs])
+                links = [(pair.sure or (), pair.possible or ()) for pair in pairs]
+                write_links(home / PAIRS / f"{name}.pharaoh", links, base=0)
         metrics, translations, versions = [], [], {}
         for one in jobs:
             run, results = {"run": f"translation/{one.asked.seed}"}, one.files.results
@@ -90,7 +95,7 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
             body: Any = read_json(results, DELETE.format(results))
             metrics += [*losses, *(run | {"epoch": len(losses)} | row for row in body["scores"])]
             translations += [run | {"pair": i} | row for i, row in enumerate(body["translations"], start=1)]
-            versions |= {path.name: path for path in map(one.files.model, one.asked.kept.values())}
+            versions |= {path.name: path for path in map(one.files.model, one.asked.versions.values())}
         absent = [name for name, path in versions.items() if not is_model(path)]
         note = f"Not kept, since these epochs were trained without 'keep': {', '.join(absent)}."
         models = {one.title: one.files.model() for one in jobs}
@@ -110,12 +115,3 @@ class TranslateWork(TrainingWork[TranslateSettings, TranslationRecipe, Bitext, T
             paths=models | {name: path for name, path in versions.items() if name not in absent},
             command=command_of("translate-train", whole),
         )
-
-
-def _write_pairs(folder: Path, bitext: Bitext) -> None:
-    """The embedded bitext as files that others read: train, trial and test sentences, and links counted from 0."""
-    for split, name in (("train", "train"), ("valid", "trial"), ("test", "test")):
-        pairs: tuple[SentencePair, ...] = getattr(bitext, split)
-        for side, end in enumerate(SIDES):
-            write_lines(folder / f"{name}.{end}", [" ".join(pair.sides[side]) for pair in pairs])
-        write_links(folder / f"{name}.pharaoh", [(pair.sure or (), pair.possible or ()) for pair in pairs], base=0)

@@ -34,7 +34,7 @@ class TranslationJob:
         return ModelFiles(home, f"seed-{self.seed}", "scores")
 
     @property
-    def kept(self) -> dict[int, str]:
+    def versions(self) -> dict[int, str]:
         """The epochs before the last whose models are kept, by number, and what those versions are called."""
         epochs = range(self.keep, self.recipe.epochs, self.keep) if self.keep else ()
         return {epoch: f"epoch-{epoch}" for epoch in epochs}
@@ -65,8 +65,8 @@ def _train(asked: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Calla
     practice = Practice(lambda number, draw: rows, schedule, 1, padding, seed, lecture)
 
     def report(epoch: int, epochs: int, loss: float) -> None:
-        if epoch in asked.kept:
-            save(model, tokenizer, files.model(asked.kept[epoch]))
+        if epoch in asked.versions:
+            save(model, tokenizer, files.model(asked.versions[epoch]))
         emit((1 - SCORING) * epoch / epochs, f"epoch {epoch} of {epochs}, {loss:.3f} nats")
 
     files.train(practice, model, tokenizer, "", report)

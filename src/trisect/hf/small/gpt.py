@@ -36,7 +36,7 @@ from trisect.hf.batches import BOUNDLESS
 from trisect.hf.files.fetch import OwnTokenizer, quiet
 from trisect.hf.load import Pretrained, load
 from trisect.measure.intervention import Means
-from trisect.text.birth_places import IGNORED, Example
+from trisect.text.birth_places import IGNORED
 
 PAD, MASK, UNKNOWN = "<pad>", "<mask>", "<unk>"
 SPECIALS = (PAD, MASK, UNKNOWN)
@@ -228,7 +228,7 @@ class Answerer:
     def answer(self, questions: Sequence[str]) -> list[GeneratedAnswer]:
         """The likeliest next character again and again, until a mask; raises CorpusError for what does not fit the block."""
         found: list[GeneratedAnswer | None] = [None] * len(questions)
-        for places, asked in self._asked(questions):
+        for places, asked in self._question_batches(questions):
             for place, (ids, numbers) in zip(places, self._greedy(asked), strict=True):
                 tokens = self.subject.tokenizer.convert_ids_to_tokens(ids)
                 text = "".join(token if len(token) == 1 else STRANGE for token in tokens)
@@ -244,7 +244,7 @@ class Answerer:
     def represent(self, questions: Sequence[str]) -> Float[np.ndarray, "N D"]:
         """The last hidden state at the mask behind each question: what the model makes of it before it answers."""
         rows: dict[int, np.ndarray] = {}
-        for places, asked in self._asked(questions):
+        for places, asked in self._question_batches(questions):
             with torch.no_grad():
                 made = self.subject.model(input_ids=asked, use_cache=False, output_hidden_states=True)
             rows |= dict(zip(places, made.hidden_states[-1][:, -1].double().cpu().numpy(), strict=True))
@@ -253,7 +253,7 @@ class Answerer:
     def means(self, questions: Sequence[str], answers: Sequence[str]) -> dict[Address, Parts]:
         """The mean q, k and v of every layer over all characters of the questions with their answers."""
         found = {address: Means() for address in self.subject.addresses}
-        for ids, real, _ in self._answered(questions, answers):
+        for ids, real, _ in self._answer_batches(questions, answers):
 
             def note(address: Address, parts: Parts, real: Tensor = real) -> Parts:
                 found[address].add(parts, real, real)
@@ -270,14 +270,14 @@ class Answerer:
         One forward pass says the same as answering again, since a first choice that differs ends the same answer.
         """
         found: list[bool] = []
-        for ids, real, starts in self._answered(questions, answers):
+        for ids, real, starts in self._answer_batches(questions, answers):
             choice = self.subject.predict({"input_ids": ids}, write).logits.argmax(-1)[:, :-1]
             place = torch.arange(ids.shape[1] - 1, device=ids.device)
             counts = (place >= torch.tensor(starts, device=ids.device)[:, None]) & real[:, 1:]
             found += ((choice == ids[:, 1:]) | ~counts).all(1).tolist()
         return np.array(found, dtype=bool)
 
-    def _asked(self, questions: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
+    def _question_batches(self, questions: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
         """Questions of one length together, so that nothing is padded: their places, and their ids with the mask behind them."""
         lengths: dict[int, list[int]] = {}
         for place, question in enumerate(questions):
@@ -291,14 +291,16 @@ class Answerer:
                 rows = [[*ids_of(questions[i], self.subject.tokenizer), self._mask] for i in some]
                 yield some, torch.tensor(rows, device=next(self.subject.model.parameters()).device)
 
-    def _answered(self, questions: Sequence[str], answers: Sequence[str]) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    def _answer_batches(
+        self, questions: Sequence[str], answers: Sequence[str]
+    ) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
         """Ids of questions with their answers and the mask that ends them, what of them is real, and where answers begin."""
         tokenizer = self.subject.tokenizer
         for start in range(0, len(questions), TOGETHER):
             pairs = list(zip(questions[start : start + TOGETHER], answers[start : start + TOGETHER], strict=True))
             both = [(ids_of(q, tokenizer), ids_of(a, tokenizer)) for q, a in pairs]
             rows = [[*asked, self._mask, *said, self._mask][: self.block] for asked, said in both]
-            ids = padded(rows, tokenizer.pad_token_id).to(next(self.subject.model.parameters()).device)
+            ids = pad_rows(rows, tokenizer.pad_token_id).to(next(self.subject.model.parameters()).device)
             real = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
             yield ids, real.to(ids.device), [len(q) for q, _ in pairs]
 
@@ -364,15 +366,6 @@ class Schedule:
             return self.rate * tokens / self.warmup_tokens
         done = (tokens - self.warmup_tokens) / max(1.0, self.decay_tokens - self.warmup_tokens)
         return self.rate * max(self.floor, 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
-
-
-def _next_ids(model: nn.Module, rows: Sequence[Example], padding: int) -> Tensor:
-    """The loss of a causal model, of every id the next one; summed over all that is predicted, nats."""
-    device = next(model.parameters()).device
-    ids = padded([row.ids for row in rows], padding).to(device)
-    labels = padded([row.labels for row in rows], IGNORED).to(device)
-    logits = model(input_ids=ids, use_cache=False).logits
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
 
 # the rows of an epoch, given its number from 1: each of a `size`, and with how many ids are `predicted` of it
@@ -451,13 +444,20 @@ class Practice:
 
     def _step(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Any]) -> tuple[float, int]:
         """One update from a batch, in pieces of rows of like length; returns the summed loss and how many it is over."""
-        predicted, total = sum(row.predicted for row in batch), 0.0
+        predicted, total = sum(row.targets for row in batch), 0.0
         optimizer.zero_grad(set_to_none=True)
         ordered = sorted(batch, key=lambda row: row.size)
         size = max(LEAST, math.ceil(len(ordered) / self.pieces))
         for start in range(0, len(ordered), size):
             piece = ordered[start : start + size]
-            loss = self.lecture.loss(model, piece) if self.lecture else _next_ids(model, piece, self.padding)
+            if self.lecture:
+                loss = self.lecture.loss(model, piece)
+            else:  # of every id the next one
+                device = next(model.parameters()).device
+                ids = pad_rows([row.ids for row in piece], self.padding).to(device)
+                labels = pad_rows([row.labels for row in piece], IGNORED).to(device).flatten()
+                logits = model(input_ids=ids, use_cache=False).logits.flatten(0, 1)
+                loss = F.cross_entropy(logits, labels, reduction="sum")
             (loss / max(1, predicted)).backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), self.schedule.clip)
@@ -465,7 +465,7 @@ class Practice:
         return total, predicted
 
 
-def padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     """Rows as one tensor [B T], filled up at their ends."""
     longest = max(len(row) for row in rows)
     return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])

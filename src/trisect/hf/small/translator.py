@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trisect.core.errors import CorpusError, SpecError
 from trisect.hf.files.fetch import Options, OwnTokenizer, fetch
-from trisect.hf.small.gpt import as_fast, check_sizes, padded, random_model
+from trisect.hf.small.gpt import as_fast, check_sizes, pad_rows, random_model
 from trisect.text.birth_places import IGNORED
 
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -116,7 +116,7 @@ class TranslationIds:
         return len(self.source) + len(self.target)
 
     @property
-    def predicted(self) -> int:
+    def targets(self) -> int:
         """How many ids are predicted of it: every one of the target."""
         return len(self.target)
 
@@ -134,16 +134,16 @@ class Translating:
     def loss(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Tensor:
         """Summed over all target ids, nats."""
         logits = self.logits(model, rows)
-        labels = padded([row.target for row in rows], IGNORED).to(logits.device)
+        labels = pad_rows([row.target for row in rows], IGNORED).to(logits.device)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=self.smoothing)
 
     def logits(self, model: nn.Module, rows: Sequence[TranslationIds]) -> Float[Tensor, "B T V"]:
         """What a model makes of the pairs with the target given (teacher forcing); row t is about target id t."""
         device = next(model.parameters()).device
         return model(
-            input_ids=padded([row.source for row in rows], self.padding).to(device),
-            attention_mask=padded([[1] * len(row.source) for row in rows], 0).to(device),
-            decoder_input_ids=padded([(self.padding, *row.target[:-1]) for row in rows], self.padding).to(device),
+            input_ids=pad_rows([row.source for row in rows], self.padding).to(device),
+            attention_mask=pad_rows([[1] * len(row.source) for row in rows], 0).to(device),
+            decoder_input_ids=pad_rows([(self.padding, *row.target[:-1]) for row in rows], self.padding).to(device),
             use_cache=False,
         ).logits
 
@@ -197,7 +197,7 @@ class Translator:
         loss, right, count = 0.0, 0, 0
         for rows in _alike(encode(pairs, self.tokenizer)):
             logits = lecture.logits(self.model, rows).flatten(0, 1)
-            labels = padded([row.target for row in rows], IGNORED).to(logits.device).flatten()
+            labels = pad_rows([row.target for row in rows], IGNORED).to(logits.device).flatten()
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(-1) == labels).sum())
             count += int((labels != IGNORED).sum())

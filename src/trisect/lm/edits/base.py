@@ -59,7 +59,7 @@ class Objective(Protocol):
         """One training window: learn from it, and add the gradient of what is added to members' mean loss to `into`.
 
         Returns by slot what the window's rows are to say, by name: tensors of one number, left where they are, so that a
-        GPU need not wait. `feed.labelled_positions` gives the places of tokens with a label.
+        GPU need not wait. `feed.label_positions` gives the places of tokens with a label.
         """
         ...
 
@@ -123,11 +123,9 @@ class TrainingEdit(Edit):
 def check_trainable(edit: Edit) -> TrainingEdit:
     """The edit, if our models can be trained with it; raises SpecError where it only has a statement."""
     if not isinstance(edit, TrainingEdit):
-        raise SpecError(
-            f"The edit {edit.kind} at {edit.site} cannot be trained.",
-            f"{type(edit).__name__} states what is done and says nothing of how.",
-            "Make it a TrainingEdit, in a file of trisect/lm/edits, and name it in the tuple there.",
-        )
+        known = f"{type(edit).__name__} states what is done and says nothing of how."
+        todo = "Make it a TrainingEdit, in a file of trisect/lm/edits, and name it in the tuple there."
+        raise SpecError(f"The edit {edit.kind} at {edit.site} cannot be trained.", known, todo)
     return edit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trisect.core.errors import CorpusError, unknown
-from trisect.text.readers.base import Reader, SplitText, need_folder, no_split
+from trisect.text.readers.base import Reader, SplitText, missing_split_error, need_folder
 from trisect.text.readers.conllu import CONLLU
 from trisect.text.readers.english import PLAIN, PUBLISHED, WIKITEXT
 
@@ -30,4 +30,4 @@ def detect_reader(where: SplitText) -> Reader:
     assert isinstance(where, Path), "rows of text suit the last reader"
     need_folder(where)
     patterns = dict.fromkeys(pattern for known in READERS for pattern in known.files["train"])
-    raise no_split(where, "train", patterns, "choose another folder")
+    raise missing_split_error(where, "train", patterns, "choose another folder")

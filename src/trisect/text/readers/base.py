@@ -89,11 +89,11 @@ class Reader:
             if paths:
                 found[split] = paths[0]
         if not found:
-            raise no_split(where, "train", self.files["train"], f"name a reader other than '{self.name}'")
+            raise missing_split_error(where, "train", self.files["train"], f"name a reader other than '{self.name}'")
         return found
 
 
-def no_split(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
+def missing_split_error(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
     """The error of a folder that has no file of a split of any of these patterns; `other` is what else to do."""
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
     known = f"Looked for {' or '.join(patterns)}; the folder holds {there}."

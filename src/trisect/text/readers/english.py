@@ -86,7 +86,7 @@ def _is_wikitext(where: SplitText) -> bool:
     return MARKS.search(start) is not None
 
 
-def _published(part: SplitText, join: bool = False) -> Iterator[Paragraph]:
+def _wikitext_paragraphs(part: SplitText, join: bool = False) -> Iterator[Paragraph]:
     """Paragraphs of WikiText, of which headings are no text, those of the first level counted as articles."""
     article = None
     for line in lines(part):
@@ -103,7 +103,7 @@ WIKITEXT = Reader(
     "wikitext",
     {s: (f"{s}.txt", f"{s}.tokens", f"wiki.{s}.tokens", f"wiki.{s}.raw") for s in SPLITS},
     _is_wikitext,
-    partial(_published, join=True),
+    partial(_wikitext_paragraphs, join=True),
     "A text is a paragraph, written as one writes (--reader wikitext-tokens leaves it as published); headings are left out.",
     hidden=frozenset((UNKNOWN,)),
     notes=(BASIC_ENGLISH,),
@@ -112,7 +112,7 @@ PUBLISHED = replace(
     WIKITEXT,
     name="wikitext-tokens",
     suits=lambda where: False,  # for those who name it
-    paragraphs=_published,
+    paragraphs=_wikitext_paragraphs,
     unit="A text is a paragraph as WikiText was published, its marks set apart; headings are left out.",
 )
 PLAIN = Reader(
