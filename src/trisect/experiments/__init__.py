@@ -11,7 +11,7 @@ from trisect.experiments.compare import Compare
 from trisect.experiments.dissect import DISSECT
 from trisect.experiments.erase import ERASE
 from trisect.experiments.explore import EXPLORE
-from trisect.experiments.lookup import LOOKUP
+from trisect.experiments.lookup import LookupStudy
 from trisect.experiments.norms import NORMS
 from trisect.experiments.patch import PATCH
 from trisect.experiments.profile import PROFILE
@@ -30,7 +30,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     DISSECT,
     ERASE,
     EXPLORE,
-    LOOKUP,
+    LookupStudy(PATCH),
     NORMS,
     PATCH,
     PROFILE,

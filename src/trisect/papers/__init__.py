@@ -1,7 +1,7 @@
 """Sources: one module each with its citation and its claims as data; every source is in SOURCES."""
 
 from trisect.core.claim import Source
-from trisect.papers import matrices, norms, profile, recall, roles, submodules, tying
+from trisect.papers import lookup, matrices, norms, profile, recall, roles, submodules, tying
 
 SOURCES = (
     submodules.SOURCE,
@@ -12,6 +12,7 @@ SOURCES = (
     tying.SOURCE,
     profile.SOURCE,
     roles.SOURCE,
+    lookup.SOURCE,
 )
 
 

@@ -11,12 +11,14 @@ from jaxtyping import Bool, Int
 
 from trisect.core.errors import CorpusError
 from trisect.core.files import digest
-from trisect.text.pairs import ANSWERS, TextPair
+from trisect.text.pairs import TextPair
 from trisect.text.sources import open_texts
 
 START = "▁"  # in front of a word's first piece
 FIRST = 4  # positions of a window that nothing is asked about
-TRIES = 400  # draws of two windows for each pair that is asked for
+ANSWERED = ("base", "q", "k", "v", "k+v", "donor")  # what is from the donor, where an answer is known
+WINDOWS = 30  # windows for each pair that is asked for
+TRIES = 4000  # draws of two windows for each pair that is asked for
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ def draw_lookups(
         _begins_word(ids, pieces),
         np.array([not piece.lstrip(START) or piece == "<unk>" for piece in pieces]),
     )
-    starts = _clean_starts(begins, unknown[ids], length)
     draw, found = np.random.default_rng([seed, 42]), list[TextPair]()
+    starts = draw.permutation(_clean_starts(begins, unknown[ids], length))[: WINDOWS * count]
     known = dict[int, dict[int, int]]()
     for _ in range(TRIES * count if len(starts) > 1 else 0):
         base, donor = (int(start) for start in draw.choice(starts, 2))
@@ -89,12 +91,17 @@ def draw_lookups(
             if start not in known:
                 known[start] = _single_words(ids[start : start + length + 1], begins[start : start + length + 2])
         shared = sorted(known[base].keys() & known[donor].keys())
-        if len(shared) < 2:
-            continue
-        first, second = (shared[int(i)] for i in draw.permutation(len(shared))[:2])
-        pair = _pair_of(ids, begins, pieces, (base, donor), (first, second), (known[base], known[donor]), length)
-        if pair is not None:
-            found.append(TextPair(*pair, f"pair {len(found) + 1} of lookup", "lookup"))
+        asked = [
+            (shared[int(i)], shared[int(k)])
+            for i in draw.permutation(len(shared))
+            for k in draw.permutation(len(shared))
+        ]
+        places = known[base], known[donor]
+        made = (
+            _pair_of(ids, begins, pieces, (base, donor), both, places, length) for both in asked if both[0] != both[1]
+        )
+        if (pair := next((one for one in made if one is not None), None)) is not None:
+            found.append(TextPair(*pair, place=f"pair {len(found) + 1} of lookup", kind="lookup"))
         if len(found) == count:
             return tuple(found)
     known_words = (
@@ -143,13 +150,12 @@ def _pair_of(
 ) -> tuple[str, str, Mapping[str, str]] | None:
     """Both texts and every answer; None where answers are the same, or no words of one piece."""
     answers = dict[str, int]()
-    for name in ANSWERS:
+    for name in ANSWERED:
         parts = {"base": "", "donor": "q+k+v"}.get(name, name)
         q, k, v = (int(part in parts) for part in "qkv")
         at = starts[v] + places[k][asked[q]] + 1
         answers[name] = int(ids[at]) if begins[at] and begins[at + 1] else -1
-    distinct = [answers[name] for name in ("base", "q", "k", "v", "k+v", "donor")]
-    if -1 in answers.values() or len(set(distinct)) < len(distinct):
+    if -1 in answers.values() or len(set(answers.values())) < len(answers):
         return None
     base, donor = (
         "".join(pieces[i] for i in (*ids[start : start + length], question)).replace(START, " ").strip()

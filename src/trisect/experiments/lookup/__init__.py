@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trisect.experiments.lookup.settings import LookupFacts, LookupSettings
-from trisect.lab.experiment import TrainingExperiment
+from trisect.lab.experiment import Experiment, PageModule, TrainingExperiment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import polars as pl
-
-    from trisect.core.finding import About, Finding
     from trisect.core.machine import Machine
     from trisect.experiments.lookup.run import LookupWork
-    from trisect.report.sheet import Sheet
 
 
 class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
@@ -33,23 +27,18 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     plan = "lookup.json"
     makes = "models"
 
+    def __init__(self, patch: Experiment[Any, Any]) -> None:
+        """With the experiment that patches."""
+        self.of = (patch,)
+
     def prepare(self, settings: LookupSettings, machine: Machine) -> LookupWork:
         """The work that the settings ask for."""
         from trisect.experiments.lookup.run import prepare
 
-        return prepare(settings, machine)
+        return prepare(settings, machine, self.of[0])
 
-    def findings(self, tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sequence[Finding]:
-        """What was found, as data."""
-        from trisect.experiments.lookup.page import findings
+    def page_module(self) -> PageModule[LookupFacts]:
+        """Findings and page."""
+        from trisect.experiments.lookup import page
 
-        return findings(tables, about)
-
-    def page(self, tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet:
-        """The page, from tables and what stands beside them alone."""
-        from trisect.experiments.lookup.page import page
-
-        return page(tables, about)
-
-
-LOOKUP = LookupStudy()
+        return page

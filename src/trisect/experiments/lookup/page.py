@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trisect.core.finding import About, Estimate, Finding
-from trisect.experiments.lookup.rows import GAIN, WEIGHT, LookupNumbers
+from trisect.experiments.lookup.rows import GAIN, PARTS, WEIGHT, LookupNumbers
 from trisect.report import format as words
 from trisect.report import render
-from trisect.report.charts import CurveLine, Figure, Measure, Panel, Series, around, curve_panel
-from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance
+from trisect.report.charts import CurveLine, Figure, LegendEntry, Measure, Panel, Series, around, curve_panel
+from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.lookup.settings import LookupFacts
@@ -29,31 +32,182 @@ RULE = (
 GREY = ((), (7, 3), (2, 2), (8, 2, 2, 2))
 
 
+ROLES = {
+    "q": "The query says which word is looked for",
+    "k": "The key says where a word can be found",
+    "v": "The value says what is handed over",
+}
+ANSWERS = {
+    "q": "the base's word after the donor's question",
+    "k": "the base's word at the place where the donor has the base's question",
+    "v": "the donor's word at the place where the base has its question",
+}
+
+
 def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet:
     """The page; what was not measured leaves no section."""
     numbers, facts = LookupNumbers.of(tables), about.facts
-    sections = present(_formation(numbers), notes_section(about))
+    kept = present(
+        _worked_pair(numbers),
+        _roles(numbers),
+        _through_training(numbers),
+        _formation(numbers),
+        Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
+        notes_section(about),
+    )
+    sections, number = [], 0
+    for section in kept:
+        figures = tuple(replace(f, number=f"Figure {number + i}") for i, f in enumerate(section.figures, start=1))
+        number += len(figures)
+        sections.append(replace(section, figures=figures))
     lede = f"{facts.corpus} · {words.several(len(numbers.seeds), 'seed')}, {len(numbers.formed)} with induction heads"
     settings = ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))
     made = provenance(about, ("Text", facts.corpus), ("Settings", settings))
     title = "A model that looks up in real text: what do q, k and v say, and since when?"
-    return Sheet(title, "trisect · lookup", lede, sections, made, REFERENCES)
+    return Sheet(title, "trisect · lookup", lede, tuple(sections), made, REFERENCES)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> tuple[Finding, ...]:
-    """How many models formed induction heads, and when."""
-    return (_share_formed(LookupNumbers.of(tables)),)
+    """How many models formed induction heads, what q, k and v say in them, which says it first, and every claim."""
+    numbers = LookupNumbers.of(tables)
+    said = [_role(numbers, component) for component in PARTS]
+    return (_share_formed(numbers), *present(*said, _first(numbers)), *verdict_findings(numbers.claims))
 
 
 def _share_formed(numbers: LookupNumbers) -> Finding:
     formed, seeds = numbers.formed, numbers.seeds
     steps = sorted(formed.values())
-    when = f", at steps {', '.join(words.count(round(step)) for step in steps)}" if steps else ""
+    when = f", at step {words.listed([words.count(round(step)) for step in steps])}" if steps else ""
     text = f"Induction heads formed in {len(formed)} of {words.several(len(seeds), 'model')}{when}."
     value = Estimate("formed", len(formed) / len(seeds) if seeds else None, n=len(seeds))
     return Finding(
         "formed", text, "of the models", (value,), what="models with induction heads", per="seed", signed=False
     )
+
+
+def _role(numbers: LookupNumbers, component: str) -> Finding | None:
+    """What one component from the donor does in the models that formed, beside what an unrelated donor's does."""
+    found = numbers.shifts(component, numbers.last)
+    if not found:
+        return None
+    own, other, unrelated = (
+        words.interval([value for one in found.values() if (value := getattr(one, name)) is not None])
+        for name in ("own", "other", "unrelated")
+    )
+    text = (
+        f"{ROLES[component]}: with the donor's {component}, {ANSWERS[component]} gains {words.spoken(own, 'nats')} on the base's, "
+        f"the largest other answer {words.number(other.mean, True)}, and with an unrelated donor's {words.number(unrelated.mean, True)}."
+    )
+    values = tuple(
+        Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("own", own), ("other", other), ("unrelated", unrelated))
+    )
+    return Finding(
+        f"shift_{component}", text, "nats", values, what=f"shift to its own answer by {component}", per="seed"
+    )
+
+
+def _first(numbers: LookupNumbers) -> Finding | None:
+    """In which order the components take up their roles."""
+    taken = {c: {s: at for s in numbers.formed if (at := numbers.takes_up(s, c)) is not None} for c in PARTS}
+    if not all(taken.values()):
+        return None
+    means = [f"{c} at step {words.count(round(fmean(of.values())))}" for c, of in taken.items()]
+    both = set.intersection(*(set(of) for of in taken.values()))
+    firsts = Counter("+".join(c for c in PARTS if taken[c][s] == min(of[s] for of in taken.values())) for s in both)
+    order = words.listed([f"{name} in {count}" for name, count in firsts.most_common()])
+    text = f"Half of its lead is reached by {words.listed(means)} (means over models); first of the three is {order} of {len(both)} models."
+    values = tuple(Estimate(c, fmean(of.values()), n=len(of)) for c, of in taken.items())
+    return Finding(
+        "takes_up",
+        text,
+        "steps",
+        values,
+        what="step at which a component's role is half there",
+        per="seed",
+        signed=False,
+    )
+
+
+def _worked_pair(numbers: LookupNumbers) -> Section | None:
+    """One pair in four lines: the base, the donor, the predicted answers, what came."""
+    pairs: dict[tuple[int, int], dict[str, Mapping[str, object]]] = {}
+    for row in numbers.examples.iter_rows(named=True):
+        if row["seed"] in numbers.formed and row["layer"] == numbers.induction_head(row["seed"]).layer:
+            pairs.setdefault((row["seed"], row["pair"]), {})[row["component"]] = row
+    whole = [of for of in pairs.values() if set(of) == set(PARTS)]
+    if not whole:
+        return None
+    came = [of for of in whole if all(of[c]["came"] == c for c in PARTS)]
+    shown = (came or whole)[0]
+    row = shown["q"]
+    rows = (
+        ("base", f"{row['base']} →{row['answer_base']}"),
+        ("donor", f"{row['donor']} →{row['answer_donor']}"),
+        ("predicted", "; ".join(f"{c} from the donor:{row[f'answer_{c}']}" for c in PARTS)),
+        ("came", "; ".join(f"{c} from the donor:{shown[c]['answer']}" for c in PARTS)),
+    )
+    which = "the first pair of which all three came" if came else "the first pair; none had all three come"
+    text = (
+        "Each text is a window of the validation text with one of its words behind it as a question; the answer is the word that "
+        f"followed it there. Of {words.several(len(whole), 'pair')} (in all models with induction heads) this is {which}; in {len(came)} "
+        "all three did."
+    )
+    return Section("One pair", (text,), (), (Table(("", "text"), rows, "One worked pair", prose=True, folded=False),))
+
+
+def _roles(numbers: LookupNumbers) -> Section | None:
+    """q, k and v, each with a sentence and its number beside the control's, and a row for each model."""
+    said = present(*(_role(numbers, component) for component in PARTS))
+    if not said:
+        return None
+    rows = []
+    for component in PARTS:
+        for seed, one in numbers.shifts(component, numbers.last).items():
+            nats = [words.number(value, True) for value in (one.own, one.other, one.unrelated, one.residual)]
+            share = "–" if one.share is None else words.share(one.share)
+            rows.append((f"{component}, seed {seed}", *nats, share, words.share(one.kept)))
+    columns = (
+        "From the donor",
+        "own answer",
+        "largest other",
+        "unrelated donor",
+        "residual stream",
+        "own answer came",
+        "answered",
+    )
+    caption = "Shift of log-probability against the base's answer, nats, over all pairs; shares are of pairs whose two texts are answered"
+    return Section(
+        "What do q, k and v say?", tuple(map(str, said)), (), (Table(columns, tuple(rows), caption, folded=False),)
+    )
+
+
+def _through_training(numbers: LookupNumbers) -> Section | None:
+    """The lead of each component's own answer by step, in models that formed and in those that did not."""
+    first, panels = _first(numbers), []
+    others = [seed for seed in numbers.seeds if seed not in numbers.formed]
+    for title, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
+        curves = {
+            component: {
+                seed: [
+                    (at, one.excess) for at in numbers.steps if (one := numbers.shift(seed, component, at)) is not None
+                ]
+                for seed in seeds
+            }
+            for component in PARTS
+        }
+        if any(points for of in curves.values() for points in of.values()):
+            panels.append(_curves(title, "nats", curves))
+    if not panels:
+        return None
+    caption = (
+        "Shift to a component's own answer less the largest shift to another's, by step of training; thin lines are seeds. "
+        f"Before the heads form nothing may be found. {words.sample(len(numbers.seeds), 'seed')}."
+    )
+    key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
+    figure = Figure(
+        "lookup-training", "", "When q, k and v take up their roles", caption, tuple(panels), key, at="step"
+    )
+    return Section("Which of them comes first?", () if first is None else (str(first),), (figure,))
 
 
 def _formation(numbers: LookupNumbers) -> Section:
@@ -77,7 +231,7 @@ def _formation(numbers: LookupNumbers) -> Section:
     )
     columns = ("Seed", "formed at step", "head", "its weight", "loss on text", "random, first", "random, again")
     table = Table(columns, tuple(rows), f"After {words.count(round(last))} steps; losses in nats a piece", folded=False)
-    figure = Figure("lookup-formation", "Figure 1", "When induction heads form", caption, tuple(panels), at="step")
+    figure = Figure("lookup-formation", "", "When induction heads form", caption, tuple(panels), at="step")
     return Section("When do they learn to look up?", (str(_share_formed(numbers)), RULE), (figure,), (table,))
 
 

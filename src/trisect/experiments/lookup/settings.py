@@ -74,10 +74,10 @@ class LookupRecipe(Recipe):
     repeats: Annotated[float, Field(description="Share of rows that repeat a segment.", ge=0, le=1)] = 0.75
     shortest: Annotated[int, Field(description="Fewest pieces of a segment.", ge=1, le=WHOLE)] = 4
     longest: Annotated[int, Field(description="Most pieces of a segment.", ge=1, le=WHOLE)] = 20
-    checkpoints: Annotated[int, Field(description="Checkpoints after the first.", ge=1, le=TRAINING["epochs"])] = 15
+    checkpoints: Annotated[int, Field(description="Checkpoints after the first.", ge=1, le=TRAINING["epochs"])] = 16
     steps: Annotated[int, Field(description="Steps between two checkpoints.", ge=1, le=WHOLE)] = 100
     warmup: Annotated[int, Field(description="Steps over which the rate rises.", ge=0, le=WHOLE)] = 60
-    rate: Annotated[float, Field(description="Learning rate.", gt=0)] = 4e-3
+    rate: Annotated[float, Field(description="Learning rate.", gt=0)] = 8e-3
     floor: Annotated[float, Field(description="The share of the rate that it falls to.", ge=0, le=1)] = 1.0
     weight_decay: Annotated[float, Field(description="Weight decay, on matrices alone.", ge=0)] = 0.02
     beta2: Annotated[float, Field(description="AdamW's second decay of moments.", ge=0, le=0.9999)] = 0.98

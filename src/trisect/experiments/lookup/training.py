@@ -7,11 +7,13 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Int
 from torch import nn
 
 from trisect.core.files import Json, write_json
+from trisect.core.machine import Machine
 from trisect.core.schema import record
 from trisect.core.tables import NewRow
 from trisect.engine.jobs import Emit, JobContext, job
@@ -19,23 +21,31 @@ from trisect.experiments.lookup.settings import LookupRecipe
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, load_weights, save
 from trisect.hf.small.lookup import InductionMeasure, learn_tokenizer, make_model, measure_induction
+from trisect.lab.experiment import RunContext, Tables
+from trisect.lab.inputs import ModelSource
 from trisect.lab.training import ModelFiles, begin
+from trisect.lab.units.jobs import find_experiment
 from trisect.lm.matmul import fast_products, one_thread
 from trisect.text.birth_places import Example
-from trisect.text.windows import TrainingText, repeat_rows
+from trisect.text.windows import TrainingText, draw_lookups, repeat_rows
 
 MEASURING = 0.4  # of the time that a model takes
+SITES = ("q@all", "k@all", "v@all", "k+v@all")
 WINDOWS = 48  # of the valid text that the loss is of
 
 
 @record
 class LookupJob:
-    """A model to be trained, by the seed of its weights and rows; each of its checkpoints is patched with so many pairs."""
+    """A model to be trained, by the seed of its weights and rows; each of its checkpoints is patched with so many pairs.
+
+    `module` declares the experiment that patches.
+    """
 
     seed: int
     recipe: LookupRecipe
     device: str
     pairs: int
+    module: str
 
     def files(self, home: Path) -> ModelFiles:
         """Where its files lie."""
@@ -57,7 +67,7 @@ def train(asked: LookupJob, context: JobContext) -> None:
         if not files.is_complete:
             _train(asked, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
-            write_json(files.results, _measure(asked, files, text_ids(text.valid, tokenizer), model, emit))
+            write_json(files.results, _measure(asked, files, text_ids(text.valid, tokenizer), model, tokenizer, emit))
 
 
 def _train(
@@ -95,17 +105,50 @@ def text_ids(lines: tuple[str, ...], tokenizer: OwnTokenizer) -> Int[np.ndarray,
 
 
 def _measure(
-    asked: LookupJob, files: ModelFiles, ids: Int[np.ndarray, " N"], model: nn.Module, emit: Emit
+    asked: LookupJob,
+    files: ModelFiles,
+    ids: Int[np.ndarray, " N"],
+    model: nn.Module,
+    tokenizer: OwnTokenizer,
+    emit: Emit,
 ) -> dict[str, Json]:
-    """What every checkpoint attends to and how well it predicts, as rows of the table `measures`."""
+    """What every checkpoint attends to, how well it predicts, and what it answers with q, k or v of another window, as rows of tables."""
     versions, block, rows = asked.versions(), asked.recipe.block, list[NewRow]()
+    patch, predictions, examples = find_experiment(asked.module, "patch"), list[NewRow](), list[NewRow]()
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    pairs = draw_lookups(ids, pieces, block - 1, asked.pairs, 0)
     windows = torch.from_numpy(ids[: len(ids) // block * block].reshape(-1, block)[:WINDOWS])
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
         load_weights(model, files.model(version))
         named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
         rows += [named | row for row in _looking_back(measure_induction(model.eval(), windows))]
-    return {"measures": [dict(row) for row in rows]}
+        source = ModelSource(str(files.model(version)), device=asked.device)
+        settings = patch.settings(source, sites=SITES, given=pairs, positions="all", batch=len(pairs))
+        context = RunContext(files.home, Machine(quiet=True), (source.open(),), show=lambda share, words: None)
+        tables = patch.measure(settings, context).tables
+        named = {"seed": asked.seed, "step": step}
+        predictions += [named | row for row in tables["predictions"].to_dicts()] if "predictions" in tables else []
+        examples = [named | row for row in _examples(tables)]  # of the last checkpoint alone
+    kept: dict[str, list[NewRow]] = {"measures": rows, "predictions": predictions, "examples": examples}
+    return {name: [dict(row) for row in of] for name, of in kept.items()}
+
+
+def _examples(tables: Tables) -> Iterator[NewRow]:
+    """Each pair's texts and answers, and what came when q, k or v of a layer were the donor's."""
+    pairs = {row["pair"]: row for row in tables["pairs"].to_dicts()}
+    for row in tables["interchanges"].filter(pl.col("component").is_in(list("qkv"))).to_dicts():
+        pair = pairs[row["pair"]]
+        answers = {name: pair[f"answer_{name}"] for name in ("base", "q", "k", "v", "donor")}
+        own = {f"own_{name}": pair[f"own_{name}"] for name in ("base", "donor")}
+        where = {name: row[name] for name in ("pair", "layer", "component", "came", "answer")}
+        yield {
+            **where,
+            "base": pair["base"],
+            "donor": pair["donor"],
+            **own,
+            **{f"answer_{n}": a for n, a in answers.items()},
+        }
 
 
 def _looking_back(found: InductionMeasure) -> Iterator[NewRow]:

@@ -63,6 +63,7 @@ def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) ->
         initializer_range=a.spread,
         **positions,
         attention_dropout=a.dropout,
+        attention_bias=True,  # by which a head can attend to a place, whatever stands there
         tie_word_embeddings=False,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

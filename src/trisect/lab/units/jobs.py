@@ -289,11 +289,16 @@ class UnitJob:
     texts: bool
 
 
+def find_experiment(module: str, name: str) -> Experiment[Any, Any]:
+    """The experiment of that name which a module declares: a job is told of it in words."""
+    declared = vars(import_module(module)).values()
+    return next(one for one in declared if isinstance(one, Experiment) and one.name == name)
+
+
 @job
 def measure_model(asked: UnitJob, context: JobContext) -> None:
     """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
-    declared = vars(import_module(asked.module)).values()
-    one = next(one for one in declared if isinstance(one, Experiment) and one.name == asked.experiment)
+    one = find_experiment(asked.module, asked.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
         lay_out({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
         settings = decode_settings(one.settings, asked.settings, Path(laid))

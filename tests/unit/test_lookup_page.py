@@ -1,0 +1,119 @@
+"""A lookup study's numbers and page: which models formed, what exceeds the controls, in which order, and what is judged."""
+
+import polars as pl
+import pytest
+
+from trisect.core.finding import About
+from trisect.core.tables import frame
+from trisect.experiments.lookup.page import findings, page
+from trisect.experiments.lookup.rows import LookupNumbers, judge_lookups
+from trisect.experiments.lookup.settings import LookupFacts
+from trisect.report.sheet import html
+
+STEPS = (0, 100, 200, 300, 400)
+FORMED = {1: 300, 2: 300, 3: 200, 4: 300, 5: 300}  # and seed 6 never
+ABOUT = About("lookup", "trisect lookup", 1.0, (), {}, None, LookupFacts("wiki, fingerprint 0", {"steps": 100}))
+
+
+def measures(seed, step):
+    formed = step >= FORMED.get(seed, 10**9)
+    weights = {(1, 1): 0.02, (2, 1): 0.03, (2, 2): (0.5 if formed else 0.02) + 0.01 * seed / 10}
+    own = {"subject": f"seed-{seed}", "stack": "plain", "at": float(step)}
+    for name, value in (("text", 5.0), ("first", 7.0), ("second", 3.0 if formed else 6.9)):
+        yield own | {"measure": f"{name}_nats", "value": value}
+    for (layer, head), value in weights.items():
+        yield own | {"measure": "induction", "layer": layer, "head": head, "value": value}
+
+
+def shift(seed, step, component, lead):
+    """Layer 1 says nothing at all; layer 2 what its component predicts, k a checkpoint before the others."""
+    when = FORMED.get(seed, 10**9) - (100 if component == "k" else 0)
+    gained = lead + 0.01 * seed if step >= when else 0.0
+    for layer in (1, 2):
+        for name in ("base", "q", "k", "v"):
+            nats = 4.0 + gained * (layer == 2) * (name == component)
+            controls = {"unrelated_nats": 4.0, "residual_nats": 6.0}
+            yield {
+                **{"seed": seed, "step": step, "site": f"{component}@{layer}", "position": "all", "hypothesis": name},
+                **{"share": 0.2, "kept": 0.5, "shift_nats": None if name == "base" else nats, **controls},
+            }
+
+
+def tables(lead=3.0, came="qkv"):
+    predictions = [row for s in range(1, 7) for at in STEPS for c in "qkv" for row in shift(s, at, c, lead)]
+    texts = {"base": "a b c a", "donor": "c d a c", "own_base": " b", "own_donor": " d"}
+    answers = {f"answer_{name}": f" {name}" for name in ("base", "q", "k", "v", "donor")}
+    examples = [
+        {"seed": 1, "step": 400, "pair": pair, "layer": 2, "component": c, "answer": f" {c}" if on else " x"}
+        | {"came": c if on else "other", **texts, **answers}
+        for pair in (1, 2)
+        for c in "qkv"
+        for on in [pair == 2 and c in came]
+    ]
+    found = {
+        "measures": frame("measures", [row for s in range(1, 7) for at in STEPS for row in measures(s, at)]),
+        "predictions": pl.DataFrame(predictions, infer_schema_length=None),
+        "examples": pl.DataFrame(examples),
+    }
+    return found | {"claims": judge_lookups(LookupNumbers.of(found), {"seeds": [1]})}
+
+
+def test_models_that_formed_are_those_whose_head_and_loss_say_so_to_the_end():
+    numbers = LookupNumbers.of(tables())
+    assert numbers.formed == {seed: float(step) for seed, step in FORMED.items()}
+    assert (numbers.induction_head(1).layer, numbers.induction_head(1).head) == (2, 2)
+    lost = tables()
+    again = pl.when(pl.col("at") == 400, pl.col("measure") == "second_nats").then(6.9).otherwise(pl.col("value"))
+    lost["measures"] = lost["measures"].with_columns(value=again)
+    assert LookupNumbers.of(lost).formed == {}
+
+
+def test_a_lead_is_over_the_largest_other_and_taken_up_where_half_of_it_is_there():
+    numbers = LookupNumbers.of(tables())
+    one = numbers.shift(2, "q", 400.0)
+    assert one is not None
+    assert (one.own, one.other, one.unrelated, one.residual) == pytest.approx((7.02, 4.0, 4.0, 6.0))
+    assert {c: numbers.takes_up(3, c) for c in "qkv"} == {"q": 200, "k": 100, "v": 200}
+    assert numbers.takes_up(6, "q") is None
+    assert numbers.before(1) == 100
+    assert [round(one.excess, 2) for one in numbers.shifts("q", numbers.before).values()] == [0.0] * 5
+
+
+@pytest.mark.parametrize(("lead", "verdict"), [(3.0, "supported"), (0.2, "refuted")])
+def test_only_what_exceeds_the_others_by_a_nat_in_five_models_is_supported(lead, verdict):
+    claims = tables(lead)["claims"]
+    whole = claims.filter(pl.col("part").is_null())
+    assert whole["claim"].to_list() == ["G-1", "G-2"]
+    assert whole["verdict"].to_list() == [verdict, "not tested"]
+    parts = claims.filter(pl.col("claim") == "G-1", pl.col("part").is_not_null())
+    assert parts["n"].to_list() == [5] * 9
+    assert parts.filter(pl.col("part").str.contains("unrelated"))["effect"].to_list() == pytest.approx(
+        [lead + 0.03] * 3
+    )
+
+
+def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
+    shown = tables()
+    sheet = page(shown, ABOUT)
+    assert [section.title for section in sheet.sections][:4] == [
+        "One pair",
+        "What do q, k and v say?",
+        "Which of them comes first?",
+        "When do they learn to look up?",
+    ]
+    lines = sheet.sections[0].tables[0].rows
+    assert [name for name, _ in lines] == ["base", "donor", "predicted", "came"]
+    assert lines[2][1] == lines[3][1] == "q from the donor: q; k from the donor: k; v from the donor: v"
+    said = [str(one) for one in findings(shown, ABOUT)]
+    assert said[0].startswith("Induction heads formed in 5 of 6 models")
+    assert all("+7.030" in line and "+4.000" in line for line in said[1:4])
+    assert "k at step 180" in said[4]
+    assert "first of the three is k in 5 of 5 models" in said[4]
+    assert "lookup-training" in html(sheet)
+
+
+def test_a_pair_in_which_not_all_came_says_so_and_without_any_there_is_no_such_section():
+    pair = page(tables(came="qk"), ABOUT).sections[0]
+    assert "none had all three come" in pair.words[0]
+    bare = {name: table for name, table in tables().items() if name in ("measures", "claims")}
+    assert page(bare, ABOUT).sections[0].title == "When do they learn to look up?"
