@@ -35,7 +35,7 @@ GREY = ((), (7, 3), (2, 2), (8, 2, 2, 2))
 ROLES = {
     "q": "The query says which word is looked for",
     "k": "The key says where a word can be found",
-    "v": "The value says what is handed over",
+    "v": "The value says what is passed on",
 }
 ANSWERS = {
     "q": "the base's word after the donor's question",

@@ -290,7 +290,7 @@ class UnitJob:
 
 
 def find_experiment(module: str, name: str) -> Experiment[Any, Any]:
-    """The experiment of that name which a module declares: a job is told of it in words."""
+    """The experiment of that name which a module declares; a job has it in words."""
     declared = vars(import_module(module)).values()
     return next(one for one in declared if isinstance(one, Experiment) and one.name == name)
 
