@@ -18,7 +18,7 @@ from trisect.core.errors import ModelError, SiteError
 from trisect.core.subject import SiteTarget
 from trisect.core.trace import Address
 from trisect.hf.files.checkpoints import cuts_of
-from trisect.hf.hooks.calls import kept
+from trisect.hf.hooks.calls import without_recompute
 from trisect.hf.hooks.product_hook import MIXED, REMIXED
 from trisect.hf.load import load
 from trisect.hf.verify.sources import EnteredFloats
@@ -83,7 +83,7 @@ def test_a_list_that_is_given_twice_is_as_it_was_afterwards():
 
 def test_checkpoints_are_torchs_own_again_when_the_last_of_two_threads_is_done():
     own = checkpoints._checkpoint_without_reentrant_generator, checkpoints.CheckpointFunction
-    first, second = kept(), kept()
+    first, second = without_recompute(), without_recompute()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
