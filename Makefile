@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+SEED ?= 0
 # whole runs and pages wait for processes of their own and for the browser
 WAITING ?= 3
 # the tests start hundreds of processes: compiled once, not in each
@@ -73,7 +74,7 @@ floors:
 	$(PYTHON) tools/floors.py build/floors/bin/trisect
 
 mutants: .venv/ready
-	$(BIN)/python tools/mutants.py
+	nice -n 15 $(BIN)/python tools/mutants.py --seed $(SEED)
 
 clean:
 	rm -rf .venv build dist study

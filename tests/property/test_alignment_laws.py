@@ -213,6 +213,11 @@ def test_the_diagonal_rises_from_the_first_word_to_the_last(source, target):
         assert set(found.tolist()) == set(range(source))
 
 
+def test_the_diagonal_takes_the_middle_of_a_word():
+    assert diagonal((10, 3)).tolist() == [1, 5, 8]
+    assert diagonal((3, 7)).tolist() == [0, 0, 1, 1, 1, 2, 2]
+
+
 @pytest.mark.parametrize("groups", [None, 2])
 def test_scores_are_weights_and_lengths_of_what_is_added(groups):
     """By the definitions, vector by vector; float64, sums of a dozen numbers: 1e-12."""

@@ -8,14 +8,15 @@ import pytest
 import torch
 import transformers.models.gpt2.modeling_gpt2 as gpt2
 from tests import fooling, tinyhf
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from trisect.core.errors import ModelError
 from trisect.hf.files.model_errors import NoRoomError
+from trisect.hf.hooks.calls import Call
 from trisect.hf.load import load
 from trisect.hf.verify import agreement
-from trisect.hf.verify.agreement import apart
+from trisect.hf.verify.agreement import Agreement, apart
 
 LONG = {"input_ids": torch.randint(6, 40, (2, 20), generator=torch.Generator().manual_seed(3))}
 
@@ -36,6 +37,33 @@ def test_answers_are_compared_where_no_padding_stands_and_a_part_at_a_time(monke
     hidden = own.clone()
     hidden[..., 0] = -float("inf")
     assert apart(hidden, hidden, []) == 0
+
+
+@pytest.mark.parametrize(("share", "holds"), [(3.9e-3, True), (4.1e-3, False)])
+def test_longer_texts_may_round_four_times_as_much_and_are_compared_once(share, holds):
+    passes = []
+
+    class Answering(nn.Module):
+        def forward(self, input_ids):
+            passes.append(input_ids.shape[1])
+            return torch.ones(1, input_ids.shape[1], 3)
+
+    own = Agreement(64, 1e-3)
+
+    def confirm(length):
+        call = Call("attention", 0, *[torch.zeros(1, 1, length, 2)] * 3, None, torch.zeros(1, 1, length, 2), 1.0)
+        inputs = {"input_ids": torch.ones(1, length, dtype=torch.long)}
+        own.confirm("the model", Answering(), inputs, [call], (1 + share) * torch.ones(1, length, 3))
+
+    confirm(64)
+    assert passes == []
+    if not holds:
+        with pytest.raises(ModelError, match="does not answer the same"):
+            confirm(65)
+        return
+    confirm(65)
+    confirm(65)
+    assert (passes, own.longest) == ([65], 65)
 
 
 def test_a_padded_batch_says_nothing_of_longer_texts():

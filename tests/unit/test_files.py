@@ -1,3 +1,5 @@
+import os
+import threading
 from typing import NotRequired
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 import torch
 from typing_extensions import TypedDict
 
+from trisect.core import files
 from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import (
     canonical,
@@ -15,6 +18,7 @@ from trisect.core.files import (
     read_json,
     read_json_list,
     read_record,
+    read_strict,
     remove_scratch,
     replace_file,
     write_json,
@@ -42,6 +46,27 @@ def test_json_that_is_not_whole_is_damaged(tmp_path, content):
     with pytest.raises(DamagedFileError, match=r"x\.json") as caught:
         read_json(tmp_path / "x.json", "Delete it.")
     assert caught.value.todo == "Delete it."
+
+
+@pytest.mark.parametrize(("size", "words"), [(100, "Expecting value"), (101, "more than 100 bytes")])
+def test_of_what_does_not_say_its_size_no_more_than_the_bound_is_read(tmp_path, monkeypatch, size, words):
+    monkeypatch.setattr(files, "JSON_BYTES", 100)
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(b" " * size))
+    writer.start()
+    with pytest.raises(ValueError, match=words):
+        read_strict(tmp_path / "pipe")
+    writer.join()
+
+
+def test_scratch_that_is_a_link_stays_with_what_it_leads_to(tmp_path):
+    other, link = tmp_path / "other", tmp_path / f".x.{os.getpid()}-01234567.trisect-part"
+    other.write_text("theirs")
+    real = link.with_name(f".y.{os.getpid()}-01234567.trisect-part")
+    real.write_text("half")
+    link.symlink_to(other)
+    remove_scratch([tmp_path])
+    assert sorted(tmp_path.iterdir()) == sorted([link, other])
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):

@@ -281,6 +281,8 @@ def test_a_head_is_another_word_of_its_sentence(tmp_path, head):
     with pytest.raises(CorpusError, match=re.escape(f"{head[:40]}")):
         open_labels(tmp_path, "test")
     assert [one.heads for one in open_labels(tmp_path, "valid").texts()] == [()]  # heads that are not known
+    folder_of(tmp_path, {"train.conllu": (word(1, "a") + word(2, "b")).replace("\t0\troot", "\t2\troot", 1)})
+    assert [one.heads for one in open_labels(tmp_path, "train").texts()] == [(2, 0)]  # the last word is one
 
 
 A_WORD = "{}\t{}\t_\tX\t_\t_\t0\troot\t_\t{}\n"

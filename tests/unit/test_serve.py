@@ -253,6 +253,25 @@ def test_a_newer_question_ends_the_earlier_ones_of_its_page():
     assert done == ["other", "third"]
 
 
+def test_the_newest_question_is_remembered_of_64_pages():
+    async def ask(line, client, sequence):
+        try:
+            return await line.run(client, sequence, lambda check: sequence)
+        except SupersededError:
+            return "superseded"
+
+    async def questions(pages):
+        line = ReadingQueue()
+        for n in range(pages):
+            await ask(line, f"page {n}", 9)
+        found = await ask(line, "page 0", 8)
+        line.close()
+        return found
+
+    assert asyncio.run(questions(64)) == "superseded"
+    assert asyncio.run(questions(65)) == 8
+
+
 def test_the_python_is_what_was_done(gpt, capsys):
     state = PageState(("w1 'w2' \\ w3",), ("w9 w8",), (("v@1.h2", "second"), ("q@all", "mean")), 1)
     code = python("'where'", state)

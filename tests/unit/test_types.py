@@ -21,6 +21,8 @@ ALLOWED = {
     "lm/snapshots.py read_snapshot": "a note of any kind, as JSON",
     "text/sources.py describe": "cells of any column",
     "hf/files/fetch.py OwnTokenizer": "tokenizers of transformers share no type",
+    "hf/files/tokenizers.py load_tokenizer": "tokenizers of transformers share no type",
+    "hf/files/tokenizers.py tokenize": "a tokenizer's answer is a mapping of lists of several kinds",
     "hf/files/fetch.py fetch": "tokenizers of transformers share no type",
     "hf/hooks/calls.py Arguments": "what foreign functions are called with",
     "hf/hooks/calls.py NamedArguments": "what foreign functions are called with",

@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -105,6 +106,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether code in Rust (tokenizers, polars, safetensors) met what it had not foreseen: no Exception, and a class of its own."""
+    return type(error).__module__ == "pyo3_runtime"
+
+
 def reraise_out_of_memory(error: BaseException) -> None:
     """Raise an error again where it says that memory did not suffice: it says nothing of what was tried."""
     if is_out_of_memory(error):
@@ -124,11 +130,20 @@ def door() -> Iterator[None]:
     of compiled code raises it as an error of its own; a path that no system takes; and a machine whose memory does not
     suffice. A closed pipe stays what it is: nobody reads any more.
     """
+    if sys.flags.optimize > 1:
+        known = "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which libraries of ours need."
+        raise StudyError("PYTHONOPTIMIZE is 2 or more.", known, "Unset it, or set it to 1.")
     try:
         yield
     except (TrisectError, BrokenPipeError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_panic(error):
+            said = " ".join(str(error).split())[:QUOTED]
+            todo = "Check the files that were given: one of them holds what no library expects."
+            raise StudyError("A library could not go on.", f"It says: {said}", todo) from error
+        if not isinstance(error, Exception):
+            raise
         if (of_system := system_error(error)) is not None:
             raise file_error(of_system) from error
         if is_out_of_memory(error):

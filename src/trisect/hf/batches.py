@@ -27,7 +27,7 @@ from trisect.core.trace import (
     side_of,
 )
 from trisect.hf.files.fetch import TAKES, takes_no_text
-from trisect.hf.files.model_errors import not_tokenized, saying
+from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.hooks.calls import Call, tensors_in
 from trisect.measure.intervention import relative_change
 
@@ -114,9 +114,8 @@ class Desk:
 
         `aim` says that it is a target: some tokenizers cut those by the rules of another language.
         """
-        named = {"text_target": text} if aim else {"text": text}
-        with saying(not_tokenized(self.name, text)):
-            made = self.tokenizer(**named, add_special_tokens=True, return_special_tokens_mask=True, verbose=False)
+        options = {"add_special_tokens": True, "return_special_tokens_mask": True}
+        made = tokenize(self.name, self.tokenizer, text, aim, **options)
         ids, special = list(made["input_ids"]), [bool(m) for m in made["special_tokens_mask"]]
         if len(ids) <= self.window:
             if not ids:

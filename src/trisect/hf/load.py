@@ -44,7 +44,8 @@ from trisect.hf.batches import (
 )
 from trisect.hf.files.checkpoints import State, check_state, check_writes, mark_of
 from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.files.model_errors import check_finite, not_through, not_tokenized, saying
+from trisect.hf.files.model_errors import check_finite, not_through
+from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.forward import (
     ROWS_TOGETHER,
     HeldWeights,
@@ -479,7 +480,8 @@ def piece_spans(model: Pretrained, text: str) -> list[tuple[int, int]]:
         what = "no tokenizer" if tokenizer is None else f"the tokenizer {type(tokenizer).__name__}"
         known = "A tokenizer of the library 'tokenizers' is needed, since it says where in a text each piece stands."
         raise ModelError(f"{model.name} comes with {what}.", known, "Load the model with such a tokenizer.")
-    made = tokenizer(text, return_special_tokens_mask=True, return_offsets_mapping=True, verbose=False)
+    options = {"return_special_tokens_mask": True, "return_offsets_mapping": True}
+    made = tokenize(model.name, tokenizer, text, **options)
     own = [i for i, special in enumerate(made["special_tokens_mask"]) if not special]
     return [(int(a), int(b)) for a, b in made["offset_mapping"][own[0] : own[-1] + 1]] if own else []
 
@@ -542,16 +544,13 @@ def cross_batches(
 def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
     """A sentence of words as pieces; a target ends in a special piece, so that every word is read by the decoder once."""
     tokenizer, text = subject.tokenizer, " ".join(words)
-    options: dict[str, Any] = {"add_special_tokens": True, "return_special_tokens_mask": True, "verbose": False}
-    options |= {"text_target" if target else "text": text} | (
-        {"return_offsets_mapping": True} if tokenizer.is_fast else {}
-    )
-    with saying(not_tokenized(subject.name, text)):
-        made = tokenizer(**options)
+    options = {"add_special_tokens": True, "return_special_tokens_mask": True}
+    options |= {"return_offsets_mapping": True} if tokenizer.is_fast else {}
+    made = tokenize(subject.name, tokenizer, text, target, **options)
     if tokenizer.is_fast:
         found = _by_offsets(text, words, made["offset_mapping"], made["special_tokens_mask"])
     else:
-        found = _by_marks(tokenizer, words, list(made["input_ids"]), made["special_tokens_mask"], target)
+        found = _by_marks(subject, words, list(made["input_ids"]), made["special_tokens_mask"], target)
     ids = [int(i) for i in made["input_ids"]]
     if found is None:
         known = "A piece that is of no word, or of several, has no place in a word alignment."
@@ -582,17 +581,17 @@ def _by_offsets(text: str, words: WordTuple, offsets: Sequence[Any], special: Se
 
 
 def _by_marks(
-    tokenizer: Any, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
+    subject: Pretrained, words: WordTuple, ids: list[int], special: Sequence[int], target: bool
 ) -> list[int] | None:
     """The word of each piece, from words cut one by one, else from where pieces say that a word begins; else None.
 
     A word may begin several times, at a no-break space, or never, where it is nothing to the tokenizer.
     """
+    tokenizer = subject.tokenizer
     inner = [i for i, added in zip(ids, special, strict=True) if not added]
     numbers, alone, begun = list[int](), list[int](), list[int]()
     for number, word in enumerate(words):
-        named = {"text_target": word} if target else {"text": word}
-        pieces = tokenizer(**named, add_special_tokens=False)["input_ids"]
+        pieces = tokenize(subject.name, tokenizer, word, target, add_special_tokens=False)["input_ids"]
         alone += pieces
         numbers += [number] * len(pieces)
         begun += [number for piece in tokenizer.convert_ids_to_tokens(pieces) if str(piece).startswith(MARK)]

@@ -19,6 +19,7 @@ from torch import Tensor
 from trisect.core.errors import ModelError, need_extra
 from trisect.core.subject import InputSample, ModelInputs, check_text
 from trisect.hf.files.model_errors import said_of, saying
+from trisect.hf.files.tokenizers import tokenize
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 LONGEST = 3_600  # seconds of one sound
@@ -86,7 +87,7 @@ class Processor:
         with saying(lambda error: ModelError(words, said_of(error, 200), todo)):
             made = dict(maker(**named, return_tensors="pt"))
         if start is not None:
-            made |= _target(tokenizer, text, start, len(data))
+            made |= _target(self.name, tokenizer, text, start, len(data))
             if text is None:
                 notes = (*notes, "No text was given: the decoder reads the tokens that it begins with alone.")
         return {n: _like(t, like) if isinstance(t, Tensor) else t for n, t in made.items()}, notes
@@ -132,9 +133,9 @@ def _like(value: Tensor, like: Tensor) -> Tensor:
     return value.to(like.device, like.dtype if value.is_floating_point() else value.dtype)
 
 
-def _target(tokenizer: Any, text: str | None, start: int, rows: int) -> dict[str, Tensor]:
+def _target(name: str, tokenizer: Any, text: str | None, start: int, rows: int) -> dict[str, Tensor]:
     """What a decoder reads of a text, begun with `start`, and the labels of each of its tokens; of no text how it begins."""
-    ids = [] if tokenizer is None else list(tokenizer(text or "", verbose=False)["input_ids"])
+    ids = [] if tokenizer is None else list(tokenize(name, tokenizer, text or "")["input_ids"])
     if ids[:1] == [start]:
         ids = ids[1:]
     if text is None or tokenizer is None:

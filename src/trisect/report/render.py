@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import base64
 import json
 import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 import altair as alt
-import vl_convert
 
+from trisect.core.errors import StudyError
 from trisect.core.printable import safe, safe_data
 
 
@@ -114,6 +121,57 @@ def theme() -> alt.Config:
     )
 
 
+_PROGRAM = """
+import base64, json, sys, vl_convert
+for line in sys.stdin.buffer:
+    kind, what = json.loads(line)
+    made = vl_convert.vegalite_to_svg(what) if kind == "svg" else base64.b64encode(vl_convert.svg_to_png(what, scale=2)).decode()
+    print(json.dumps(made), flush=True)
+"""
+
+
+class _Renderer:
+    """The drawing library in a process of its own, begun with the first chart: it ends the process where it cannot go on."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        atexit.register(self._end)
+
+    def draw(self, kind: str, what: object) -> str:
+        """What the library makes of a chart ('svg'), or of an SVG ('png', in base 64); raises StudyError where it does not."""
+        with self._lock:
+            if self._process is None:
+                pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                command = [sys.executable, "-P", "-c", _PROGRAM]
+                self._process = subprocess.Popen(command, **pipes, stderr=subprocess.DEVNULL)
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            answer = b""
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps([kind, what]).encode() + b"\n")
+                self._process.stdin.flush()
+                answer = self._process.stdout.readline()
+            if answer:
+                return json.loads(answer)
+            code = self._end()
+        how = f"by the signal {signal.Signals(-code).name}" if code < 0 else f"with the status {code}"
+        known = f"The drawing library (vl-convert) ended {how}."
+        todo = "Free some memory, and call the same command again; if it is not that, please report it."
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            known += " It asks for more addresses than 'ulimit -v' allows here."
+            todo = "Lift that limit (ulimit -v unlimited), and call the same command again."
+        raise StudyError("The figures cannot be drawn.", known, todo)
+
+    def _end(self) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.communicate()
+        return process.returncode
+
+
+_RENDERER = _Renderer()
 _IDS = re.compile(r'(?<= id=")([^"]+)(?=")|(?<=url\(#)([^)]+)(?=\))|(?<=href="#)([^"]+)(?=")')
 _EMPTY = re.compile(
     r'<path class="(?:fore|back)ground"[^>]*/>| role="graphics-[^"]*"| aria-[a-z]+="[^"]*"| pointer-events="none"| opacity="1"'
@@ -129,7 +187,7 @@ def svg(chart: alt.ConcatChart | alt.LayerChart, name: str, legend: bool = True)
     """
     spec: dict[str, Any] = _drawable(chart.to_dict(validate=False))
     spec["config"] = _config(legend)
-    return stable(safe(vl_convert.vegalite_to_svg(spec)), name)
+    return stable(safe(_RENDERER.draw("svg", spec)), name)
 
 
 def _drawable(value: Any) -> Any:
@@ -176,4 +234,4 @@ def slim(text: str) -> str:
 
 def png(text: str) -> bytes:
     """An SVG as PNG, at twice its size, for slides and previews."""
-    return vl_convert.svg_to_png(safe(text), scale=2)
+    return base64.b64decode(_RENDERER.draw("png", safe(text)))

@@ -46,7 +46,7 @@ class BoundedProtocol(H11Protocol):
         self._check_whole()
 
     def pause_writing(self) -> None:
-        """The client does not take what it is sent as fast as it comes."""
+        """The client receives more slowly than it is sent to."""
         super().pause_writing()
         self._sending = self.loop.call_later(SENDING, self.transport.abort)
 

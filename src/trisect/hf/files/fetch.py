@@ -20,6 +20,7 @@ from trisect.core import files
 from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown
 from trisect.core.files import Json
 from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, room, said_of, saying
+from trisect.hf.files.tokenizers import load_tokenizer
 from trisect.hf.hooks.calls import alone
 
 ADAPTER = "adapter_config.json"  # of PEFT, beside weights that stand on a base
@@ -130,7 +131,7 @@ def weight_files(folder: Path) -> list[Path]:
     return paths
 
 
-def _broken(path: Path, error: Exception) -> ModelError:
+def _broken(path: Path, error: BaseException) -> ModelError:
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             known = "It is a pointer of Git LFS, which stands for the file."
@@ -154,7 +155,6 @@ def held(folder: Path) -> tuple[int, int]:
     return tensors, numbers
 
 
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 POOLER = "pooler."  # of BERT and its kin: often left out when a model is saved, and no part of attention
 ANSWER, AGAIN = 10.0, 60.0  # seconds that a hub has to answer, and that one that did not is left alone
@@ -206,7 +206,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     if options.device_map is None:
         with room(name, LOADING):
             model = model.to(device)
-    return model.eval(), _tokenizer(name, known), objective
+    return model.eval(), load_tokenizer(name, known), objective
 
 
 def takes_no_text(name: str, main: str) -> ModelError:
@@ -333,10 +333,10 @@ def _is_silent(endpoint: str) -> bool:
     return time.monotonic() - _NO_ANSWER.get(endpoint, -AGAIN) < AGAIN
 
 
-def _refusal(name: str, method: object = None) -> Callable[[Exception], ModelError]:
+def _refusal(name: str, method: object = None) -> Callable[[BaseException], ModelError]:
     """As `not_loaded`; of a hub's model it also says where the hub is silent, and was not asked again."""
 
-    def refusal(error: Exception) -> ModelError:
+    def refusal(error: BaseException) -> ModelError:
         from huggingface_hub import HfApi, is_offline_mode
 
         refused, endpoint = not_loaded(name, method, error), HfApi().endpoint
@@ -428,26 +428,3 @@ def _device(name: str) -> torch.device:
     if name not in (*there, *(("cuda",) if len(there) > 1 else ())):
         raise ModelError(unknown("device", name, there), f"There is {', '.join(there)}.", "Use one of them, or auto.")
     return torch.device(name)
-
-
-def _tokenizer(name: str, known: dict[str, Any]) -> Any:
-    import transformers
-
-    # without any file of a tokenizer some families would be given an empty one
-    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in (*TOKENIZERS, "tokenizer_config.json")):
-        return None
-    try:
-        found = transformers.AutoTokenizer.from_pretrained(name, **known)
-    except (PermissionError, MemoryError):
-        raise
-    except Exception as error:  # vision and speech models have none, and each kind says so in its own way
-        if there := [file for file in TOKENIZERS if (Path(name) / file).exists()]:
-            said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            todo = "Save the tokenizer again beside the model."
-            raise ModelError(f"The tokenizer of {name} cannot be read: {', '.join(there)}.", said, todo) from error
-        return None
-    longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
-    if longest is not None and type(longest) not in (int, float):
-        todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
-        raise ModelError(f"model_max_length of {name} is {shorten(longest)}.", "It is a number of tokens.", todo)
-    return found

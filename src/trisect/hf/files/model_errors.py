@@ -11,24 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, TrisectError, is_out_of_memory, reraise_out_of_memory
+from trisect.core.errors import ModelError, TrisectError, is_out_of_memory, is_panic, reraise_out_of_memory
 from trisect.core.subject import ModelInputs
 
 PART = 1 << 22  # numbers that are converted at once
 
 
 @contextlib.contextmanager
-def saying(refusal: Callable[[Exception], ModelError]) -> Iterator[None]:
+def saying(refusal: Callable[[BaseException], ModelError]) -> Iterator[None]:
     """Around a call of another library alone: whatever it raises of what it was given becomes that ModelError.
 
-    Those libraries raise what they like of a file that lies (TypeError, AttributeError, ZeroDivisionError, plain Exception);
+    Those libraries raise what they like of a file that lies (TypeError, AttributeError, ZeroDivisionError, plain Exception, a panic);
     nothing of our own stands inside. A file that the system refuses, and memory, are said by the door.
     """
     try:
         yield
     except (TrisectError, PermissionError, MemoryError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         reraise_out_of_memory(error)
         raise refusal(error) from error
 
@@ -38,7 +40,7 @@ def said_of(error: BaseException, most: int = 300) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
 
 
-def not_loaded(name: str, method: object, error: Exception) -> ModelError:
+def not_loaded(name: str, method: object, error: BaseException) -> ModelError:
     """The refusal of a model that could not be loaded; `method` is how its configuration says that it is quantised, or None."""
     said = " ".join(str(error).split())
     if "trust_remote_code" in said or "remote code" in said:
@@ -65,16 +67,6 @@ def not_loaded(name: str, method: object, error: Exception) -> ModelError:
     hub = "Check the name, the revision and the network; a folder works without one."
     todo = "Check that its files are whole, and those of one model." if Path(name).is_dir() else hub
     return ModelError(f"The model {name} cannot be loaded.", said_of(error), todo)
-
-
-def not_tokenized(name: str, text: object) -> Callable[[Exception], ModelError]:
-    """The refusal of a text that a model's tokenizer cannot cut."""
-
-    def refusal(error: Exception) -> ModelError:
-        todo = "Save the tokenizer again beside the model, or give another text."
-        return ModelError(f"The tokenizer of {name} cannot cut {str(text)[:40]!r}.", said_of(error, 200), todo)
-
-    return refusal
 
 
 def not_through(

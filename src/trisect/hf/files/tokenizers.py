@@ -1,0 +1,133 @@
+"""Tokenizers: loaded beside a model, and run so that one that panics, or makes gigabytes of a word, ends in an error."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from trisect.core.errors import ModelError, is_panic, shorten
+from trisect.hf.files.model_errors import said_of, saying
+
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+CHARACTERS = (
+    10_000_000  # that a normalizer may make of one text, or GROWTH of each of its characters where that is more
+)
+GROWTH = 64
+LONGEST = {"NFKC": 18, "NFKD": 18}  # characters that other normalizers make of one
+SAVE_AGAIN = "Save the tokenizer again beside the model."
+_NORMALIZED = re.compile(rb'"normalized"\s*:\s*true')
+_STAGES: WeakKeyDictionary[Any, list[tuple[dict[str, Any], float]]] = WeakKeyDictionary()
+
+
+def load_tokenizer(name: str, options: dict[str, Any]) -> Any:
+    """The tokenizer of a folder or of a name on a hub, None where it has none; `options` are how transformers is to fetch it.
+
+    Raises ModelError for one that cannot be read.
+    """
+    import transformers
+
+    # without any file of a tokenizer some families would be given an empty one
+    there = [file for file in FILES if (Path(name) / file).exists()]
+    if Path(name).is_dir() and not there and not (Path(name) / "tokenizer_config.json").exists():
+        return None
+    try:
+        _check_added(name, options)
+        found = transformers.AutoTokenizer.from_pretrained(name, **options)
+    except (ModelError, PermissionError, MemoryError):
+        raise
+    except BaseException as error:  # vision and speech models have none, and each kind says so in its own way
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        if there:
+            given = f"The tokenizer of {name} cannot be read: {', '.join(there)}."
+            raise ModelError(given, said_of(error, 200), SAVE_AGAIN) from error
+        return None
+    longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
+    if longest is not None and type(longest) not in (int, float):
+        todo = "Correct tokenizer_config.json, or save the tokenizer again beside the model."
+        raise ModelError(f"model_max_length of {name} is {shorten(longest)}.", "It is a number of tokens.", todo)
+    return found
+
+
+def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **options: Any) -> Any:
+    """What a model's tokenizer makes of a text; some cut targets by the rules of another language.
+
+    Raises ModelError where it cannot, and before it makes far more of the text than is there.
+    """
+    _check_growth(name, _stages(tokenizer), text)
+    todo = "Save the tokenizer again beside the model, or give another text."
+    given = f"The tokenizer of {name} cannot cut {text[:40]!r}."
+    with saying(lambda error: ModelError(given, said_of(error, 200), todo)):
+        return tokenizer(**{"text_target" if is_target else "text": text}, verbose=False, **options)
+
+
+def _stages(tokenizer: Any) -> list[tuple[dict[str, Any], float]]:
+    """The normalizers of a tokenizer of the library 'tokenizers', in order, with the most characters each makes of one."""
+    found = _STAGES.get(tokenizer)
+    if found is None:
+        normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+        statement = None if normalizer is None else json.loads(normalizer.__getstate__())
+        found = _STAGES[tokenizer] = [(stage, _growth(stage)) for stage in _flat(statement)]
+    return found
+
+
+def _flat(statement: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    if statement is not None and statement["type"] == "Sequence":
+        for part in statement["normalizers"]:
+            yield from _flat(part)
+    elif statement is not None:
+        yield dict(statement)
+
+
+def _growth(stage: Mapping[str, Any]) -> float:
+    if stage["type"] == "Precompiled":  # a table of what characters become, each ended by a zero
+        table = base64.b64decode(stage["precompiled_charsmap"])
+        return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")), default=1)
+    if stage["type"] == "Prepend":
+        return 1 + len(stage["prepend"])
+    if stage["type"] == "Replace":
+        pattern, content = stage["pattern"], len(stage["content"])
+        # an expression may match nothing, before every character
+        return max(1, content / len(pattern["String"])) if pattern.get("String") else 1 + content
+    return LONGEST.get(stage["type"], 4)
+
+
+def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: str) -> None:
+    """Raise ModelError where normalizers would make too much of a text; they are run one by one where they could."""
+    most = max(CHARACTERS, GROWTH * len(text))
+    if len(text) * math.prod(growth for _, growth in stages) <= most:
+        return
+    from tokenizers import normalizers
+
+    words = text
+    for statement, growth in stages:
+        if len(words) * growth > most:
+            given = f"The tokenizer of {name} makes too much of {text[:40]!r}."
+            known = f"Its normalizers make more than {most:,} characters of these {len(text):,}."
+            raise ModelError(given, known, "Give the tokenizer that the model was trained with.")
+        stage = normalizers.NFC()
+        stage.__setstate__(json.dumps(statement).encode())
+        words = stage.normalize_str(words)
+
+
+def _check_added(name: str, options: Mapping[str, Any]) -> None:
+    """The same of tokens that a tokenizer's file adds, which are normalized as it is loaded."""
+    from transformers.utils.hub import cached_file
+
+    known = {key: options[key] for key in ("revision", "local_files_only") if key in options}
+    silent = {f"_raise_exceptions_for_{kind}": False for kind in ("gated_repo", "missing_entries", "connection_errors")}
+    place = cached_file(name, FILES[0], **known, **silent)
+    content = b"" if place is None else Path(place).read_bytes()
+    if content.count(b'"Replace"') + content.count(b'"Precompiled"') < 2 or not _NORMALIZED.search(content):
+        return
+    body = json.loads(content)
+    stages = [(stage, _growth(stage)) for stage in _flat(body["normalizer"])]
+    for token in body["added_tokens"]:
+        if token["normalized"]:
+            _check_growth(name, stages, token["content"])
