@@ -51,7 +51,8 @@ def test_longer_texts_may_round_four_times_as_much_and_are_compared_once(share, 
     own = Agreement(64, 1e-3)
 
     def confirm(length):
-        call = Call("attention", 0, *[torch.zeros(1, 1, length, 2)] * 3, None, torch.zeros(1, 1, length, 2), 1.0)
+        part = torch.zeros(1, 1, length, 2)
+        call = Call("attention", 0, part, part, part, None, part, 1.0)
         inputs = {"input_ids": torch.ones(1, length, dtype=torch.long)}
         own.confirm("the model", Answering(), inputs, [call], (1 + share) * torch.ones(1, length, 3))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trisect.stats.bootstrap import expanded_p, percentile_interval, percentile_test
+from trisect.stats.bootstrap import _groups, expanded_p, percentile_interval, percentile_test
 from trisect.stats.describe import permuted_spearman
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import summary, t_interval, t_test
@@ -27,6 +27,11 @@ def test_percentile_intervals(n, level, low, high):
 @pytest.mark.parametrize(("reached", "draws", "n", "p"), WANTED["expanded"])
 def test_expanded_p_values(reached, draws, n, p):
     assert float(expanded_p(reached, draws, n)) == near(p)
+
+
+def test_degrees_of_freedom_of_three_seeds_crossed_with_units():
+    # Satterthwaite: between 9/3, within 4.5 - 3; 4.5² / (3²/2 + 1.5²/30) = 4.43
+    assert _groups(np.array([0.0, 3.0, 6.0]), np.array([0.0, 3.0]), 31) == 5
 
 
 def test_a_percentile_test_counts_draws_on_each_side():

@@ -142,9 +142,8 @@ class _Renderer:
         """What the library makes of a chart ('svg'), or of an SVG ('png', in base 64); raises StudyError where it does not."""
         with self._lock:
             if self._process is None:
-                pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-                command = [sys.executable, "-P", "-c", _PROGRAM]
-                self._process = subprocess.Popen(command, **pipes, stderr=subprocess.DEVNULL)
+                command, pipe = [sys.executable, "-P", "-c", _PROGRAM], subprocess.PIPE
+                self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             answer = b""
