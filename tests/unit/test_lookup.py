@@ -170,3 +170,5 @@ def test_a_study_is_extended_resumed_and_repeated_to_the_same_weights(corpus, tm
     assert again.tables["measures"].equals(more.tables["measures"].filter(subject="seed-2"))
     assert more.about.facts.settings["steps"] == 4
     assert str(again.findings[0]) == "Induction heads formed in 0 of 1 model."
+    leads = again.tables["predictions"].filter(step=8, site="k@2", hypothesis="k")
+    assert leads.select("shift_nats", "unrelated_nats", "residual_nats").null_count().sum_horizontal().to_list() == [0]

@@ -128,7 +128,7 @@ def _measure(
         context = RunContext(files.home, Machine(quiet=True), (source.open(),), show=lambda share, words: None)
         tables = patch.measure(settings, context).tables
         named = {"seed": asked.seed, "step": step}
-        predictions += [named | row for row in tables["predictions"].to_dicts()] if "predictions" in tables else []
+        predictions += [named | row for row in tables["predictions"].to_dicts()]
         examples = [named | row for row in _examples(tables)]  # of the last checkpoint alone
     kept: dict[str, list[NewRow]] = {"measures": rows, "predictions": predictions, "examples": examples}
     return {name: [dict(row) for row in of] for name, of in kept.items()}
