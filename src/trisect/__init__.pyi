@@ -41,11 +41,13 @@ from trisect.calls import serve as serve
 from trisect.calls import switchboard as switchboard
 from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
+from trisect.experiments.compose.run import Composed
 from trisect.experiments.patch.result import Patched
 from trisect.experiments.profile import Profile
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts
 from trisect.experiments.compare.settings import CompareFacts
+from trisect.experiments.compose.settings import ComposeFacts
 from trisect.experiments.dissect.settings import DissectFacts
 from trisect.experiments.erase.settings import EraseFacts
 from trisect.experiments.explore.settings import ExploreFacts
@@ -137,6 +139,36 @@ def compare(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[CompareFacts]: ...
+
+def compose(
+    model: Any,
+    base: Any = None,
+    donor: Any = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'auto',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    into: Site | str | None = None,
+    pairs: Path | None = None,
+    given: Any = None,
+    task: str | None = None,
+    corpus: str | Path | None = None,
+    split: str = 'valid',
+    reader: str | None = None,
+    count: int = 50,
+    exact: int = 20,
+    batch: int = 16,
+    seed: int = 0,
+    units: str | None = None,
+    workers: int | None = None,
+    engine: str | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Composed: ...
 
 def dissect(
     *,

@@ -15,7 +15,6 @@ from trisect.core.machine import Machine
 from trisect.core.site import Site
 from trisect.core.subject import Parts
 from trisect.core.trace import Address
-from trisect.experiments.patch.preparation import patched_sides
 from trisect.experiments.patch.run import measure
 from trisect.experiments.patch.settings import PatchSettings
 from trisect.hf.forward import run_forward
@@ -23,6 +22,7 @@ from trisect.hf.hooks.calls import Edits
 from trisect.hf.load import Pretrained
 from trisect.lab.experiment import RunContext
 from trisect.lab.inputs import ModelSource
+from trisect.lab.pairs import patched_sides
 from trisect.lab.passes import every_site, plan_edits
 from trisect.measure.patching import hold_later, put_all, put_at, record
 from trisect.text.pairs import ENGLISH

@@ -9,10 +9,10 @@ from tests import interchanged, tinyhf
 import trisect
 from trisect.core.errors import CorpusError, SpecError
 from trisect.experiments.patch.page import page
-from trisect.experiments.patch.preparation import recall_pairs
 from trisect.experiments.patch.run import COMPLEMENT
 from trisect.experiments.patch.settings import read_positions
 from trisect.hf.small.gpt import GptShape, make_model, make_tokenizer, save
+from trisect.lab.pairs import recall_pairs
 from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,

@@ -255,8 +255,9 @@ class AnsweringSubject(Subject, Protocol):
 class StreamPoint(NamedTuple):
     """A point of the residual stream at an attention layer.
 
-    `where` is 'input', what enters the block that the layer stands in; 'attention', what its attention gives; or 'output', what
-    leaves the block.
+    `where` is 'input', what enters the block that the layer stands in; 'attention', what its attention gives; 'output', what
+    leaves the block; 'parts', what each module directly in the block gives, one after the other; or 'embeddings', what the
+    model's embeddings give.
     """
 
     address: Address
@@ -278,6 +279,12 @@ class StreamSubject(AnsweringSubject, Protocol):
         places: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`; writers are given the stream at their points, and what they return goes on in its place."""
+        ...
+
+    def path_gradients(
+        self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
+    ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
+        """How an answer's log-probability changes with what enters a layer, through one head's q, k or v alone."""
         ...
 
 

@@ -8,6 +8,7 @@ from trisect.experiments.ablate import ABLATE
 from trisect.experiments.align import ALIGN
 from trisect.experiments.checkpoints import REWIND
 from trisect.experiments.compare import Compare
+from trisect.experiments.compose import COMPOSE
 from trisect.experiments.dissect import DISSECT
 from trisect.experiments.erase import ERASE
 from trisect.experiments.explore import EXPLORE
@@ -27,6 +28,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ALIGN,
     # none knows another: who lists all says what it is made of
     Compare((NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)),
+    COMPOSE,
     DISSECT,
     ERASE,
     EXPLORE,

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from trisect.core.errors import ModelError, reraise_out_of_memory
-from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, Writer
+from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, StreamPoint, Writer
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor, output_at, row_scores, takes_any
 from trisect.hf.files.checkpoints import State, check_state
@@ -34,6 +34,7 @@ from trisect.hf.hooks.calls import (
     tensors_in,
 )
 from trisect.hf.hooks.interface_hook import record_interface
+from trisect.hf.hooks.streams import edited_streams
 from trisect.hf.verify.laws import checking
 from trisect.hf.verify.proof import Proof
 
@@ -201,8 +202,9 @@ def run_forward(
     take: Callable[[Call], Call] = outline,
     prefix: Prefix | None = None,
     start: RestartPoint | None = None,
+    follow: bool = False,
 ) -> tuple[Sequence[Call], ModelOutput]:
-    """One forward pass, and the model's answer; of each call no more is kept than what `take` leaves of it.
+    """One forward pass, and the model's answer (with gradients to `follow`); of each call no more is kept than what `take` leaves of it.
 
     What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises OtherCallsError where it makes more or
     fewer calls than on loading, ModelError where it makes them in another order.
@@ -217,7 +219,7 @@ def run_forward(
         calls.extend(Call(name, order, nothing, nothing, nothing, None, nothing, None) for order, name in left_out)
     hook = proved.proof.hook(proved.model, edits, calls=calls)
     with ExitStack() as around:
-        for one in (torch.no_grad(), evaluating(proved.model), copy_caches(proved.model), hook):
+        for one in (torch.set_grad_enabled(follow), evaluating(proved.model), copy_caches(proved.model), hook):
             around.enter_context(one)
         if prefix is not None:
             around.enter_context(prefix.recording(calls))
@@ -283,6 +285,41 @@ def own_inputs(proved: ProvedModel, inputs: ModelInputs) -> ModelInputs:
     places = own.get("position_ids")
     packed = isinstance(places, Tensor) and own.get("attention_mask") is None and (places.diff(dim=-1) != 1).any()
     return own | ({"use_cache": False} if "use_cache" in proved.accepts and not packed else {})
+
+
+def path_gradients(
+    proved: ProvedModel, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
+) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
+    """How an answer's log-probability changes with what enters a layer, through one head's q, k or v alone.
+
+    By layer, component and head of the stack 'plain': one pass, and the gradient of each through its projection.
+    """
+    addresses = proved.proof.addresses
+    streams: dict[int, Tensor] = {}
+    seen: dict[int, Parts] = {}
+
+    def enter(n: int, x: Tensor) -> Tensor:
+        streams[n] = x if x.requires_grad else x.detach().requires_grad_()
+        return streams[n]
+
+    points = {StreamPoint(a): lambda x, n=a.layer: enter(n, x) for a in addresses}
+    write = {Address("plain", n): lambda parts, n=n: seen.setdefault(n, parts) for n in layers}
+    found = {}
+    calls = list(zip(addresses, proved.modules, strict=True))
+    with torch.enable_grad(), edited_streams(proved.name, proved.model, calls, points):
+        made = run_forward(proved, batch.inputs, edits_at(addresses, write), follow=True)[1]
+        logits = first_tensor(made)[torch.arange(len(places)), places].double().log_softmax(-1)
+        total = logits.gather(1, answers[:, None].to(logits.device)).sum()
+        gradients = iter(torch.autograd.grad(total, [part for n in layers for part in seen[n]], retain_graph=True))
+        for n in layers:
+            for component, part in zip("qkv", seen[n], strict=True):
+                gradient = next(gradients)
+                for head in range(part.shape[1]):
+                    own = torch.zeros_like(gradient)
+                    own[:, head] = gradient[:, head]
+                    (into,) = torch.autograd.grad(part, streams[n], own, retain_graph=True)
+                    found[n, component, head + 1] = into.detach()
+    return found
 
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."

@@ -55,6 +55,7 @@ from trisect.hf.forward import (
     SharedPasses,
     Written,
     confirm,
+    path_gradients,
     run_forward,
 )
 from trisect.hf.hooks.calls import (
@@ -314,11 +315,6 @@ class Pretrained:
         return made
 
     @property
-    def sampling_rate(self) -> int | None:
-        """Samples of sound that its processor takes a second; None where it takes none."""
-        return None if self.processor is None else self.processor.rate
-
-    @property
     def mask(self) -> str | None:
         """The mask of a masked language model; None for the others, which predict the next token."""
         return getattr(self.tokenizer, "mask_token", None) if self.objective == "masked" else None
@@ -343,6 +339,13 @@ class Pretrained:
         with edited_streams(self.name, self.model, calls, streams):
             made = run_forward(self._with_proof, batch.inputs, edits_at(self.addresses, write))[1]
         return output_at(made, places)
+
+    @alone
+    def path_gradients(
+        self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
+    ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
+        """See StreamSubject."""
+        return path_gradients(self._with_proof, batch, places, answers, layers)
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 from pydantic import Field
 
@@ -328,3 +328,152 @@ class ModelWorkers:
         """The same as a Machine; raises SpecError for options of workers where there are none."""
         here = None if self.away or self.workers == 0 or self.engine else "here"
         return Machine(device, self.workers, quiet, engine=here or self.engine)
+
+
+TASKS = ("bindings", "induction", "recall", "translation", "audio-words")
+SPLIT = "valid"  # unless another is asked for
+
+BaseText = Annotated[
+    Any,
+    Field(description="A base text; for encoder-decoders in Python (source, target)."),
+    Option(metavar="TEXT", placed=True),
+]
+DonorText = Annotated[
+    Any, Field(description="A donor text, as many tokens long as the base."), Option(metavar="TEXT", placed=True)
+]
+PairsFile = Annotated[
+    Path,
+    Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
+    Option(metavar="FILE"),
+]
+PairsGiven = Annotated[
+    Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")
+]
+PairTask = Annotated[
+    str,
+    Field(
+        description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
+        "trisect recall), translation (for a model of trisect translate-train and the embedded bitext), or audio-words (for a "
+        "model of speech, of recordings of single words: --corpus names their folder)."
+    ),
+    Option(choices=TASKS, metavar="TASK"),
+]
+PairCorpus = Annotated[
+    str | Path,
+    Field(
+        description="For induction: a text whose words and passages the pairs are made of (default: English words among others); "
+        "for audio-words: a folder of sound files, a word each, named by it."
+    ),
+    Option(metavar="CORPUS"),
+]
+PairSplit = Annotated[
+    str, Field(description="Of that text: train, valid or test."), Option(choices=SPLITS, metavar="SPLIT")
+]
+PairReader = Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")]
+
+
+class PairSettings(Protocol):
+    """Settings of an experiment on pairs; see the types of the same names."""
+
+    @property
+    def source(self) -> ModelSource:
+        """The models."""
+        ...
+
+    @property
+    def base(self) -> Any:
+        """A base text."""
+        ...
+
+    @property
+    def donor(self) -> Any:
+        """A donor text."""
+        ...
+
+    @property
+    def pairs(self) -> Path | None:
+        """A file of pairs."""
+        ...
+
+    @property
+    def given(self) -> Any:
+        """Pairs in memory."""
+        ...
+
+    @property
+    def task(self) -> str | None:
+        """The task that makes pairs."""
+        ...
+
+    @property
+    def corpus(self) -> str | Path | None:
+        """What a task's pairs are made of."""
+        ...
+
+    @property
+    def split(self) -> str:
+        """Its split."""
+        ...
+
+    @property
+    def reader(self) -> str | None:
+        """How it is read."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Pairs that a task makes."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Random seed."""
+        ...
+
+    @property
+    def positions(self) -> str | None:
+        """Where pairs are patched; None is everywhere, and at the last position besides."""
+        ...
+
+
+def check_source(settings: PairSettings, count: int) -> None:
+    """Raise SpecError unless pairs come from one place, and options are of what is there; `count` is its default."""
+    single = settings.base is not None or settings.donor is not None
+    sources = {
+        "--pairs": settings.pairs,
+        "--task": settings.task,
+        "given": settings.given,
+        "a base and a donor": single or None,
+    }
+    named = [name for name, value in sources.items() if value is not None]
+    if len(named) != 1:
+        given = f"{' and '.join(named)} were given." if named else "No pairs were given."
+        known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
+        # of several models those that can only be texts: neither a folder nor a name that a hub could have
+        models = settings.source.model if isinstance(settings.source.model, list | tuple) and not named else ()
+        texts = (m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
+        if (text := next(texts, None)) is not None:
+            todo = "Give texts by name: --base TEXT --donor TEXT."
+            raise SpecError(given, f"{known} {text!r} stands among the models.", todo)
+        raise SpecError(given, known, "Give one of them.")
+    if settings.corpus is not None and settings.task not in ("induction", "audio-words"):
+        known = (
+            "A text is what the pairs of the task induction are made of, a folder of recordings those of audio-words."
+        )
+        raise SpecError(f"--corpus {settings.corpus} was given.", known, "Leave it out, or give --task induction.")
+    if settings.task == "audio-words" and (settings.corpus is None or not Path(settings.corpus).is_dir()):
+        known = "It is a folder of sound files, each of one word and named by it."
+        raise SpecError(
+            f"The task 'audio-words' was asked for with --corpus {settings.corpus}.", known, "Name such a folder."
+        )
+    if settings.count != count and settings.task is None:
+        known = "So many pairs a task makes; of pairs that are given each is read."
+        raise SpecError(f"--count {settings.count} was given without --task.", known, "Leave it out, or give --task.")
+    of_text = {"split": settings.split if settings.split != SPLIT else None, "reader": settings.reader}
+    for name, value in of_text.items():
+        if value is not None and settings.corpus is None:
+            given, todo = f"--{name} {value} was given without --corpus.", "--task induction --corpus CORPUS"
+            raise SpecError(given, "It says how a text is read.", f"Leave it out, or give {todo}.")
+    if single and (settings.base is None or settings.donor is None):
+        missing = "base" if settings.base is None else "donor"
+        raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")

@@ -240,6 +240,13 @@ class OwnModel:
         hidden = self._pass(batch.inputs["ids"], write or {}, {}, None, streams)
         return self._logits(hidden if places is None else hidden[torch.arange(len(hidden)), places][:, None])
 
+    def path_gradients(
+        self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
+    ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
+        """None: raises ModelError, since what a layer adds is no part of the next layer's input."""
+        known = "Its norms stand behind the sums."
+        raise ModelError(f"The writers of {self.name} do not add up.", known, "Choose a pretrained model.")
+
     def _logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         flat = linear(hidden.flatten(0, 1)[None], self.parameters["decoder.weight"], self.parameters["decoder.bias"])
         return flat[0].view(*hidden.shape[:2], flat.shape[-1])

@@ -45,9 +45,9 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
     def check(self, settings: PatchSettings) -> None:
         """Raise TrisectError for settings that are wrong whatever the model is."""
-        from trisect.experiments.patch.run import check
+        from trisect.lab.pairs import check_pairs
 
-        check(settings)
+        check_pairs(settings)
 
     def check_model(self, settings: PatchSettings, subject: Subject) -> None:
         """Raise TrisectError for what a model cannot be asked; nothing goes through it."""

@@ -38,18 +38,17 @@ from trisect.experiments.patch.predictions import (
     prediction_rows,
     usable_pairs,
 )
-from trisect.experiments.patch.preparation import (
+from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
+from trisect.lab.experiment import Measured, Replicates, RunContext
+from trisect.lab.pairs import (
     PatchedSides,
     PreparedPairs,
     answer_places,
     extend,
     patched_sides,
     prepare_pairs,
-    stated_pairs,
     text_words,
 )
-from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
-from trisect.lab.experiment import Measured, Replicates, RunContext
 from trisect.lab.passes import EditedPass, edited_passes, gather, plan_edits, scatter
 from trisect.measure.intervention import relative_change
 from trisect.measure.patching import (
@@ -69,7 +68,6 @@ from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.tested import finite
 from trisect.text.pairs import ANSWERS, CONTENT
-from trisect.text.sources import open_labels
 
 # which text is patched, and which it is patched from
 ROLES = {"denoise": ("base", "donor"), "noise": ("donor", "base")}
@@ -242,14 +240,6 @@ def score(
         for column, ids in mine.items():
             into.nats[number, column] = sum(float(logged[at, token]) for at, token in enumerate(ids))
             into.comes[number, column] = best[: len(ids)] == list(ids)
-
-
-def check(settings: PatchSettings) -> None:
-    """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
-    if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
-        stated_pairs(settings)
-    if settings.corpus is not None and settings.task == "induction":
-        open_labels(settings.corpus, settings.split, settings.reader, bare=True)
 
 
 def check_model(settings: PatchSettings, subject: Subject) -> None:

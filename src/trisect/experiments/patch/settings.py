@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from trisect.core.errors import SpecError
 from trisect.core.schema import RESAMPLES, Option, record
 from trisect.core.site import Site
-from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Seed, Units
-from trisect.text.lines import SPLITS
-from trisect.text.readers import HELP
+from trisect.lab.inputs import (
+    SPLIT,
+    BaseText,
+    BatchSize,
+    DonorText,
+    Models,
+    ModelWorkers,
+    PairCorpus,
+    PairReader,
+    PairsFile,
+    PairsGiven,
+    PairSplit,
+    PairTask,
+    Seed,
+    Units,
+    check_source,
+)
 
 WORDS = ("all", "last", "differ")
 KNOWN = "They are all, last, differ, or numbers from 1 on such as 3,5-7."
@@ -34,10 +47,9 @@ def read_positions(text: str) -> tuple[int, ...] | str:
     return tuple(sorted(numbers))
 
 
-TASKS = ("bindings", "induction", "recall", "translation", "audio-words")
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
-COUNT, SPLIT = 100, "valid"  # unless others are asked for
+COUNT = 100  # unless others are asked for
 SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
 
 
@@ -46,22 +58,8 @@ class PatchSettings:
     """Which parts of a donor text's queries, keys or values a model is given in a base text, and where the texts are from."""
 
     source: Models
-    base: (
-        Annotated[
-            Any,
-            Field(description="A base text; for encoder-decoders in Python (source, target)."),
-            Option(metavar="TEXT", placed=True),
-        ]
-        | None
-    ) = None
-    donor: (
-        Annotated[
-            Any,
-            Field(description="A donor text, as many tokens long as the base."),
-            Option(metavar="TEXT", placed=True),
-        ]
-        | None
-    ) = None
+    base: BaseText | None = None
+    donor: DonorText | None = None
     sites: (
         Annotated[
             tuple[Site | str, ...],
@@ -70,45 +68,12 @@ class PatchSettings:
         ]
         | None
     ) = None
-    pairs: (
-        Annotated[
-            Path,
-            Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
-            Option(metavar="FILE"),
-        ]
-        | None
-    ) = None
-    given: (
-        Annotated[Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")]
-        | None
-    ) = None
-    task: (
-        Annotated[
-            str,
-            Field(
-                description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), recall (for a model of "
-                "trisect recall), translation (for a model of trisect translate-train and the embedded bitext), or audio-words (for a "
-                "model of speech, of recordings of single words: --corpus names their folder)."
-            ),
-            Option(choices=TASKS, metavar="TASK"),
-        ]
-        | None
-    ) = None
-    corpus: (
-        Annotated[
-            str | Path,
-            Field(
-                description="For induction: a text whose words and passages the pairs are made of (default: English words among others); "
-                "for audio-words: a folder of sound files, a word each, named by it."
-            ),
-            Option(metavar="CORPUS"),
-        ]
-        | None
-    ) = None
-    split: Annotated[
-        str, Field(description="Of that text: train, valid or test."), Option(choices=SPLITS, metavar="SPLIT")
-    ] = SPLIT
-    reader: Annotated[str, Field(description=f"{HELP}."), Option(unset="detected")] | None = None
+    pairs: PairsFile | None = None
+    given: PairsGiven | None = None
+    task: PairTask | None = None
+    corpus: PairCorpus | None = None
+    split: PairSplit = SPLIT
+    reader: PairReader | None = None
     count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
     per: Annotated[
         str,
@@ -148,43 +113,7 @@ class PatchSettings:
 
     def __post_init__(self) -> None:
         """Raise SpecError unless pairs come from one place, and options are of what is there: known before any model is opened."""
-        single = self.base is not None or self.donor is not None
-        sources = {
-            "--pairs": self.pairs,
-            "--task": self.task,
-            "given": self.given,
-            "a base and a donor": single or None,
-        }
-        named = [name for name, value in sources.items() if value is not None]
-        if len(named) != 1:
-            given = f"{' and '.join(named)} were given." if named else "No pairs were given."
-            known = "Pairs come from one place: --pairs FILE, --task, or a base with its donor (in Python also given=)."
-            # of several models those that can only be texts: neither a folder nor a name that a hub could have
-            models = self.source.model if isinstance(self.source.model, list | tuple) and not named else ()
-            texts = (m for m in models if isinstance(m, str) and len(m.split()) > 1 and not Path(m[:200]).exists())
-            if (text := next(texts, None)) is not None:
-                todo = "Give texts by name: --base TEXT --donor TEXT."
-                raise SpecError(given, f"{known} {text!r} stands among the models.", todo)
-            raise SpecError(given, known, "Give one of them.")
-        if self.corpus is not None and self.task not in ("induction", "audio-words"):
-            known = "A text is what the pairs of the task induction are made of, a folder of recordings those of audio-words."
-            raise SpecError(f"--corpus {self.corpus} was given.", known, "Leave it out, or give --task induction.")
-        if self.task == "audio-words" and (self.corpus is None or not Path(self.corpus).is_dir()):
-            known = "It is a folder of sound files, each of one word and named by it."
-            raise SpecError(
-                f"The task 'audio-words' was asked for with --corpus {self.corpus}.", known, "Name such a folder."
-            )
-        if self.count != COUNT and self.task is None:
-            known = "So many pairs a task makes; of pairs that are given each is read."
-            raise SpecError(f"--count {self.count} was given without --task.", known, "Leave it out, or give --task.")
-        of_text = {"split": self.split if self.split != SPLIT else None, "reader": self.reader}
-        for name, value in of_text.items():
-            if value is not None and self.corpus is None:
-                given, todo = f"--{name} {value} was given without --corpus.", "--task induction --corpus CORPUS"
-                raise SpecError(given, "It says how a text is read.", f"Leave it out, or give {todo}.")
-        if single and (self.base is None or self.donor is None):
-            missing = "base" if self.base is None else "donor"
-            raise SpecError(f"No {missing} was given.", "A pair is a base and a donor.", f"Give the {missing}.")
+        check_source(self, COUNT)
 
 
 @record

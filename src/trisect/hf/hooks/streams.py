@@ -45,6 +45,13 @@ def edited_streams(
                 if module.startswith(f"{block}."):
                     inside.setdefault(address.stack, []).append(address)
             hooks.enter_context(_hooked(model.get_submodule(block), inside, streams, "input", "output"))
+            for part, module in model.get_submodule(block).named_children():
+                if not any(own.startswith(f"{block}.{part}") for _, own in calls):
+                    hooks.enter_context(_hooked(module, inside, streams, "", "parts"))
+        for point, change in streams.items():
+            for module in model.modules() if point.where == "embeddings" else ():
+                if isinstance(module, nn.Embedding):
+                    hooks.enter_context(module.register_forward_hook(lambda _m, _a, out, own=change: own(out)))
         for module in dict.fromkeys(m for address, m in calls if StreamPoint(address, "attention") in streams):
             own = {"": [address for address, m in calls if m == module]}
             hooks.enter_context(_hooked(model.get_submodule(module), own, streams, "", "attention"))
@@ -74,7 +81,7 @@ def _hooked(
         return args, kwargs
 
     def leave(_m: nn.Module, _args: Any, output: Any) -> Any:
-        for change in changes("out", after):
+        for change in changes("out", after) if isinstance(output, Tensor | tuple | list) else ():
             plain = isinstance(output, Tensor)
             output = change(output) if plain else type(output)((change(output[0]), *output[1:]))
         return output

@@ -1,4 +1,4 @@
-"""Pairs made ready for one model: opened, checked token by token, their answers as ids, and read in batches."""
+"""Pairs of texts made ready for one model: opened, checked token by token, their answers as ids, and read in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trisect.core.errors import CorpusError, ModelError, SpecError
 from trisect.core.files import digest, read_record
 from trisect.core.subject import AnsweringSubject, Batch, InputSample, SiteTarget, Subject, TextOrPair
 from trisect.core.trace import Side
-from trisect.experiments.patch.settings import PatchSettings
+from trisect.lab.inputs import PairSettings
 from trisect.measure.patching import UNKNOWN
 from trisect.text.birth_places import QUESTION
 from trisect.text.pairs import (
@@ -283,7 +283,15 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
     return replace(batch, inputs=inputs, **{"source" if batch.target is None else "target": longer})
 
 
-def stated_pairs(settings: PatchSettings) -> tuple[str, tuple[TextPair, ...]] | None:
+def check_pairs(settings: PairSettings) -> None:
+    """Raise CorpusError where the pairs or the text that are named or given cannot be read, whatever the model is."""
+    if settings.given is None or isinstance(settings.given, list | tuple):  # else they can be gone through once
+        stated_pairs(settings)
+    if settings.corpus is not None and settings.task == "induction":
+        open_labels(settings.corpus, settings.split, settings.reader, bare=True)
+
+
+def stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | None:
     """The pairs that are named or given, and what they are called; None where a task makes them. Raises CorpusError."""
     if settings.base is not None:
         return "one pair", as_pairs([{"base": settings.base, "donor": settings.donor}])
@@ -292,7 +300,7 @@ def stated_pairs(settings: PatchSettings) -> tuple[str, tuple[TextPair, ...]] | 
     return None if settings.given is None else ("given pairs", as_pairs(settings.given))
 
 
-def prepare_pairs(settings: PatchSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
+def prepare_pairs(settings: PairSettings, subject: AnsweringSubject, targets: Sequence[SiteTarget]) -> PreparedPairs:
     """The pairs of the settings, each checked against the model; raises SpecError, CorpusError naming pair and difference."""
     notes: tuple[str, ...] = ()
     if (stated := stated_pairs(settings)) is not None:
@@ -399,7 +407,7 @@ DOES = {
 }
 
 
-def _task_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """The pairs of a task that are made for the model's own tokenizer, with a note."""
     task, count, seed = settings.task, settings.count, settings.seed
     if task == "audio-words":
@@ -441,7 +449,7 @@ GAP = 0.25  # seconds of silence before the first word
 SLOT = 0.9  # seconds of a word with the silence behind it, unless a recording is longer
 
 
-def spoken_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
+def spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """Pairs of sounds put together from recordings of single words, with the words so far as what the decoder has said.
 
     The folder holds a sound file for each word, named by it. Words are those that are one token behind a comma. Raises
@@ -449,7 +457,7 @@ def spoken_pairs(settings: PatchSettings, subject: AnsweringSubject) -> tuple[tu
     """
     from trisect.hf.processor import open_sound
 
-    folder, rate = Path(settings.corpus or ""), getattr(subject, "sampling_rate", None)
+    folder, rate = Path(settings.corpus or ""), getattr(getattr(subject, "processor", None), "rate", None)
     if rate is None or subject.objective != "seq2seq":
         known = f"{subject.name} {DOES[subject.objective]}, and takes {'text' if rate is None else 'sound'}."
         todo = "Give a model of speech with a decoder, such as Whisper."

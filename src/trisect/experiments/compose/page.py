@@ -1,0 +1,183 @@
+"""The page of path patching: writers by q, k and v of a reading head, all heads as a map, and the strongest paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import altair as alt
+import polars as pl
+
+from trisect.core.finding import About, Estimate, Finding
+from trisect.report import format as words
+from trisect.report import render
+from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay
+from trisect.report.format import number_words
+from trisect.report.maps import head_maps
+from trisect.report.measures import Measures
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
+
+if TYPE_CHECKING:
+    from trisect.experiments.compose.settings import ComposeFacts
+
+SHOWN = 20  # of the strongest paths
+DRAWN = 12  # paths of the drawing
+ALL = "all writers"
+WHAT = "fall of the answer's log-probability, nats"
+REFERENCES = (
+    "Nelson Elhage et al. A Mathematical Framework for Transformer Circuits. 2021.",
+    "Kevin Wang et al. Interpretability in the Wild. ICLR 2023.",
+    "Nicholas Goldowsky-Dill et al. Localizing Model Behavior with Path Patching. 2023.",
+)
+
+
+def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Sheet:
+    """The page from the tables."""
+    facts, paths = about.facts, tables["paths"]
+    name = words.display_name(facts.subject, about.command)
+    lede = (
+        f"What each earlier part of {name} puts into the query, the key or the value of a later head, patched one path at a time, over "
+        f"{words.several(facts.pairs, 'pair')} of texts. This speaks of this one model on these texts."
+    )
+    about_paths = (
+        "A writer is the embedding, the positions, a head or a feed-forward block; together they are the residual stream, which was "
+        "checked. A path is patched by giving one head's q, k or v what it would be with the donor's contribution of one writer in the "
+        "place of the base's; all else stays. The effect is how far the log-probability of the base's answer falls."
+    )
+    own = (
+        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
+        ("Pairs", f"{facts.corpus}: {words.several(facts.pairs, 'pair')}, fingerprint {facts.corpus_fingerprint}"),
+        ("Paths", f"{facts.paths}, into {facts.into or 'every head'}, seed {facts.seed}"),
+    )
+    found = findings(tables, about)
+    first = Section(
+        "Who made it?",
+        (about_paths,),
+        present(_map(tables), _drawing(paths)),
+        present(sentences(found)),
+        blocks=quiet(_notes(facts, paths)),
+    )
+    parts = present(first, _reading_head(paths), Section("Numbers", tuple(about.notes), (), (_strongest(paths),)))
+    return Sheet(f"Who made it? {name}", "Composition", lede, parts, provenance(about, *own, timed=False), REFERENCES)
+
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> tuple[Finding, ...]:
+    """The strongest path into each of q, k and v, and how well weights and first-order effects predict effects."""
+    found = []
+    paths = tables["paths"].filter(pl.col("exact") & (pl.col("writer") != ALL))
+    for component in "qkv":
+        rows = paths.filter(pl.col("into").str.starts_with(f"{component}@") & (pl.col("low") > 0)).head(1)
+        for row in rows.iter_rows(named=True):
+            value = Estimate(f"{row['writer']} → {row['into']}", row["effect_nats"], row["low"], row["high"], row["n"])
+            whole = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["effect_nats"]
+            of = f" of {words.number(whole[0])} from all writers" if len(whole) and whole[0] is not None else ""
+            text = f"Most into {component}: {value.name} {number_words(value)} nats{of}, {words.number(row['direct'], True)} directly."
+            found.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
+    for measure, value, what in (
+        ("weights_rank", about.facts.weights, "Composition scores of the weights alone"),
+        ("attribution_rank", about.facts.ranked, "Effects to first order"),
+    ):
+        if value is not None:
+            text = f"{what} and direct effects: rank correlation {words.number(value, True)} over paths that were patched exactly."
+            found.append(Finding(measure, text, "ρ", (Estimate("", value),)))
+    return tuple(found)
+
+
+def _notes(facts: ComposeFacts, paths: pl.DataFrame) -> Iterator[str]:
+    yield "Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
+    left = len(paths.filter(~pl.col("exact")))
+    if left:
+        yield f"{left:,} paths are known to first order alone (one pass with gradients); the strongest are patched exactly."
+
+
+def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
+    """For every head's q, k and v the largest effect that one writer has there."""
+    rows = Measures.of(tables["measures"])
+    heads = Measures(tuple(row for row in rows if row.head is not None))
+    if not len(heads):
+        return None
+    most = max(abs(row.value) for row in heads) or 1.0
+    caption = "The largest effect of one writer on each head's q, k and v; the same colours in every panel."
+    return head_maps(("composition-heads", "Figure 1", "All heads"), caption, heads, "nats", True, (-most, most))
+
+
+def _drawing(paths: pl.DataFrame) -> Figure | None:
+    """The strongest paths as lines from the layer and head that writes to those that read."""
+    rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("effect_nats").abs() > 0)).head(DRAWN)
+    if not len(rows):
+        return None
+    lines, ends, most = [], {}, float(rows["effect_nats"].abs().max() or 1.0)  # type: ignore[arg-type]
+    for row in rows.iter_rows(named=True):
+        component, _, place = row["into"].partition("@")
+        layer, _, head = place.partition(".h")
+        to = f"{layer}.h{head}" if head else layer
+        layer_from, _, part = row["writer"].partition(".")
+        start = (float(layer_from), _slot(part)) if part else (0.0, 0.0)
+        end = (float(layer), _slot(f"h{head}") if head else 0.0)
+        ends[row["writer"]], ends[to] = start, end
+        shift = {"q": -0.06, "k": 0.0, "v": 0.06}.get(component, 0.0)
+        line = {
+            "x": start[1],
+            "x2": end[1] + shift,
+            "y": start[0],
+            "y2": end[0],
+            "width": 0.7 + 4 * abs(row["effect_nats"]) / most,
+        }
+        lines.append(line | {"colour": render.mark(component).colour})
+    points = [{"x": x, "y": y, "name": name} for name, (x, y) in ends.items()]
+    x, y = (
+        alt.X("x:Q", axis=None, scale=alt.Scale(padding=30)),
+        alt.Y("y:Q", title="layer", axis=alt.Axis(tickMinStep=1, grid=False)),
+    )
+    strokes = chart_of("paths", lines).mark_rule(opacity=0.9)
+    drawn = strokes.encode(
+        x, y, alt.X2("x2"), alt.Y2("y2"), alt.Color("colour:N", scale=None), alt.StrokeWidth("width:Q", scale=None)
+    )
+    dots = chart_of("ends", points).mark_point(filled=True, size=40, color=render.INK, opacity=1).encode(x, y)
+    names = chart_of("names", points).mark_text(align="left", dx=7, dy=-6, fontSize=11, color=render.INK)
+    title = "Strongest paths"
+    words_of = ", ".join(f"{r['writer']} into {r['into']} {r['effect_nats']:.3g}" for r in rows.iter_rows(named=True))
+    panel = Panel(
+        title, lay(title, drawn, dots, names.encode(x, y, alt.Text("name:N"))), f"{title}: {words_of} nats.", (), {}
+    )
+    keys = tuple(LegendEntry(f"into {c}", render.mark(c).colour, render.mark(c).shape) for c in "qkv")
+    caption = f"From the writer below to the head above; a line is as wide as its effect ({WHAT})."
+    return Figure("composition-paths", "Figure 2", title, caption, (panel,), keys)
+
+
+def _slot(part: str) -> float:
+    """Where a part of a layer stands from left to right: heads by number, the feed-forward block left of them."""
+    return float(part[1:]) if part.startswith("h") and part[1:].isdigit() else 0.0
+
+
+def _reading_head(paths: pl.DataFrame) -> Section | None:
+    """Every writer into q, k and v of the head with the strongest path."""
+    exact = paths.filter(pl.col("exact"))
+    strongest = exact.filter(pl.col("writer") != ALL).head(1)
+    if not len(strongest):
+        return None
+    place = strongest["into"][0].partition("@")[2]
+    shown = exact.filter(pl.col("into").str.ends_with(f"@{place}"))
+    cells: dict[str, dict[str, str]] = {}
+    for row in shown.iter_rows(named=True):
+        value = Estimate("", row["effect_nats"], row["low"], row["high"])
+        cells.setdefault(row["writer"], {})[row["into"].partition("@")[0]] = number_words(value)
+    components = sorted({c for of in cells.values() for c in of}, key="qkv".find)
+    body = tuple((writer, *(of.get(c, "–") for c in components)) for writer, of in sorted(cells.items()))
+    table = Table(("writer", *components), body, f"{WHAT}, into @{place}", folded=False)
+    return Section(f"The head {place}", (), (), (table,))
+
+
+def _strongest(paths: pl.DataFrame) -> Table:
+    columns = ("writer", "into", "effect, nats", "direct", "first order", "weights only")
+    plain = ("direct", "attributed", "weights_only")
+    body = tuple(
+        (
+            row["writer"],
+            row["into"],
+            number_words(Estimate("", row["effect_nats"], row["low"], row["high"])) if row["exact"] else "–",
+            *("–" if row[name] is None else words.number(row[name], name != "weights_only") for name in plain),
+        )
+        for row in paths.head(SHOWN).iter_rows(named=True)
+    )
+    return Table(columns, body, f"The strongest {len(body)} of {len(paths)} paths", wrap=False)

@@ -1,0 +1,97 @@
+"""What path patching is asked, and what it notes of itself."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import Field
+
+from trisect.core.errors import SpecError
+from trisect.core.schema import RESAMPLES, Option, record
+from trisect.core.site import Site
+from trisect.lab.inputs import (
+    BaseText,
+    BatchSize,
+    DonorText,
+    Models,
+    ModelWorkers,
+    PairCorpus,
+    PairReader,
+    PairsFile,
+    PairsGiven,
+    PairSplit,
+    PairTask,
+    Seed,
+    Units,
+    check_source,
+)
+
+COUNT = 50  # pairs of a task
+
+
+@record
+class ComposeSettings:
+    """Into which heads paths are patched, and where the texts are from."""
+
+    source: Models
+    base: BaseText | None = None
+    donor: DonorText | None = None
+    into: (
+        Annotated[
+            Site | str,
+            Field(
+                description="The query, key or value of a head, such as k@2.h3, or of all heads of a layer, such as q+k+v@2."
+            ),
+            Option(metavar="SITE", unset="every head, the strongest paths exactly", grammar=Site.parse),
+        ]
+        | None
+    ) = None
+    pairs: PairsFile | None = None
+    given: PairsGiven | None = None
+    task: PairTask | None = None
+    corpus: PairCorpus | None = None
+    split: PairSplit = "valid"
+    reader: PairReader | None = None
+    count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
+    exact: Annotated[
+        int,
+        Field(description="Of all heads' paths, how many of the strongest are patched exactly.", ge=1, le=RESAMPLES),
+    ] = 20
+    batch: BatchSize = 16
+    seed: Seed = 0
+    units: Units | None = None
+    machine: ModelWorkers = field(default_factory=ModelWorkers)
+
+    @property
+    def positions(self) -> str:
+        """A writer is patched at all positions."""
+        return "all"
+
+    def __post_init__(self) -> None:
+        """Raise SpecError unless pairs come from one place, and are texts."""
+        check_source(self, COUNT)
+        if self.task in ("translation", "audio-words"):
+            known = "Paths are read in models that go on with a text."
+            raise SpecError(
+                f"The task {self.task!r} was asked for.", known, "Give --task induction, bindings or recall."
+            )
+
+
+@record
+class ComposeFacts:
+    """Model, pairs and settings of path patching; `ranked` is the rank correlation of first-order with exact effects, `weights` that of
+    composition scores with effects, None where there are too few paths.
+    """
+
+    subject: str
+    fingerprint: str
+    objective: str
+    corpus: str
+    corpus_fingerprint: str
+    pairs: int
+    into: str | None
+    paths: int
+    ranked: float | None
+    weights: float | None
+    seed: int

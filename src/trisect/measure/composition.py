@@ -1,0 +1,255 @@
+"""Path patching: what each earlier writer puts into the query, key or value of a later head, and what that does to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, StreamPoint, StreamSubject, Writer
+from trisect.core.trace import Address, Trace
+from trisect.measure.patching import put_at
+
+EMBEDDING, POSITION = "embedding", "position"
+ROUNDING = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.bfloat16: 5e-2,
+    torch.float16: 1e-2,
+}  # of the stream's largest number
+BLOCKS = ("pre", "bare")  # where what a layer adds is part of every later layer's input as it is
+
+
+class StreamWriter(NamedTuple):
+    """Something that adds to the residual stream: the embedding, the positions, a head, or a feed-forward block (head 0)."""
+
+    name: str
+    layer: int = 0
+    head: int = 0
+
+    @property
+    def point(self) -> StreamPoint:
+        """Where what it adds enters the stream."""
+        if not self.layer:
+            return StreamPoint(Address("plain", 1))
+        return StreamPoint(Address("plain", self.layer), "attention" if self.head else "output")
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenStream:
+    """What a model's writers add for one batch: `inputs` of every layer's block, and the contribution of each writer."""
+
+    inputs: Mapping[int, Float[Tensor, "B T D"]]
+    written: Mapping[StreamWriter, Float[Tensor, "B T D"]]
+    traces: Mapping[int, Trace]
+
+    def before(self, layer: int) -> tuple[StreamWriter, ...]:
+        """The writers that a layer's attention reads."""
+        return tuple(writer for writer in self.written if writer.layer < layer)
+
+
+def not_additive(name: str, why: str) -> ModelError:
+    """The error of a model whose stream is not the sum of what its writers add."""
+    todo = "Choose a model whose norms stand inside its blocks, such as GPT-2, GPT-NeoX or Llama."
+    return ModelError(f"The writers of {name} do not add up to its residual stream.", why, todo)
+
+
+def read_stream(subject: AnsweringSubject, batch: Batch) -> WrittenStream:
+    """What each writer adds, with the law that all of them together are the stream; raises ModelError where they are not."""
+    if not isinstance(subject, StreamSubject) or subject.shape.stacks != ("plain",):
+        known = f"It has the stacks {', '.join(subject.shape.stacks)}; paths are read in one stack of self-attention."
+        raise not_additive(subject.name, known)
+    traces = {trace.layer: trace for trace in subject.trace(batch).traces}
+    layers = subject.shape.layers("plain")
+    found: dict[tuple[int, str], list[Tensor]] = {}
+
+    def note(layer: int, where: str, x: Tensor) -> Tensor:
+        found.setdefault((layer, where), []).append(x.detach().clone())
+        return x
+
+    points = [(n, where) for n in layers for where in ("input", "attention", "output", "parts")] + [(1, "embeddings")]
+    streams = {StreamPoint(Address("plain", n), where): lambda x, n=n, w=where: note(n, w, x) for n, where in points}
+    subject.stream_outputs(batch, streams)
+    first, inputs = found[layers[0], "input"][0], dict[int, Tensor]()
+    written = _embedded(first, found.get((1, "embeddings"), []))
+    total = sum(written.values(), torch.zeros_like(first))
+    for layer in layers:
+        x, attention, y = (found[layer, where][0] for where in ("input", "attention", "output"))
+        inputs[layer], trace = x, traces.get(layer)
+        _near(subject.name, total, x, f"The writers before layer {layer} are not what enters it.")
+        block = None if trace is None else trace.block
+        if trace is None or trace.w_o is None or block is None or block.kind not in BLOCKS or block.after is not None:
+            why = (
+                "not verified" if trace is None or trace.w_o is None else "followed by a norm, or in none that is known"
+            )
+            raise not_additive(subject.name, f"The attention of layer {layer} is {why}.")
+        heads = torch.einsum("bhte,hed->hbtd", trace.output.to(x), trace.w_o.to(x))
+        shift = trace.projections.b_o
+        bias = torch.zeros_like(x) if shift is None else shift.to(x).expand_as(x)
+        _near(
+            subject.name, heads.sum(0) + bias, attention, f"The heads of layer {layer} are not what its attention adds."
+        )
+        forward = y - x - attention
+        if not any(_is_near(part, forward) for part in found.get((layer, "parts"), [])):
+            zero = torch.zeros_like(forward)
+            _near(
+                subject.name, forward + x, zero + x, f"Of layer {layer} no module gives what is added beside attention."
+            )
+        written |= {StreamWriter(f"{layer}.h{n}", layer, n): of for n, of in enumerate(heads, start=1)}
+        if bool(forward.any()):
+            written[StreamWriter(f"{layer}.mlp", layer)] = (
+                forward + bias
+            )  # with the shift of W_O, the same for any text
+        else:
+            written[StreamWriter(f"{layer}.bias", layer)] = bias
+        total = total + heads.sum(0) + bias + forward
+    return WrittenStream(inputs, written, traces)
+
+
+def _embedded(first: Float[Tensor, "B T D"], parts: Sequence[Tensor]) -> dict[StreamWriter, Float[Tensor, "B T D"]]:
+    """The stream before the first layer as embedding and positions, where the model adds two that are known."""
+    fitting = [p.expand_as(first) for p in parts if p.shape[-2:] == first.shape[-2:] and p.shape[0] in (1, len(first))]
+    if len(fitting) == 2 and _is_near(fitting[0] + fitting[1], first):
+        return {StreamWriter(EMBEDDING): fitting[0], StreamWriter(POSITION): fitting[1]}
+    return {StreamWriter(EMBEDDING): first}
+
+
+def _is_near(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    return float((a - b).abs().max()) <= ROUNDING[b.dtype] * max(float(b.abs().max()), 1e-30)
+
+
+def _near(name: str, made: Tensor, there: Tensor, why: str) -> None:
+    if not _is_near(made, there):
+        raise not_additive(name, why)
+
+
+class Paths:
+    """The paths of one batch of pairs into q, k and v of later heads; base and donor have as many tokens."""
+
+    def __init__(
+        self,
+        subject: AnsweringSubject,
+        base: Batch,
+        donor: Batch,
+        places: Int[Tensor, " B"],
+        answers: Int[Tensor, " B"],
+    ) -> None:
+        assert isinstance(subject, StreamSubject), "read_stream has looked"
+        self.subject, self.base, self.places, self.answers = subject, base, places, answers
+        self.stream, other = read_stream(subject, base), read_stream(subject, donor)
+        self.change = {writer: other.written[writer] - own for writer, own in self.stream.written.items()}
+        self.clean = self._logged(self.subject.outputs(base, places=places))
+        self._parts: dict[tuple[tuple[StreamWriter, ...], bool], dict[int, Parts]] = {}
+
+    def effect(
+        self, writers: Sequence[StreamWriter], layer: int, component: str, head: int | None, direct: bool
+    ) -> Float[Tensor, " B"]:
+        """How far the log-probability of each base's answer falls, in nats, where these writers' donor contributions reach a head alone.
+
+        `direct` holds all between them; else what lies between reacts. `component` may be joint, as in q+k+v; a head of k or v is a
+        key/value head, which several query heads share with grouped queries.
+        """
+        parts, address = self.parts(tuple(writers), layer, direct), Address("plain", layer)
+        real = self.base.source.real
+        targets = [SiteTarget(address, name, None if head is None else (head,)) for name in component.split("+")]
+        made = self.subject.outputs(self.base, {address: put_at(targets, parts, real, real)}, places=self.places)
+        return self.clean - self._logged(made)
+
+    def parts(self, writers: tuple[StreamWriter, ...], layer: int, direct: bool) -> Parts:
+        """q, k and v of a layer with these writers' contributions from the donor."""
+        key = writers, direct
+        if layer not in self._parts.setdefault(key, {}):
+            wanted = [layer] if direct else [n for n in self.stream.inputs if n > max(w.layer for w in writers)]
+            seen: dict[int, Parts] = {}
+
+            def note(n: int) -> Writer:
+                return lambda parts: seen.setdefault(n, Parts(*(part.detach().clone() for part in parts)))
+
+            if direct:
+                change = sum((self.change[w] for w in writers), torch.zeros_like(self.stream.inputs[layer]))
+                streams = {
+                    StreamPoint(Address("plain", layer)): lambda x: self.stream.inputs[layer].to(x) + change.to(x)
+                }
+            else:
+                by_point: dict[StreamPoint, Tensor] = {}
+                for w in writers:
+                    by_point[w.point] = by_point.get(w.point, 0) + self.change[w]
+                streams = {point: lambda x, more=more: x + more.to(x) for point, more in by_point.items()}
+            self.subject.stream_outputs(self.base, streams, {Address("plain", n): note(n) for n in wanted}, self.places)
+            self._parts[key].update(seen)
+        return self._parts[key][layer]
+
+    def forget(self) -> None:
+        """Let go of what was recorded."""
+        self._parts.clear()
+
+    def attributed(self, layers: Sequence[int]) -> dict[tuple[StreamWriter, int, str, int], Float[Tensor, " B"]]:
+        """The direct effect of every writer on every head's q, k and v to first order: one pass with gradients for all of them."""
+        gradients = self.subject.path_gradients(self.base, self.places, self.answers, layers)
+        found = {}
+        for (layer, component, head), gradient in gradients.items():
+            for writer in self.stream.before(layer):
+                found[writer, layer, component, head] = -(gradient * self.change[writer].to(gradient)).sum((1, 2))
+        return found
+
+    def _logged(self, outputs: Float[Tensor, "B 1 V"]) -> Float[Tensor, " B"]:
+        return outputs[:, 0].double().log_softmax(-1).gather(1, self.answers[:, None])[:, 0]
+
+
+def composition_scores(traces: Mapping[int, Trace]) -> dict[tuple[str, int, str, int], float]:
+    """Elhage's weight-only scores of each earlier head into q, k and v of each later one, by writer's name, layer, component and head.
+
+    ‖W_OV W_QK‖ / (‖W_OV‖ ‖W_QK‖) for q (of its transpose for k), with W_OV of the reader for v; the norm's γ is part of the reader.
+    Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, section on composition.
+    """
+    found: dict[tuple[str, int, str, int], float] = {}
+    for layer, reader in traces.items():
+        for earlier, writer in ((n, t) for n, t in traces.items() if n < layer):
+            for h in range(1, reader.heads + 1):
+                ends = _reading_maps(reader, h - 1)
+                for w in range(1, writer.heads + 1) if ends else ():
+                    score = _scores(writer, w - 1, ends)
+                    for component, value in score.items():
+                        own = h if component == "q" else (h - 1) // reader.group + 1
+                        key = f"{earlier}.h{w}", layer, component, own
+                        found[key] = max(value, found.get(key, 0.0))  # of the query heads that share a key/value head
+    return found
+
+
+def _reading_maps(trace: Trace, head: int) -> dict[str, tuple[Float[Tensor, "D E"], Float[Tensor, "D E"]]]:
+    """For q, k and v the map by which a head reads the stream and the one that follows it; none where they are not known."""
+    if trace.w_q is None or trace.w_k is None or trace.w_v is None or trace.w_o is None:
+        return {}
+    gamma = (
+        torch.ones_like(trace.w_q[0, :, :1])
+        if trace.block is None or trace.block.kind != "pre"
+        else trace.block.gamma[:, None]
+    )
+    q, k, v = (gamma.double() * of[head * len(of) // trace.heads].double() for of in (trace.w_q, trace.w_k, trace.w_v))
+    return {"q": (q, k), "k": (k, q), "v": (v, trace.w_o[head].double().T)}
+
+
+def _scores(
+    writer: Trace, head: int, ends: Mapping[str, tuple[Float[Tensor, "D E"], Float[Tensor, "D E"]]]
+) -> dict[str, float]:
+    if writer.w_v is None or writer.w_o is None:
+        return {}
+    value, out = writer.w_v[head * len(writer.w_v) // writer.heads].double(), writer.w_o[head].double()
+
+    def norm(first: Tensor, middle: Tensor, last: Tensor) -> Tensor:
+        """‖A M Bᵀ‖ without the product, which is as large as the stream."""
+        return ((first.T @ first) @ middle * (middle @ (last.T @ last))).sum().clamp_min(0).sqrt()
+
+    ov = norm(value, torch.eye(value.shape[1], dtype=torch.float64), out.T)
+    found = {}
+    for component, (reads, follows) in ends.items():
+        whole = norm(reads, torch.eye(reads.shape[1], dtype=torch.float64), follows)
+        found[component] = float(norm(value, out @ reads, follows) / (ov * whole).clamp_min(1e-300))
+    return found

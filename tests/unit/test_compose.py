@@ -1,0 +1,153 @@
+"""Path patching: laws of writers and paths, and a model set by hand whose keys are made by one head of the layer before."""
+
+import pytest
+import torch
+from tests import interchanged, tinyhf
+
+import trisect
+from trisect.core.errors import ModelError, SpecError
+from trisect.core.site import Site
+from trisect.core.subject import StreamPoint
+from trisect.core.trace import Address
+from trisect.experiments.compose.run import ALL
+from trisect.measure.composition import Paths, composition_scores, read_stream
+from trisect.measure.patching import put_at, record
+from trisect.text.pairs import ENGLISH
+
+WORDS = ENGLISH[:30]
+ROUNDING = 1e-9  # float64 sums of a few hundred terms
+
+
+def load(kind):
+    made = {"gpt2": tinyhf.gpt2, "llama": tinyhf.llama}[kind]().double()
+    return trisect.load(made, tokenizer=tinyhf.tokenizer(False))
+
+
+def paths_of(model):
+    base, donor = (next(model.batches(texts)) for texts in (["w1 w2 w3", "w9 w8 w7"], ["w4 w5 w6", "w1 w3 w2"]))
+    return Paths(model, base, donor, torch.tensor([2, 2]), torch.tensor([5, 6])), base, donor
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_values(kind):
+    model = load(kind)
+    paths, base, donor = paths_of(model)
+    other = read_stream(model, donor)
+    last = max(paths.stream.inputs)
+    made = paths.stream.inputs[last] + sum(paths.change[writer] for writer in paths.stream.before(last))
+    torch.testing.assert_close(made, other.inputs[last], rtol=0, atol=ROUNDING)
+    address, writers = Address("plain", last), paths.stream.before(last)
+    theirs = record(model, donor, [address]).parts[address]
+    for component in "qkv":
+        (edit,) = model.shape.resolve(Site.parse(f"{component}@{last}"))
+        swapped = model.outputs(
+            base, {address: put_at([edit], theirs, base.source.real, base.source.real)}, places=paths.places
+        )
+        wanted = paths.clean - paths._logged(swapped)
+        torch.testing.assert_close(paths.effect(writers, last, component, None, True), wanted, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(kind):
+    """Its attention reads the changed stream, and everything else the one that was there."""
+    model = load(kind)
+    paths, base, _ = paths_of(model)
+    last = max(paths.stream.inputs)
+    for writer in paths.stream.before(last):
+        both = paths.effect([writer], last, "q+k+v", None, True)
+        seen = {}
+        address = Address("plain", last)
+        changed = paths.stream.inputs[last] + paths.change[writer]
+        note = lambda x, seen=seen: seen.setdefault("out", x.clone())  # noqa: E731
+        model.stream_outputs(
+            base, {StreamPoint(address): lambda x, c=changed: c, StreamPoint(address, "attention"): note}
+        )
+        made = model.stream_outputs(
+            base, {StreamPoint(address, "attention"): lambda x, s=seen: s["out"]}, places=paths.places
+        )
+        torch.testing.assert_close(both, paths.clean - paths._logged(made), rtol=0, atol=ROUNDING)
+
+
+def test_direct_and_total_differ_by_what_lies_between():
+    paths, *_ = paths_of(load("gpt2"))
+    first = next(writer for writer in paths.change if writer.name == "1.h1")
+    assert torch.equal(paths.effect([first], 2, "k", 1, True), paths.effect([first], 2, "k", 1, True))
+    # the feed-forward block of layer 1 reads head 1 before layer 2 does
+    assert not torch.allclose(paths.effect([first], 2, "k", 1, True), paths.effect([first], 2, "k", 1, False))
+
+
+def test_first_order_effects_are_the_slope_of_exact_ones():
+    paths, *_ = paths_of(load("gpt2"))
+    slope = paths.attributed([2])
+    for writer in paths.stream.before(2):
+        whole = paths.change[writer]
+        paths.change[writer] = whole * 1e-5
+        paths.forget()
+        for component in "qkv":
+            small = paths.effect([writer], 2, component, 1, True) / 1e-5
+            torch.testing.assert_close(small, slope[writer, 2, component, 1], rtol=1e-3, atol=1e-5)
+        paths.change[writer] = whole
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory):
+    """Head 1 of layer 1 copies the word before; layer 2 looks for it."""
+    model = trisect.load(interchanged.inductor(WORDS, 24), tokenizer=interchanged.tokenizer(WORDS, 24))
+    return trisect.compose(
+        model, task="induction", count=12, out=tmp_path_factory.mktemp("compose") / "out", quiet=True
+    )
+
+
+def test_the_previous_token_head_makes_the_keys_and_nothing_else(composed):
+    found = {(path.writer, path.into): path for path in composed.composition}
+    whole = {component: found[ALL, f"{component}@2.h1"].effect_nats for component in "qkv"}
+    assert found["1.h1", "k@2.h1"].effect_nats == pytest.approx(whole["k"], abs=1e-6)
+    assert whole["k"] > 0.5
+    for component in "qv":
+        assert found["1.h1", f"{component}@2.h1"].effect_nats == pytest.approx(0.0, abs=1e-6)
+        assert found["embedding", f"{component}@2.h1"].effect_nats == pytest.approx(whole[component], abs=1e-6)
+    assert found["embedding", "k@2.h1"].effect_nats > 0  # by way of head 1 of layer 1
+    assert found["embedding", "k@2.h1"].direct == pytest.approx(0.0, abs=1e-6)
+    scores = {component: found["1.h1", f"{component}@2.h1"].weights_only for component in "qkv"}
+    assert scores["k"] > 0.1
+    assert scores["q"] == scores["v"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_page_names_the_strongest_paths(composed):
+    page = composed.report.read_text()
+    for words in ("Who made it?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
+        assert words in page
+    row = composed.data()["composition"][0]
+    assert {"writer", "into", "effect_nats", "low", "high", "direct", "weights_only"} <= set(row)
+    assert any("Most into k: 1.h1" in str(finding) for finding in composed.findings)
+
+
+def test_one_head_can_be_asked_for(tmp_path):
+    model = load("gpt2")
+    done = trisect.compose(model, "w1 w2 w3", "w4 w5 w6", into="k@2.h1", out=tmp_path / "out", quiet=True)
+    assert {path.into for path in done.composition} == {"k@2.h1"}
+    assert all(path.exact for path in done.composition)
+    with pytest.raises(SpecError, match="reads the embedding alone"):
+        trisect.compose(model, "w1 w2", "w3 w4", into="k@1", out=tmp_path / "first", quiet=True)
+
+
+def test_models_whose_writers_do_not_add_up_are_refused_by_name(tmp_path):
+    model = trisect.load(tinyhf.bert().double(), tokenizer=tinyhf.tokenizer())
+    with pytest.raises(ModelError, match="BertForMaskedLM"):
+        read_stream(model, next(model.batches(["w1 w2"])))
+    with pytest.raises(ModelError, match="BertForMaskedLM"):
+        trisect.compose(model, "w1 [MASK]", "w2 [MASK]", out=tmp_path / "out", quiet=True)
+
+
+def test_composition_scores_are_ratios_of_norms():
+    """As the products themselves say."""
+    model = load("gpt2")
+    traces = {trace.layer: trace for trace in model.read("w1 w2 w3").traces}
+    score = composition_scores(traces)["1.h1", 2, "k", 2]
+    writer, reader = traces[1], traces[2]
+    assert reader.block is not None
+    assert not [t for t in (writer.w_v, writer.w_o, reader.w_k, reader.w_q) if t is None]
+    ov = writer.w_v[0] @ writer.w_o[0]  # type: ignore[index]
+    gamma = reader.block.gamma[:, None]
+    qk = (gamma * reader.w_k[1]) @ (gamma * reader.w_q[1]).T  # type: ignore[index]
+    assert score == pytest.approx(float((ov @ qk).norm() / (ov.norm() * qk.norm())))
