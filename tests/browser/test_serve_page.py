@@ -18,7 +18,7 @@ import trisect
 from trisect.hf.load import load
 from trisect.measure.intervention import intervene
 from trisect.server import widget
-from trisect.server.answering import PageModel, PageState, bench, style
+from trisect.server.answering import PageModel, PageState, page_script, style
 from trisect.server.run import Served, link, start
 
 pytestmark = pytest.mark.browser
@@ -268,7 +268,7 @@ def test_in_a_notebook_the_kernel_answers(gpt, browser):
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.expose_function("kernel", kernel)
     tab.set_content(f"<style>{style()}</style><div id=serve></div>")
-    tab.evaluate(MOUNT, [bench("widget.js"), {"about": made.about, "state": made.state}])
+    tab.evaluate(MOUNT, [page_script("widget.js"), {"about": made.about, "state": made.state}])
     bar = tab.locator("#serve > div[data-ready]")
     bar.wait_for()
     site = tab.locator(".s-row .s-site").nth(2).inner_text()
@@ -302,7 +302,7 @@ def test_two_views_of_a_widget_take_their_own_answers_and_a_save_drops_no_questi
     tab = context.new_page()
     tab.set_content(f"<style>{style()}</style><div id=one></div><div id=two></div>")
     state = {"about": json.dumps(model.about()), "state": link(PageState((TEXT,)))}
-    tab.evaluate(VIEWS, [bench("widget.js"), state])
+    tab.evaluate(VIEWS, [page_script("widget.js"), state])
 
     def asked() -> list[dict]:
         return tab.evaluate("asked")

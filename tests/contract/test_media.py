@@ -160,7 +160,7 @@ def test_a_picture_is_turned_as_its_camera_says_and_nothing_of_it_is_left_out_un
     turned[274] = 6
     plain = Image.fromarray(np.arange(18, dtype=np.uint8).reshape(2, 3, 3))
     plain.save(tmp_path / "turned.png", exif=turned)
-    assert open_image(tmp_path / "turned.png").size == (2, 3)
+    assert cast(Any, open_image(tmp_path / "turned.png")).size == (2, 3)
     plain.save(tmp_path / "two.gif", save_all=True, append_images=[plain.rotate(180)])
     Image.fromarray(np.full((2, 2), 999, np.uint16)).save(tmp_path / "deep.png")
     for file, known in (("two.gif", "It holds 2 pictures"), ("deep.png", "not of 8 bits")):

@@ -16,7 +16,7 @@ from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.lab.passes import every_site, plan_edits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
-from trisect.measure.intervention import Means, borrow, put, zeros
+from trisect.measure.intervention import Means, put, rows_of_donors, zeros
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 
@@ -188,7 +188,7 @@ def test_what_is_borrowed_keeps_its_place_and_a_short_text_begins_again(lengths,
     donors = [torch.randn(2, n, 3, generator=draw, dtype=torch.float64) for n in lengths]
     real = torch.ones(len(lengths), 9, dtype=torch.bool)
     real[:, :2] = not left
-    found = borrow(donors, real)
+    found = rows_of_donors(donors, real)
     for row, donor in enumerate(donors):
         places = real[row].nonzero().flatten().tolist()
         for n, place in enumerate(places):

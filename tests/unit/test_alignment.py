@@ -154,7 +154,7 @@ def test_pieces_of_words_with_spaces_of_their_own_are_of_these_words(bart):
 def test_every_command_cuts_a_target_as_a_target(bart):
     """Marian has one vocabulary of pieces for each side."""
     slow = Slow()
-    subject = replace(bart, tokenizer=slow, desk=replace(bart.desk, tokenizer=slow))
+    subject = replace(bart, tokenizer=slow, batcher=replace(bart.batcher, tokenizer=slow))
     (batch,) = subject.batches([("ab c", "c")])
     assert slow.asked == ["source", "target"]
     assert batch.target is not None

@@ -6,7 +6,7 @@ import altair as alt
 import pytest
 
 from trisect.report import render
-from trisect.report.charts import Figure, LegendEntry, Panel, SharedAxis, chart_of, lay, read_out
+from trisect.report.charts import Figure, LegendEntry, Panel, SharedAxis, chart_of, overlay, read_out
 from trisect.report.maps import grid
 from trisect.report.measures import Bar, layer_key, layer_panel
 
@@ -57,7 +57,7 @@ def test_lines_keep_the_order_of_their_vertices_and_are_named_by_colour():
     line = chart_of("main", rows).mark_line()
     drawn = line.encode(alt.X("x:Q", title="epoch"), alt.Y("y:Q", title="loss"), alt.Color("colour:N", scale=None))
     key = (LegendEntry("first", "#111111"), LegendEntry("second", "#222222"))
-    figure = Figure("f", "", "F", "", (Panel("T", lay("T", drawn), "", (), {}),), key)
+    figure = Figure("f", "", "F", "", (Panel("T", overlay("T", drawn), "", (), {}),), key)
     panel, found = stroked(figure)
     assert found["main"] == (2, 2)
     first, second = series_of(panel, "main")
@@ -71,7 +71,7 @@ def test_a_drawing_without_axes_has_no_numbers(axis):
     rows = [{"x": 1.0, "x2": 2.0, "y": 1.0, "y2": 2.0, "token": "w"}]
     cells = chart_of("cells", rows).mark_rect()
     drawn = cells.encode(alt.X("x:Q", axis=axis), alt.X2("x2"), alt.Y("y:Q", axis=axis), alt.Y2("y2"))
-    panel, found = stroked(Figure("f", "", "F", "", (Panel("T", lay("T", drawn), "", (), {}),)))
+    panel, found = stroked(Figure("f", "", "F", "", (Panel("T", overlay("T", drawn), "", (), {}),)))
     assert found["cells"] == (1, 1)
     assert bool(panel.series) == (axis is not None)
 

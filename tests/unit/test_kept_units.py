@@ -533,7 +533,7 @@ def test_what_travels_keeps_its_name_and_words_that_are_none_stay(tmp_path, monk
     data = units_jobs.encode_settings(given, sent)
     assert sent == {model / "stone2"}
     laid = tmp_path / "laid"
-    units_jobs.lay_out({str(place): place for place in sent}, laid)
+    units_jobs.arrange_files({str(place): place for place in sent}, laid)
     found = units_jobs.decode_settings(WeighSettings, data, laid)
     there = laid / model.relative_to("/")
     assert found.source.model == f"{there}@stone2"
@@ -553,7 +553,7 @@ def test_checkpoints_beside_a_model_lie_beside_it_where_it_travels_to(tmp_path):
     work = UnitWork("last", "key", PROFILE, given, "source", RunFolder(tmp_path), None, True, lambda: None)
     order = work.order()
     laid = {place: Path(order.needs[name]) for name, place in order.asked.laid.items()}
-    units_jobs.lay_out(laid, tmp_path / "laid")
+    units_jobs.arrange_files(laid, tmp_path / "laid")
     found = units_jobs.decode_settings(ProfileSettings, order.asked.settings, tmp_path / "laid")
     there = Path(found.source.model)
     assert there == tmp_path / "laid" / (tmp_path / "runs/last").relative_to("/")

@@ -54,7 +54,7 @@ def test_answers_are_the_words_that_stand_there_and_texts_are_read_as_they_were(
             **{"base": b[at["base"]], "q": b[at["q"]], "k": b[there["k"]], "v": d[at["base"]]},
             **{"k+v": d[there["k"]], "donor": d[there["donor"]]},
         }
-        assert {name: answer.replace(" ", "▁") for name, answer in pair.answers.items()} == wanted
+        assert {name: str(answer).replace(" ", "▁") for name, answer in pair.answers.items()} == wanted
         assert len(set(wanted.values())) == 6
     with pytest.raises(CorpusError, match="too few windows for 30 questions"):
         draw_lookups(ids[:60], pieces, 25, 30, 0)

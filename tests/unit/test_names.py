@@ -1,6 +1,7 @@
 """Names: one public type name stands once in the whole project."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -34,3 +35,52 @@ def test_one_public_type_name_stands_once():
             where[name].append(str(path.relative_to(SRC)))
     assert {"Site", "Trace"} <= set(where)
     assert not {name: found for name, found in where.items() if len(found) > 1}
+
+
+IRREGULAR = set(
+    re.findall(
+        r"\w+",
+        "found said known held kept made given asked drawn told taken shown written seen left met sent got built thought begun "
+        "chosen spoken broken lost meant learnt spent hidden forgotten driven grown laid led bound split done",
+    )
+)
+NO_PARTICIPLE = frozenset(("need", "seed", "feed", "embed", "red", "speed", "exceed"))
+HOUSE_WORDS = set(
+    re.findall(
+        r"\w+",
+        "desk bench crew luggage parcels depot lay spoilt unspoilt halfway begun sureness thumbs sparing eagerly teach lesson "
+        "apprentice telling barred stretch slack borrow anew",
+    )
+)
+
+
+def words_of(name: str) -> list[str]:
+    """The words of an identifier, in lower case."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)]
+
+
+def is_participle(word: str) -> bool:
+    """Whether a word is a past participle by its form."""
+    return word in IRREGULAR or (len(word) > 3 and word.endswith("ed") and word not in NO_PARTICIPLE)
+
+
+def function_names() -> list[str]:
+    """The name of every function of the source."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SRC.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_few_functions_are_named_by_a_participle():
+    names = function_names()
+    assert is_participle("kept")
+    assert is_participle("prepared")
+    assert not is_participle("seed")
+    assert sum(any(map(is_participle, words_of(name))) for name in names) / len(names) < 0.04
+
+
+def test_no_public_name_has_a_house_word():
+    names = set(function_names())
+    for path in SRC.rglob("*.py"):
+        names |= {path.stem, *type_names(ast.parse(path.read_text(encoding="utf-8")))}
+    assert {name for name in names if not name.startswith("_") and HOUSE_WORDS & set(words_of(name))} == set()

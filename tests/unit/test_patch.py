@@ -77,7 +77,7 @@ def test_a_file_of_pairs_says_how_often_each_answer_came(recaller, tmp_path):
     assert done.about.command == "trisect patch MODEL --pairs pairs.jsonl --per head"
     assert "v@1.h1 as k 1.000" in " ".join(map(str, done.findings))
     page = done.report.read_text()
-    assert "If v says what is handed over, v from the donor brings what the donor has" in page
+    assert "If v says what is passed on, v from the donor brings what the donor has" in page
     assert [name in page for name in ("patch-heads-own", "patch-heads-logit-change", "text-pair")] == [True] * 3
     came = done.tables["interchanges"].filter(component="q", layer=2)
     assert set(came["came"]) == {"q"}
@@ -337,7 +337,7 @@ def test_pairs_of_induction_ask_what_came_after_a_word_and_are_a_function_of_the
         ]
         place = donor.index(base[-1]) + 1, base.index(base[-1]) + 1
         own = dict(zip(("base", "q", "donor", "k", "v"), (*after, base[place[0]], donor[place[1]]), strict=True))
-        assert {name: pair.answers[name].strip() for name in own} == own
+        assert {name: str(pair.answers[name]).strip() for name in own} == own
         assert len({own[name] for name in ("base", "q", "k", "v")}) == 4
     words = usable._replace(passages=())
     assert draw_induction(ids, words, 9, 1) == draw_induction(ids, words, 9, 1) != draw_induction(ids, words, 9, 2)

@@ -13,7 +13,7 @@ import trisect
 from trisect.core.errors import CorpusError, SpecError
 from trisect.core.subject import StreamPoint
 from trisect.core.trace import Address
-from trisect.experiments.patch.predictions import Scores, hypotheses, prediction_rows, usable_pairs
+from trisect.experiments.patch.predictions import AnswerScores, hypotheses, prediction_rows, usable_pairs
 from trisect.text.pairs import ENGLISH, draw_spoken
 
 WORDS = ENGLISH[:30]
@@ -186,8 +186,8 @@ def test_pairs_are_used_where_all_answers_differ():
 def test_shares_and_shifts_by_hand():
     """Three pairs, two answered: the shift is of all of them, the share of these two; a control's draws are averaged."""
     names, used = ("base", "q", "donor"), {name: np.ones(3, bool) for name in ("base", "q", "donor")}
-    plain = Scores(np.log([[0.5, 0.25, 0.25]] * 3), np.array([[True, False, False]] * 3))
-    came = Scores(
+    plain = AnswerScores(np.log([[0.5, 0.25, 0.25]] * 3), np.array([[True, False, False]] * 3))
+    came = AnswerScores(
         np.log([[0.25, 0.5, 0.25]] * 3), np.array([[False, True, False], [False, False, True], [True, False, False]])
     )
     rows = prediction_rows(

@@ -7,11 +7,11 @@ import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError
-from trisect.hf.batches import IGNORED, Desk, longest_window, row_scores
+from trisect.hf.batches import IGNORED, TextBatcher, longest_window, row_scores
 
 
 def desk(model, specials=True, objective="masked", window=None):
-    return Desk.of("tiny", model, tinyhf.tokenizer(specials), objective, window)
+    return TextBatcher.of("tiny", model, tinyhf.tokenizer(specials), objective, window)
 
 
 def words(n, first=0):
@@ -153,7 +153,7 @@ def test_empty_texts_are_refused(texts, given, known):
 
 def test_what_cannot_be_made_ready():
     with pytest.raises(ModelError) as error:
-        list(Desk.of("tiny", tinyhf.gpt2(), None, "causal", None).batches(enumerate(["w1"]), 8, False))
+        list(TextBatcher.of("tiny", tinyhf.gpt2(), None, "causal", None).batches(enumerate(["w1"]), 8, False))
     assert error.value.given == "A text was given to tiny."
     with pytest.raises(ModelError) as error:
         list(desk(tinyhf.gpt2(), False, "masked").batches(enumerate(["w1 w2"]), 8, True))

@@ -16,7 +16,7 @@ BAD = ["a\x00b", "a\x01b", "a\x1b[31mb", "a\x9bb", "a\ufffeb", "a\U0001fffeb", "
 def test_a_figure_with_such_a_word_is_drawn_as_svg_and_png(word):
     """The renderer ends the whole process on them, so that a failure here is an abort."""
     rows = [{"at": 1, "word": word}]
-    chart = charts.lay(word, charts.chart_of("m", rows).mark_text().encode(alt.X("at:Q"), alt.Text("word:N")))
+    chart = charts.overlay(word, charts.chart_of("m", rows).mark_text().encode(alt.X("at:Q"), alt.Text("word:N")))
     text = render.svg(alt.concat(chart), "x")
     assert text.count(safe(word)) >= 2  # the title and the mark
     assert word not in text
@@ -24,7 +24,7 @@ def test_a_figure_with_such_a_word_is_drawn_as_svg_and_png(word):
 
 
 def test_a_word_that_only_looks_like_rows_is_a_word():
-    chart = charts.lay('[{"\\u', charts.chart_of("m", [{"at": 1}]).mark_point().encode(alt.X("at:Q")))
+    chart = charts.overlay('[{"\\u', charts.chart_of("m", [{"at": 1}]).mark_point().encode(alt.X("at:Q")))
     assert "<svg" in render.svg(alt.concat(chart), "x")
 
 

@@ -1,4 +1,4 @@
-"""stats against values made by SciPy and plain loops (tools/references.py): intervals, p-values and corrections, digit for digit."""
+"""stats against values made by SciPy and plain loops (tests/references.py): intervals, p-values and corrections, digit for digit."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trisect.stats.bootstrap import _groups, expanded_p, percentile_interval, percentile_test
-from trisect.stats.describe import permuted_spearman
+from trisect.stats.bootstrap import _groups, expand_p, percentile_interval, percentile_test
+from trisect.stats.describe import permutation_spearman
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.shares import jeffreys, upper_bound, wilson
@@ -26,7 +26,7 @@ def test_percentile_intervals(n, level, low, high):
 
 @pytest.mark.parametrize(("reached", "draws", "n", "p"), WANTED["expanded"])
 def test_expanded_p_values(reached, draws, n, p):
-    assert float(expanded_p(reached, draws, n)) == near(p)
+    assert float(expand_p(reached, draws, n)) == near(p)
 
 
 def test_degrees_of_freedom_of_three_seeds_crossed_with_units():
@@ -37,14 +37,14 @@ def test_degrees_of_freedom_of_three_seeds_crossed_with_units():
 def test_a_percentile_test_counts_draws_on_each_side():
     below, above = int((REPLICATES <= 0.5).sum()), int((REPLICATES >= 0.5).sum())
     found = percentile_test(REPLICATES, 30, "above", 0.5)
-    assert float(found.p_for) == float(expanded_p(below, 400, 30))
-    assert float(found.p_against) == float(expanded_p(above, 400, 30))
+    assert float(found.p_for) == float(expand_p(below, 400, 30))
+    assert float(found.p_against) == float(expand_p(above, 400, 30))
 
 
 @pytest.mark.parametrize(("name", "draws"), [("predicted", REPLICATES), ("predicted of five", REPLICATES[:5])])
 def test_a_value_as_one_more_draw_is_a_t_test_of_one_against_many(name, draws):
     for value, p in WANTED[name]:
-        assert float(Null.of(draws).predicted(np.array([value]))[0]) == near(p)
+        assert float(Null.of(draws).t_p(np.array([value]))[0]) == near(p)
 
 
 def test_student_s_t():
@@ -74,7 +74,7 @@ def test_pairings():
 
 def test_spearman_over_all_orders():
     x, y, less, greater = WANTED["spearman"]
-    found = permuted_spearman(np.array(x), np.array(y))
+    found = permutation_spearman(np.array(x), np.array(y))
     assert (float(found.p_for), float(found.p_against)) == near((less, greater))
 
 

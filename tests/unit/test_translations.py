@@ -1,5 +1,7 @@
 """Pairs of translation: which word is predicted when q, k or v is another sentence's, and what a tokenizer has to tell."""
 
+from typing import cast
+
 import pytest
 
 from trisect.core.errors import CorpusError
@@ -73,7 +75,8 @@ def test_pairs_are_different_begun_as_far_and_a_function_of_the_seed():
     assert len({(pair.base, pair.donor) for pair in pairs}) == 60
     for pair in pairs:
         for side in (0, 1):
-            assert len(pair.base[side].split()) == len(pair.donor[side].split())
+            base, donor = (str(cast(tuple[str, str], text)[side]) for text in (pair.base, pair.donor))
+            assert len(base.split()) == len(donor.split())
         assert len({pair.answers[name] for name in FROM_DONOR}) == len(FROM_DONOR)
         assert pair.answers["donor"] != pair.answers["base"]
         if set(FROM_BASE) <= set(pair.answers):
@@ -93,7 +96,7 @@ def test_a_tokenizer_that_splits_words_is_refused_with_what_to_do():
 
 def test_words_that_share_a_token_are_no_answers():
     one, other, *_ = sorted(
-        {word.strip() for pair in draw_translations(word_ids, 5, 1) for word in pair.answers.values()}
+        {str(word).strip() for pair in draw_translations(word_ids, 5, 1) for word in pair.answers.values()}
     )
 
     def merged(texts):
@@ -102,7 +105,7 @@ def test_words_that_share_a_token_are_no_answers():
         }
         return word_ids([alike[text] for text in texts])
 
-    found = {word.strip() for pair in draw_translations(merged, 5, 1) for word in pair.answers.values()}
+    found = {str(word).strip() for pair in draw_translations(merged, 5, 1) for word in pair.answers.values()}
     assert found
     assert not {one, other} & found
 

@@ -15,8 +15,8 @@ from trisect.claims.verdicts import (
     Decided,
     TestedPart,
     claim_rows,
+    distance_from_bound,
     family_of,
-    slack,
 )
 from trisect.core.claim import LEAST_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.tables import frame
@@ -189,7 +189,7 @@ class _ModelsPart(TestedPart):
     @property
     def unrefutable(self) -> bool:
         """Whether the mean lies where only a verdict against the claim could rest on it, and none may."""
-        return self.by_head and not self.slack > 0
+        return self.by_head and not self.distance_from_bound > 0
 
     @property
     def reason(self) -> Reason | None:
@@ -244,7 +244,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
             alone = None
             if of and all(row["p"] is not None for row in of):  # two-sided, on the side that all have in common
                 p_for = np.asarray(max(row["p"] for row in of) / 2)
-                holds = slack(part, values[0]) > 0
+                holds = distance_from_bound(part, values[0]) > 0
                 alone = PValues(p_for, NO_TEST.p_against) if holds else PValues(NO_TEST.p_for, p_for)
             return values, why, any(row["p"] is not None and row["spread"] is None for row in of), alone
 
@@ -352,7 +352,7 @@ def judge_heads(
         if isinstance(given, Against):  # it must hold for every head, and carries the head that speaks for it least
             if not len(given.effects):
                 return TestedPart(part, Tested(reason=Reason("no null")), Reason("no null"))
-            weakest = int(np.argmin([slack(part, float(effect)) for effect in given.effects]))
+            weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in given.effects]))
             every = conjunction([PValues(*both) for both in zip(given.p_for, given.p_against, strict=True)])
             ends = (e for alpha in (ALPHA, ALPHA / family) for e in given.interval(weakest, alpha))
             low, high, low_family, high_family = (number(end) for end in ends)

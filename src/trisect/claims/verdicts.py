@@ -59,9 +59,9 @@ class TestedPart:
     barred: Reason | None
 
     @property
-    def slack(self) -> float:
+    def distance_from_bound(self) -> float:
         """How far the effect lies on the claimed side of the bound, in the part's own unit; NaN where there is none."""
-        return float("nan") if self.tested.effect is None else slack(self.part, self.tested.effect)
+        return float("nan") if self.tested.effect is None else distance_from_bound(self.part, self.tested.effect)
 
     @property
     def reason(self) -> Reason | None:
@@ -167,7 +167,11 @@ class Decided(Generic[T]):
         """
 
         def doubt(test: T) -> tuple[float, float, float]:
-            return test.tested.p_for if test.tested.reason is None else 0.5, -test.tested.p_against, -test.slack
+            return (
+                test.tested.p_for if test.tested.reason is None else 0.5,
+                -test.tested.p_against,
+                -test.distance_from_bound,
+            )
 
         return max(self.deciding, key=doubt)
 
@@ -224,7 +228,7 @@ def claim_rows(
     return rows
 
 
-def slack(part: Part, effect: float) -> float:
+def distance_from_bound(part: Part, effect: float) -> float:
     """How far `effect` lies on the claimed side of the part's bound; negative on the other side."""
     if part.direction == "within":
         return part.bound - abs(effect)
@@ -258,7 +262,7 @@ class _SeedPart(TestedPart):
         readings = [x for x in (self.best_valid, self.matched_train) if x is not None]
         if not self.part.speaks_of_validation() or self.tested.effect is None or not readings:
             return None
-        return any((slack(self.part, x) > 0) != (self.slack > 0) for x in readings)
+        return any((distance_from_bound(self.part, x) > 0) != (self.distance_from_bound > 0) for x in readings)
 
     def columns(self) -> ClaimColumns:
         """The columns of every part, and those that only evidence over seeds has: earlier readings, and runs."""
@@ -384,7 +388,7 @@ def _test(
     elif runs & collapsed and any(map(is_attack, leaves)):
         # contrasts are not read from collapsed attacks, and nothing is refuted by them
         contrast = isinstance(part.effect, (Combination, CurveDistance))
-        barred = Reason("collapsed") if contrast or not slack(part, float(sample.mean)) > 0 else None
+        barred = Reason("collapsed") if contrast or not distance_from_bound(part, float(sample.mean)) > 0 else None
     untestable = Reason("single seed") if sample.n == 1 else Reason("no spread", unit="seed")
     return _SeedPart(
         part,

@@ -55,7 +55,7 @@ class TokenWindow(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Desk:
+class TextBatcher:
     """What is needed to make texts ready for one model; `limit` is how long it reads, None where nothing says."""
 
     name: str
@@ -69,8 +69,8 @@ class Desk:
     main: str = "input_ids"
 
     @classmethod
-    def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> Desk:
-        """The desk of a model; `window` overrides what model and tokenizer say of their longest input."""
+    def of(cls, name: str, model: nn.Module, tokenizer: Any, objective: str, window: int | None) -> TextBatcher:
+        """The batcher of a model; `window` overrides what model and tokenizer say of their longest input."""
         config, kinds = (
             getattr(model, "config", None),
             (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL),

@@ -31,8 +31,8 @@ from trisect.core.trace import Address, Projections, Reading, Side, Trace
 from trisect.hf.batches import (
     CPU,
     IGNORED,
-    Desk,
     Seen,
+    TextBatcher,
     computed_at,
     find_sides,
     labelled,
@@ -121,7 +121,7 @@ class Pretrained:
     tokenizer: Any = field(repr=False)
     objective: str
     proof: Proof = field(repr=False)
-    desk: Desk = field(repr=False)
+    batcher: TextBatcher = field(repr=False)
     state: State | None = field(default=None, repr=False)
     options: tuple[str, ...] = (ANY,)
     remarks: tuple[str, ...] = ()
@@ -129,9 +129,13 @@ class Pretrained:
     processor: Processor | None = field(default=None, repr=False)
     others: dict[frozenset[str], Pretrained] = field(default_factory=dict, repr=False)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """Hex digits of the weights: the same for the same weights."""
+        return self._mark
+
+    @functools.cached_property
+    def _mark(self) -> str:
         return mark_of(self.model)
 
     @property
@@ -166,7 +170,9 @@ class Pretrained:
         """Texts as batches of at most `size` windows, and a batch for each InputSample; `scored` hides tokens from a masked LM."""
         numbered = ((number, as_sample(text)) for number, text in enumerate(texts))
         for is_sample, group in groupby(numbered, lambda one: isinstance(one[1], InputSample)):
-            for batch in self._sample_batches(group, scored) if is_sample else self.desk.batches(group, size, scored):
+            for batch in (
+                self._sample_batches(group, scored) if is_sample else self.batcher.batches(group, size, scored)
+            ):
                 yield replace(batch, notes=tuple(dict.fromkeys((*batch.notes, *self.notes))))
 
     def for_sample(self, sample: InputSample) -> Pretrained:
@@ -198,7 +204,7 @@ class Pretrained:
             what = "Sound was" if sample.audio else "Images were"
             raise ModelError(f"{what} given to {self.name}.", known, todo)
         like = next(p for p in self.model.parameters() if p.is_floating_point())
-        start = self.desk.start if "decoder_input_ids" in self.desk.accepts else None
+        start = self.batcher.start if "decoder_input_ids" in self.batcher.accepts else None
         return self.processor.inputs(sample, like, self.tokenizer, start)
 
     def batch_of(self, inputs: Inputs) -> Batch:
@@ -349,12 +355,12 @@ class Pretrained:
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
-        together = ROWS_TOGETHER if self.desk.device.type == "cuda" else 1
+        together = ROWS_TOGETHER if self.batcher.device.type == "cuda" else 1
         return SharedPasses(self._with_proof, self.objective, self.restarts, together)
 
     @property
     def _with_proof(self) -> ProvedModel:
-        return ProvedModel(self.name, self.model, self.tokenizer, self.desk.accepts, self.proof, self.state)
+        return ProvedModel(self.name, self.model, self.tokenizer, self.batcher.accepts, self.proof, self.state)
 
 
 def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:
@@ -392,7 +398,7 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
         calls = subject._walk(inputs, take, pattern=True)
     except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
         limit = longest_window(config, None)
-        raise not_through(subject.name, inputs, subject.desk.accepts, limit, error) from error
+        raise not_through(subject.name, inputs, subject.batcher.accepts, limit, error) from error
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     rows = tuple((i, 0) for i in range(len(source.tokens)))
     return Batch(labelled(inputs, config), source, target, rows, subject.notes, beside)
@@ -449,11 +455,11 @@ def load(
         raise proved.refusal
     objective, remarks = _settle(objective, module, tokenizer, proved)
     remarks += rounding_notes(module, [found.projections for found in proved.found], proved.rounding)
-    desk = Desk.of(name, module, tokenizer, objective, window)
+    batcher = TextBatcher.of(name, module, tokenizer, objective, window)
     words = {"--revision": revision, "--dtype": dtype, "--window": window}
     called = ANY if isinstance(model, nn.Module) or Path(model).is_dir() else name
     said = (called, *(str(w) for option, value in words.items() if value is not None for w in (option, value)))
-    about = (proved, desk, state.settled(module), said, remarks)
+    about = (proved, batcher, state.settled(module), said, remarks)
     return Pretrained(name, module, tokenizer, objective, *about, processor=processor)
 
 
@@ -536,7 +542,7 @@ def cross_batches(
     """
     check_crossing(subject)
     made = {i: (cut(subject, pair[0], False), cut(subject, pair[1], True)) for i, pair in enumerate(pairs)}
-    window = subject.desk.window
+    window = subject.batcher.window
     fitting = [i for i, both in made.items() if max(len(p.ids) for p in both) <= window]
     fitting.sort(key=lambda i: (len(made[i][0].ids) + len(made[i][1].ids), i))
     parts = (fitting[start : start + size] for start in range(0, len(fitting), size))
@@ -562,7 +568,7 @@ def cut(subject: Pretrained, words: WordTuple, target: bool) -> SentencePieces:
         raise ModelError(given, known, todo)
     if target and (not found or found[-1] != SPECIAL):
         end = getattr(tokenizer, "eos_token_id", None)
-        ids, found = [*ids, subject.desk.start if end is None else int(end)], [*found, SPECIAL]
+        ids, found = [*ids, subject.batcher.start if end is None else int(end)], [*found, SPECIAL]
     return SentencePieces(ids, found)
 
 
@@ -611,8 +617,8 @@ def _by_marks(
 def _cross_batch(
     subject: Pretrained, numbers: Sequence[int], rows: Sequence[tuple[SentencePieces, SentencePieces]]
 ) -> Crossed:
-    desk = subject.desk
-    filler = getattr(desk.tokenizer, "pad_token_id", None)
+    batcher = subject.batcher
+    filler = getattr(batcher.tokenizer, "pad_token_id", None)
     ids, words = _pad([source for source, _ in rows], 0 if filler is None else int(filler))
     labels, asked = _pad([target for _, target in rows], IGNORED)
     shown = _shift(subject, labels, 0 if filler is None else int(filler))
@@ -620,8 +626,8 @@ def _cross_batch(
     given = torch.where(asked == PADDING, PADDING, given)
     real, aim = words != PADDING, asked != PADDING
     inputs = {"input_ids": ids, "attention_mask": real.long(), "decoder_input_ids": shown, "labels": labels}
-    kept = {name: t.to(desk.device) for name, t in inputs.items() if name in desk.accepts or name == "labels"}
-    read = [[desk.tokenizer.convert_ids_to_tokens(row) for row in side.tolist()] for side in (ids, shown)]
+    kept = {name: t.to(batcher.device) for name, t in inputs.items() if name in batcher.accepts or name == "labels"}
+    read = [[batcher.tokenizer.convert_ids_to_tokens(row) for row in side.tolist()] for side in (ids, shown)]
     source, target = (tuple(tuple(str(token) for token in row) for row in rows) for rows in read)
     sides = Side(source, real, words < 0, ids), Side(target, aim, given < 0, shown)
     return Crossed(Batch(kept, *sides, tuple((i, 0) for i in numbers)), words, given, asked, tuple(numbers))
@@ -641,8 +647,8 @@ def _shift(subject: Pretrained, labels: Int[Tensor, "B T"], filler: int) -> Int[
     """What the decoder reads so that it is to say `labels`: as the model itself shifts them, where it says how."""
     own = getattr(subject.model, "prepare_decoder_input_ids_from_labels", None)
     if own is not None:
-        shown = own(labels=labels.to(subject.desk.device)).cpu()
+        shown = own(labels=labels.to(subject.batcher.device)).cpu()
         if torch.equal(shown[:, 1:][labels[:, 1:] != IGNORED], labels[:, :-1][labels[:, 1:] != IGNORED]):
             return shown
-    start = torch.full_like(labels[:, :1], subject.desk.start)
+    start = torch.full_like(labels[:, :1], subject.batcher.start)
     return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, filler)], 1)

@@ -77,12 +77,12 @@ class Means:
 def real_parts(
     parts: Parts, row: int, query_real: Bool[Tensor, "B T"], key_real: Bool[Tensor, "B S"]
 ) -> tuple[Float[Tensor, "H N E"], Float[Tensor, "K M E"], Float[Tensor, "K M V"]]:
-    """q, k and v of one row of a batch at its real positions: what another text can borrow."""
+    """q, k and v of one row of a batch at its real positions: what another text can rows_of_donors."""
     queries, keys = query_real[row].to(parts.q.device), key_real[row].to(parts.q.device)
     return parts.q[row][:, queries].detach(), parts.k[row][:, keys].detach(), parts.v[row][:, keys].detach()
 
 
-def borrow(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
+def rows_of_donors(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
     """Rows filled from one donor each: the n-th real position gets the donor's n-th, and a shorter donor begins again.
 
     Places are kept so that, with positions rotated into q and k, what arrives was made for the place it comes to.

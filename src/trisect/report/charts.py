@@ -338,7 +338,7 @@ def chart_of(name: str, rows: Sequence[Mapping[str, object]]) -> alt.Chart:
     return alt.Chart(data, name=name)
 
 
-def lay(title: str, *layers: alt.Chart, width: float = PANEL_WIDTH, height: float = HEIGHT) -> alt.LayerChart:
+def overlay(title: str, *layers: alt.Chart, width: float = PANEL_WIDTH, height: float = HEIGHT) -> alt.LayerChart:
     """Layers over one another, with a title."""
     chart = alt.LayerChart(layer=list(layers))
     chart.title, chart.width, chart.height = title, width, height
@@ -361,11 +361,11 @@ def heat(
     scale = alt.Scale(domain=list(ends), range=list(stops), interpolate="rgb", clamp=True)
     cells = chart_of("cells", rows).mark_rect().encode(x, *y, alt.Color("value:Q", scale=scale, title=unit))
     if not dots:
-        return lay(title, cells, width=size[0], height=size[1])
+        return overlay(title, cells, width=size[0], height=size[1])
     look = chart_of("dots", dots).mark_point(
         size=dot, filled=True, fill="white", stroke="black", strokeWidth=0.6, opacity=1
     )
-    return lay(title, cells, look.encode(x, *y), width=size[0], height=size[1])
+    return overlay(title, cells, look.encode(x, *y), width=size[0], height=size[1])
 
 
 def look_of(looks: Mapping[str, render.Mark]) -> tuple[alt.Color, alt.Shape]:
@@ -458,7 +458,7 @@ def site_panel(
     ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
     said = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
     words = f"{title}, in {axis.unit}, for {len(means)} sites. {said}."
-    return Panel(title, lay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
+    return Panel(title, overlay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
 
 
 class CurveLine(NamedTuple):
@@ -527,7 +527,7 @@ def curve_panel(
     series = tuple(s for line, whole in zip(lines, wholes, strict=True) for s in (*line.series, whole))
     drawn = {layer.name for layer in layers}
     kept_strokes = {name: tuple(found) for name, found in strokes.items() if name in drawn}
-    return Panel(title, lay(title, *layers, width=PANEL_WIDTH - 50), words, series, kept_strokes)
+    return Panel(title, overlay(title, *layers, width=PANEL_WIDTH - 50), words, series, kept_strokes)
 
 
 def _numbers(series: Series) -> list[tuple[float, float]]:

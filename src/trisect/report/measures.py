@@ -25,8 +25,8 @@ from trisect.report.charts import (
     Panel,
     SharedAxis,
     around,
-    lay,
     marks,
+    overlay,
     site_panel,
 )
 from trisect.report.format import Mean, Point, by_site, order, place, side, stack_order
@@ -92,7 +92,7 @@ def layer_panel(
     rows, small = ([bar._asdict() for bar in of] for of in (bars, units))
     looks, levels = {g: render.mark(g) for g in groups}, (ZERO,) if zero else ()
     width = max(PANEL_WIDTH, MARK_WIDTH * len(layers) * len(groups))
-    chart = lay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
+    chart = overlay(title, *marks(rows, axis, x, looks, None, levels, small), width=width)
     ends = (("Highest", max(bars, key=lambda b: b.value)), ("lowest", min(bars, key=lambda b: b.value)))
     extremes = ", ".join(f"{word} {bar.value:.3g} at {bar.group}@{bar.layer}" for word, bar in ends)
     text = f"{title}, in {axis.unit}, for {words.several(len(bars), 'site')}. {extremes}."

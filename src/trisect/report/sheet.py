@@ -21,7 +21,7 @@ from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import safe
 from trisect.report import cards, charts, render
 from trisect.report import format as words
-from trisect.report.charts import Figure, Panel, SharedAxis, around, chart_of, few_ticks, lay, look_of, read_out
+from trisect.report.charts import Figure, Panel, SharedAxis, around, chart_of, few_ticks, look_of, overlay, read_out
 from trisect.report.measures import Bar, cut_ends, frame_of, layer_key, layer_panel, near, sort_components
 
 T = TypeVar("T")
@@ -551,5 +551,5 @@ def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: st
     heads = chart_of("main", rows).mark_point(size=52, filled=True, opacity=1)
     layers.append(heads.encode(along("value"), y, colour, shape))
     said = ", ".join(f"{e.name} {words.number(e.mean, one.signed)}" for e in found)
-    shown = lay(title, *layers, width=WIDTH, height=ROW * len(names))
+    shown = overlay(title, *layers, width=WIDTH, height=ROW * len(names))
     return Panel(title, shown, f"{title}, in {unit}: {said}.", (), {})

@@ -299,7 +299,7 @@ HERE = Path(__file__).parent
 PARTS = ("state.js", "view.js", "board.js", "bench.js")
 
 
-def bench(transport: str) -> str:
+def page_script(transport: str) -> str:
     """The explorer's script, the component's, and that of the file which says how questions are asked."""
     return explorer.script() + "".join(sheet.read(HERE / name) for name in (*PARTS, transport))
 

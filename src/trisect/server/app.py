@@ -27,7 +27,7 @@ from trisect.server.answering import (
     ReadingQueue,
     StillWanted,
     SupersededError,
-    bench,
+    page_script,
     read_request,
     style,
 )
@@ -160,7 +160,7 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
     files = {
         "/": (sheet.read(HERE / "serve.html"), "text/html"),
         "/serve.css": (style(), "text/css"),
-        "/serve.js": (f'"use strict";\n(() => {{\n{bench("page.js")}}})();\n', "text/javascript"),
+        "/serve.js": (f'"use strict";\n(() => {{\n{page_script("page.js")}}})();\n', "text/javascript"),
     }
 
     async def file(request: Request) -> Response:

@@ -12,7 +12,7 @@ from trisect.core.finding import Json
 from trisect.core.printable import safe
 from trisect.core.schema import read
 from trisect.core.subject import AnsweringSubject
-from trisect.server.answering import PageModel, PageQuestion, bench, style
+from trisect.server.answering import PageModel, PageQuestion, page_script, style
 from trisect.server.run import begins, link
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _widget() -> type[Any]:
     class Switchboard(anywidget.AnyWidget):
         """Texts, switches and what changes; `state` is what a link of the served page holds."""
 
-        _esm = bench("widget.js")
+        _esm = page_script("widget.js")
         _css = style()
         about = traitlets.Unicode().tag(sync=True)
         state = traitlets.Unicode().tag(sync=True)

@@ -28,7 +28,7 @@ from trisect.lab.passes import (
     weights_to_hold,
     what_was_read,
 )
-from trisect.measure.intervention import Means, borrow, put, real_parts, zeros
+from trisect.measure.intervention import Means, put, real_parts, rows_of_donors, zeros
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 from trisect.stats.tested import finite
@@ -93,7 +93,7 @@ def make_replacement(
         return lambda batch: dict.fromkeys(addresses, zeros())
     if how == "resample":
 
-        def borrow_parts(batch: Batch) -> Mapping[Address, Parts]:
+        def donor_parts(batch: Batch) -> Mapping[Address, Parts]:
             """Every row's q, k and v from another text, read by itself; of a text cut into windows the first is borrowed from."""
             borrowed: dict[tuple[int, Address, int], Tensor] = {}
             for text in dict.fromkeys(text for text, _ in batch.rows):
@@ -106,7 +106,7 @@ def make_replacement(
                 _listen(subject, lent, addresses, note)
             return _BorrowedLayers(borrowed, batch, addresses)
 
-        return borrow_parts
+        return donor_parts
     sums = {address: Means() for address in addresses}
     for batch in subject.batches(read.stream(), size, scored=True):
         _listen(subject, batch, addresses, lambda at, parts, batch=batch: sums[at].add(parts, *_real(batch, at, parts)))
@@ -129,7 +129,7 @@ class _BorrowedLayers(Mapping[Address, Parts]):
             self._last = None
             sides = self.batch.queries(address.stack), *(self.batch.keys(address.stack),) * 2
             rows = [text for text, _ in self.batch.rows]
-            made = (borrow([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
+            made = (rows_of_donors([self.lent[text, address, i] for text in rows], s.real) for i, s in enumerate(sides))
             self._last = address, Parts(*made)
         return self._last[1]
 

@@ -22,8 +22,8 @@ from trisect.report.charts import (
     around,
     by_kind_key,
     chart_of,
-    lay,
     marks,
+    overlay,
 )
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures
@@ -84,7 +84,7 @@ def _panel(one: PicturedPair) -> Panel:
         links = {tuple(p) for p in one[name]}
         right = f", {len(links & allowed)} of them gold, {len(links & sure)} of {len(sure)} sure ones found"
         said += f" By {name}: {len(links)} links{right * bool(allowed)}."
-    chart = lay(one["title"], *layers, width=cell * len(source), height=cell * len(target))
+    chart = overlay(one["title"], *layers, width=cell * len(source), height=cell * len(target))
     return Panel(one["title"], chart, said, (), {})
 
 
@@ -334,7 +334,7 @@ def _rate_panel(
     slots = [slot for kind in KINDS for slot in ((kind, f"{kind} alone") if single else (kind,))]
     at = list(dict.fromkeys(str(row["place"]) for row in whole))
     x = alt.X("place:O", sort=at, title=across, scale=alt.Scale(domain=at, paddingInner=0.2))
-    chart = lay(title, *marks(whole, axis, x, KINDS, slots, levels, single))
+    chart = overlay(title, *marks(whole, axis, x, KINDS, slots, levels, single))
     said = "; ".join(
         f"by {kind} {min(v):.3f} to {max(v):.3f}"
         for kind in KINDS

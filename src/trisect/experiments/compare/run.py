@@ -140,12 +140,12 @@ def _differences(part: Experiment[Any, Any], one: UnitMeasured, other: UnitMeasu
         yield {"part": part.name} | named | _difference(first, second, mine_drawn, theirs_drawn, paired)
 
 
-RowKey = tuple[str | None, int | None, int | None, str | None, str, str | None, float | None]
+MeasureKey = tuple[str | None, int | None, int | None, str | None, str, str | None, float | None]
 
 
 def _layers(
-    keys: Sequence[RowKey], drawn: Sequence[LayerMeasure]
-) -> Mapping[tuple[str | None, str, str, str | None], list[RowKey]]:
+    keys: Sequence[MeasureKey], drawn: Sequence[LayerMeasure]
+) -> Mapping[tuple[str | None, str, str, str | None], list[MeasureKey]]:
     """The rows of each layer (of its heads where it has none of its own) of what is drawn by layer, by component."""
     named, known = {one.measure: one.component for one in drawn}, set(keys)
     layers, heads = ({}, {})

@@ -11,7 +11,7 @@ import polars as pl
 from trisect.core.finding import About, Estimate, Finding
 from trisect.report import format as words
 from trisect.report import render
-from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay
+from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
 from trisect.report.format import number_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Measures
@@ -138,7 +138,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
     title = "Strongest paths"
     words_of = ", ".join(f"{r['writer']} into {r['into']} {r['effect_nats']:.3g}" for r in rows.iter_rows(named=True))
     panel = Panel(
-        title, lay(title, drawn, dots, names.encode(x, y, alt.Text("name:N"))), f"{title}: {words_of} nats.", (), {}
+        title, overlay(title, drawn, dots, names.encode(x, y, alt.Text("name:N"))), f"{title}: {words_of} nats.", (), {}
     )
     keys = tuple(LegendEntry(f"into {c}", render.mark(c).colour, render.mark(c).shape) for c in "qkv")
     caption = f"From the writer below to the head above; a line is as wide as its effect ({WHAT})."

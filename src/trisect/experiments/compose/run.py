@@ -75,7 +75,7 @@ class Composed(Result[ComposeFacts]):
         return {**super().data(), "composition": [path.data() for path in self.composition]}
 
 
-class Reader(NamedTuple):
+class ReadingHead(NamedTuple):
     """q, k or v (or several, joined) of a head, or of all heads of a layer."""
 
     layer: int
@@ -88,14 +88,16 @@ class Reader(NamedTuple):
         return f"{self.component}@{self.layer}{'' if self.head is None else f'.h{self.head}'}"
 
 
-def prepare(settings: ComposeSettings, subject: Subject) -> tuple[AnsweringSubject, tuple[Reader, ...], PreparedPairs]:
+def prepare(
+    settings: ComposeSettings, subject: Subject
+) -> tuple[AnsweringSubject, tuple[ReadingHead, ...], PreparedPairs]:
     """The subject, the heads that read, and the pairs; raises TrisectError for what the model cannot be asked."""
     if not isinstance(subject, AnsweringSubject) or subject.objective != "causal":
         known = "Paths are patched where a model goes on with a text."
         raise ModelError(f"{subject.name} cannot be asked for paths.", known, "Give a language model.")
     if settings.into is None:
         readers = [
-            Reader(address.layer, component, head)
+            ReadingHead(address.layer, component, head)
             for address, heads in subject.shape.heads.items()
             for component in ("q", "k", "v")
             for head in range(1, (heads.query if component == "q" else heads.key) + 1)
@@ -103,7 +105,7 @@ def prepare(settings: ComposeSettings, subject: Subject) -> tuple[AnsweringSubje
     else:
         site = Site.parse(settings.into) if isinstance(settings.into, str) else settings.into
         layers = sorted({target.address.layer for target in subject.shape.resolve(site)})
-        readers = [Reader(n, c, head) for n in layers for c in site.components for head in site.heads or (None,)]
+        readers = [ReadingHead(n, c, head) for n in layers for c in site.components for head in site.heads or (None,)]
     first = subject.shape.layers("plain")[:1]
     if settings.into is not None and all((reader.layer,) == first for reader in readers):
         known = f"It reads the embedding alone; {subject.shape.words()}"
@@ -134,7 +136,7 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
             writers = tuple(paths.change)
             weights = weights or composition_scores(paths.stream.traces)
             for (writer, layer, component, head), value in paths.attributed(layers).items():
-                effects.add("attributed", writer.name, Reader(layer, component, head), part, value)
+                effects.add("attributed", writer.name, ReadingHead(layer, component, head), part, value)
             step(number + 1, 2 * len(groups))
         chosen = _chosen(settings, readers, writers, effects)
         for number, part in enumerate(groups):
@@ -189,18 +191,18 @@ class _Effects:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.values: dict[tuple[str, str, Reader], Float[np.ndarray, " N"]] = {}
+        self.values: dict[tuple[str, str, ReadingHead], Float[np.ndarray, " N"]] = {}
 
-    def add(self, kind: str, writer: str, reader: Reader, part: np.ndarray, value: torch.Tensor) -> None:
+    def add(self, kind: str, writer: str, reader: ReadingHead, part: np.ndarray, value: torch.Tensor) -> None:
         """The effects on some pairs."""
         self.values.setdefault((kind, writer, reader), np.full(self.count, np.nan))[part] = value.detach().cpu().numpy()
 
-    def mean(self, kind: str, writer: str, reader: Reader) -> float | None:
+    def mean(self, kind: str, writer: str, reader: ReadingHead) -> float | None:
         """The mean over pairs; None where none was measured."""
         found = self.values.get((kind, writer, reader))
         return None if found is None else finite(found.mean())
 
-    def largest(self, reader: Reader) -> float:
+    def largest(self, reader: ReadingHead) -> float:
         """The largest effect of one writer on a reader: exact where that is known."""
         names = {writer for _, writer, of in self.values if of == reader and writer != ALL}
         known = [self.mean("total", w, reader) or self.mean("attributed", w, reader) or 0.0 for w in names]
@@ -208,8 +210,8 @@ class _Effects:
 
 
 def _chosen(
-    settings: ComposeSettings, readers: Sequence[Reader], writers: Sequence[StreamWriter], effects: _Effects
-) -> list[tuple[StreamWriter | None, Reader]]:
+    settings: ComposeSettings, readers: Sequence[ReadingHead], writers: Sequence[StreamWriter], effects: _Effects
+) -> list[tuple[StreamWriter | None, ReadingHead]]:
     """The paths that are patched exactly, and all writers together (None) into each of their readers."""
     every = [(w, r) for r in readers for w in writers if w.layer < r.layer]
     if settings.into is None and len(every) > MOST:
@@ -219,7 +221,7 @@ def _chosen(
 
 
 def _rows(
-    effects: _Effects, weights: Mapping[tuple[str, int, str, int], float], readers: Sequence[Reader]
+    effects: _Effects, weights: Mapping[tuple[str, int, str, int], float], readers: Sequence[ReadingHead]
 ) -> Iterator[NewRow]:
     for writer, reader in dict.fromkeys((writer, reader) for _, writer, reader in effects.values):
         if reader not in readers:

@@ -15,7 +15,7 @@ from trisect.core.finding import About, Comparison, Finding
 from trisect.papers import SOURCES
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
-from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, lay, look_of
+from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, look_of, overlay
 from trisect.report.format import Mean
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def figure(lines: Sequence[Line], number: str = "") -> Figure | None:
         bars = chart_of("bars", ranged).mark_rule(strokeWidth=1.6)
         layers.append(bars.encode(alt.X("low:Q", scale=scale), alt.X2("high"), y, colour, offset))
     main = chart_of("main", rows).mark_point(size=46, filled=True, opacity=1).encode(x, y, colour, shape, offset)
-    chart = lay("", *layers, main, width=PLOT, height=ROW * len(titles))
+    chart = overlay("", *layers, main, width=PLOT, height=ROW * len(titles))
     said = "; ".join(f"{title}: {line.largest}" for title, (line, _) in zip(titles, ranked, strict=True))
     panel = Panel("", chart, f"Shares of the largest number, by line. Largest: {said}.", (), {})
     caption = (

@@ -81,7 +81,7 @@ def first_of_each(results: Results) -> Results:
 
 
 PartRun = Callable[[DissectSettings, PartRunner], Results]
-Evidence = Callable[[Sequence[Findings]], Iterable["Line | None"]]
+EvidenceLines = Callable[[Sequence[Findings]], Iterable["Line | None"]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class DissectPart:
     question: str
     seconds: float
     run: PartRun | None = None
-    evidence: Evidence = lambda models: ()
+    evidence: EvidenceLines = lambda models: ()
     begins: Callable[[DissectSettings], tuple[DissectStep, ...]] = lambda settings: ()
     says: Callable[[Results], Iterable[Finding]] = part_findings
     page: str = ""
@@ -291,7 +291,7 @@ def alignment_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
 # --- what every trained model is read for
 
 
-def _mean_lines(measure: str, shown: Finding, name: str, claims: tuple[str, ...] = ()) -> Evidence:
+def _mean_lines(measure: str, shown: Finding, name: str, claims: tuple[str, ...] = ()) -> EvidenceLines:
     """The `evidence` of one line with the numbers of a measure, means over models."""
     return lambda models: (Line.of(over_models(models, shown, measure), name, claims),)
 

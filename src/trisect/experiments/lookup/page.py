@@ -77,7 +77,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> t
 def _share_formed(numbers: LookupNumbers) -> Finding:
     formed, seeds = numbers.formed, numbers.seeds
     steps = sorted(formed.values())
-    when = f", at step {words.listed([words.count(round(step)) for step in steps])}" if steps else ""
+    when = f", at step {words.join_words([words.count(round(step)) for step in steps])}" if steps else ""
     text = f"Induction heads formed in {len(formed)} of {words.several(len(seeds), 'model')}{when}."
     value = Estimate("formed", len(formed) / len(seeds) if seeds else None, n=len(seeds))
     return Finding(
@@ -95,7 +95,7 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
         for name in ("own", "other", "unrelated")
     )
     text = (
-        f"{ROLES[component]}: with the donor's {component}, {ANSWERS[component]} gains {words.spoken(own, 'nats')} on the base's, "
+        f"{ROLES[component]}: with the donor's {component}, {ANSWERS[component]} gains {words.mean_words(own, 'nats')} on the base's, "
         f"the largest other answer {words.number(other.mean, True)}, and with an unrelated donor's {words.number(unrelated.mean, True)}."
     )
     values = tuple(
@@ -114,8 +114,11 @@ def _first(numbers: LookupNumbers) -> Finding | None:
     means = [f"{c} at step {words.count(round(fmean(of.values())))}" for c, of in taken.items()]
     both = set.intersection(*(set(of) for of in taken.values()))
     firsts = Counter("+".join(c for c in PARTS if taken[c][s] == min(of[s] for of in taken.values())) for s in both)
-    order = words.listed([f"{name} in {count}" for name, count in firsts.most_common()])
-    text = f"Half of its lead is reached by {words.listed(means)} (means over models); first of the three is {order} of {len(both)} models."
+    order = words.join_words([f"{name} in {count}" for name, count in firsts.most_common()])
+    text = (
+        f"Half of its lead is reached by {words.join_words(means)} (means over models); "
+        f"first of the three is {order} of {len(both)} models."
+    )
     values = tuple(Estimate(c, fmean(of.values()), n=len(of)) for c, of in taken.items())
     return Finding(
         "takes_up",

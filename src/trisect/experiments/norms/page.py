@@ -22,8 +22,8 @@ from trisect.report.charts import (
     around,
     by_kind_key,
     chart_of,
-    lay,
     marks,
+    overlay,
 )
 from trisect.report.format import stack_words
 from trisect.report.maps import grid
@@ -193,7 +193,7 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
         look = chart_of("bars", bars).mark_bar()
         chart = look.encode(_layer_axis(), y, alt.Y2("to"), alt.Color("colour:N", scale=None))
         panels.append(
-            Panel(title, lay(title, chart), f"{title}: stacked shares per layer. {_spans(own, NAMES)}.", (), {})
+            Panel(title, overlay(title, chart), f"{title}: stacked shares per layer. {_spans(own, NAMES)}.", (), {})
         )
     shares = {g: {k: words.cells(found[g], text=words.share) for k, found in whole.items()} for g in groups}
     said = "; ".join(f"{NAMES[g]} {of['weight'][0]} by weight and {of['norm'][0]} by norm" for g, of in shares.items())
@@ -268,7 +268,7 @@ def _scatter(title: str, rows: _FigureRows, every: _FigureRows, layers: Sequence
     look = chart_of("main", points).mark_point(size=30, filled=True, opacity=0.85)
     chart = look.encode(x, y, alt.Color("colour:N", scale=None))
     said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
-    return Panel(title, lay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
+    return Panel(title, overlay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
 
 
 def _frequency(rows: Measures, n: str, block: str) -> Made:
@@ -298,7 +298,7 @@ def _mixing(rows: Measures, n: str, block: str) -> Made:
         f"a sum of vectors, {WHAT[block]}. Mean over queries, bars are 95 % intervals over texts. {n}."
     )
     title, shown = "Mixing ratio", [{k: row[k] for k in ("layer", "group", "value", "low", "high")} for row in found]
-    chart = lay(title, *marks(shown, SharedAxis("share", 0, 1), _layer_axis(), KINDS))
+    chart = overlay(title, *marks(shown, SharedAxis("share", 0, 1), _layer_axis(), KINDS))
     panel = Panel(title, chart, f"{title} per layer: {_spans(found, {k: f'by {k}' for k in KINDS})}.", (), {})
     figure = Figure("mixing", "", title, caption, (panel,), by_kind_key())
     of = "Mixing ratio, and by how much the layer's values and output projections lengthen a vector (from the weights alone)"

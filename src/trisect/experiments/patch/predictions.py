@@ -30,22 +30,22 @@ PREDICTIONS = {
     **dict.fromkeys(CONTROLS, REAL),  # the share under each control
     **{f"{name}_nats": REAL for name in CONTROLS},  # the shift under each
 }
-Pieces = Sequence[Mapping[str, tuple[int, ...]]]  # of each pair the tokens of each answer
+AnswerPieces = Sequence[Mapping[str, tuple[int, ...]]]  # of each pair the tokens of each answer
 
 
-class Scores(NamedTuple):
+class AnswerScores(NamedTuple):
     """Of N pairs the log-probability of each of A answers, in nats, and whether the model would say it; NaN where it is none."""
 
     nats: Float[np.ndarray, "N A"]
     comes: Bool[np.ndarray, "N A"]
 
     @classmethod
-    def empty(cls, pairs: int, answers: int) -> Scores:
+    def empty(cls, pairs: int, answers: int) -> AnswerScores:
         """Room for so many."""
         return cls(np.full((pairs, answers), np.nan), np.zeros((pairs, answers), dtype=bool))
 
 
-class Prediction(NamedTuple):
+class HypothesisRow(NamedTuple):
     """One hypothesis at one site and position; None: not known.
 
     `share` of `n` answered pairs gave its answer (95 %: `low` to `high`); `kept` is the share of pairs that are answered.
@@ -84,17 +84,17 @@ class Prediction(NamedTuple):
         return {**self._asdict(), "control": dict(self.control), "control_nats": dict(self.control_nats)}
 
 
-def read_predictions(table: pl.DataFrame | None) -> tuple[Prediction, ...]:
+def read_predictions(table: pl.DataFrame | None) -> tuple[HypothesisRow, ...]:
     """The rows of the table of predictions."""
     found = []
     for row in () if table is None else table.iter_rows(named=True):
         shares, nats = ({name: row[f"{name}{end}"] for name in CONTROLS} for end in ("", "_nats"))
-        plain = {name: row[name] for name in Prediction._fields if name not in ("control", "control_nats")}
-        found.append(Prediction(**plain, control=shares, control_nats=nats))
+        plain = {name: row[name] for name in HypothesisRow._fields if name not in ("control", "control_nats")}
+        found.append(HypothesisRow(**plain, control=shares, control_nats=nats))
     return tuple(found)
 
 
-def hypotheses(pieces: Pieces) -> tuple[str, ...]:
+def hypotheses(pieces: AnswerPieces) -> tuple[str, ...]:
     """The names of all answers, the base's first and the donor's last."""
     names = dict.fromkeys(name for of in pieces for name in of)
     return (BASE, *(name for name in names if name not in (BASE, DONOR)), DONOR)
@@ -106,7 +106,7 @@ def label(name: str, names: Sequence[str]) -> str:
     return next((long for long, short in CONTENT.items() if short == name and apart), name)
 
 
-def usable_pairs(names: Sequence[str], pieces: Pieces) -> dict[str, Bool[np.ndarray, " N"]]:
+def usable_pairs(names: Sequence[str], pieces: AnswerPieces) -> dict[str, Bool[np.ndarray, " N"]]:
     """For each hypothesis the pairs that state it and whose answers all differ.
 
     Answers of two components from the donor, and the donor's, are those of single ones in some pairs: these say nothing of them alone.
@@ -126,9 +126,9 @@ def prediction_rows(
     names: Sequence[str],
     usable: Mapping[str, Bool[np.ndarray, " N"]],
     answered: Bool[np.ndarray, " N"],
-    plain: Scores,
-    patched: Scores,
-    controls: Mapping[str, Sequence[Scores]],
+    plain: AnswerScores,
+    patched: AnswerScores,
+    controls: Mapping[str, Sequence[AnswerScores]],
 ) -> Iterator[NewRow]:
     """The rows of one site at one position; `plain` are scores of the unpatched pass, several of one control are averaged."""
     anything = np.zeros_like(answered)
@@ -142,14 +142,14 @@ def prediction_rows(
         kept = used & answered
 
         def share(
-            scores: Scores, name: str = name, column: int = column, kept: Bool[np.ndarray, " N"] = kept
+            scores: AnswerScores, name: str = name, column: int = column, kept: Bool[np.ndarray, " N"] = kept
         ) -> float | None:
             """How often the answer came; None where nothing was answered, or no pass was made."""
             there = kept & np.isfinite(scores.nats[:, 0])
             hits = scores.comes[:, column] if name != OTHER else np.logical_not((scores.comes & stated).any(1))
             return finite(hits[there].mean()) if there.any() else None
 
-        def shifts(scores: Scores, column: int = column, used: np.ndarray = used) -> Float[np.ndarray, " M"]:
+        def shifts(scores: AnswerScores, column: int = column, used: np.ndarray = used) -> Float[np.ndarray, " M"]:
             gained = scores.nats[:, column] - scores.nats[:, 0] - plain.nats[:, column] + plain.nats[:, 0]
             return gained[used & np.isfinite(gained)]
 

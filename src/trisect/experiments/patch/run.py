@@ -33,7 +33,7 @@ from trisect.core.tables import REAL, ROW, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.predictions import (
     PREDICTIONS,
-    Scores,
+    AnswerScores,
     hypotheses,
     prediction_rows,
     usable_pairs,
@@ -124,8 +124,8 @@ class _PatchedSite(NamedTuple):
     shown: bool
     answers: Int[np.ndarray, " N"]
     values: Float[np.ndarray, " N"]
-    scores: Scores
-    controls: dict[str, list[Scores]]
+    scores: AnswerScores
+    controls: dict[str, list[AnswerScores]]
 
     @property
     def component(self) -> str:
@@ -161,7 +161,7 @@ class _PatchedRuns:
     sites: Sequence[_PatchedSite]
     predicted: dict[str, Int[np.ndarray, " N"]]
     pieces: list[dict[str, tuple[int, ...]]]
-    plain: Scores
+    plain: AnswerScores
     answered: Bool[np.ndarray, " N"]
     own: dict[str, Int[np.ndarray, " N"]] = field(default_factory=dict)
     differences: dict[str, Float[np.ndarray, " N"]] = field(default_factory=dict)
@@ -222,7 +222,7 @@ def score(
     question: _Question,
     outputs: Float[Tensor, "B T V"],
     places: Int[Tensor, " B"],
-    into: Scores,
+    into: AnswerScores,
     part: Int[np.ndarray, " B"],
 ) -> None:
     """Add the log-probabilities of a question's answers, the sum over the tokens of each, to the scores of these pairs.
@@ -290,7 +290,7 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         [one for one in sites if one.shown],
         {name: ids.copy() for name, ids in prepared.answers.items()},
         [dict(of) for of in prepared.pieces],
-        Scores.empty(count, len(names)),
+        AnswerScores.empty(count, len(names)),
         np.ones(count, dtype=bool),
     )
     passes = edited_passes(subject)
@@ -336,7 +336,7 @@ def _planned_sites(
     first, *other = (settings.positions or "all",) if settings.positions or not answers else ("all", "last")
 
     def site(how: str, edit: EditedPass, positions: str, shown: bool) -> _PatchedSite:
-        room = Scores.empty(count, len(names))
+        room = AnswerScores.empty(count, len(names))
         return _PatchedSite(how, edit, positions, shown, np.zeros(count, int), np.zeros(count), room, {})
 
     asked = [site(how, edit, first, True) for how, edit in product(directions, edits)]
@@ -501,7 +501,7 @@ class _Controls:
         self.questions: list[_Question] = []
         self.notes: dict[str, None] = {}
         # one result for all sites that are computed from the same stream at the same positions
-        self.residual: dict[tuple[object, ...], Scores] = {}
+        self.residual: dict[tuple[object, ...], AnswerScores] = {}
 
     def begin(self, texts: dict[str, _ReadText], part: Int[np.ndarray, " B"]) -> None:
         """Read the residual stream of some pairs' donors, score what the unpatched model says, and choose unrelated donors."""
@@ -514,7 +514,7 @@ class _Controls:
             alone = question.batch is base.batch
             made = base.outputs if alone else self.subject.outputs(question.batch)
             score(question, made, base.places, runs.plain, part)
-        right = Scores.empty(*runs.plain.nats.shape)
+        right = AnswerScores.empty(*runs.plain.nats.shape)
         for question in runs.questions(donor, part, [DONOR]):
             alone = question.batch is donor.batch
             score(question, donor.outputs if alone else self.subject.outputs(question.batch), donor.places, right, part)
@@ -566,7 +566,7 @@ class _Controls:
             return
         origin = one.edit.addresses, one.positions, one.kinds
         known = origin in self.residual
-        into = self.residual.setdefault(origin, Scores.empty(*one.scores.nats.shape))
+        into = self.residual.setdefault(origin, AnswerScores.empty(*one.scores.nats.shape))
         if not known or np.isnan(into.nats[part]).all():
             if one.kinds == ("cross",):
                 self._scored(one, texts, part, into, lambda batch: _writers(one, base, donor, batch, joint=True))
@@ -580,15 +580,15 @@ class _Controls:
                     score(question, made, base.places, into, part)
         one.controls["residual"] = [into]
 
-    def _room(self, one: _PatchedSite, name: str) -> Scores:
-        return one.controls.setdefault(name, [Scores.empty(*one.scores.nats.shape)])[0]
+    def _room(self, one: _PatchedSite, name: str) -> AnswerScores:
+        return one.controls.setdefault(name, [AnswerScores.empty(*one.scores.nats.shape)])[0]
 
     def _scored(
         self,
         one: _PatchedSite,
         texts: Mapping[str, _ReadText],
         part: Int[np.ndarray, " B"],
-        into: Scores,
+        into: AnswerScores,
         writers: Callable[[Batch], dict[Address, Writer]],
     ) -> Float[Tensor, "B 1 V"]:
         """Score all answers in passes with these writers; returns what the text itself gives."""
@@ -647,7 +647,7 @@ class _Controls:
             ways = [("label", leace, False), ("complement", leace, True)]
             ways += [("random", moments.random(leace.rank, draw), False) for _ in range(DRAWS)]
             for name, eraser, beside in ways:
-                into = Scores.empty(*one.scores.nats.shape)
+                into = AnswerScores.empty(*one.scores.nats.shape)
                 one.controls.setdefault(name, []).append(into)
                 for part, texts in whole:
                     self.questions = runs.questions(texts["base"], part, runs.names)

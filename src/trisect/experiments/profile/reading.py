@@ -111,7 +111,7 @@ class WordsRead(NamedTuple):
 
 # of each side what a layer's projections read, or why there is nothing; empty where nothing is asked for
 LayerInputs: TypeAlias = Sequence[Float[Tensor, "B T D"]] | str
-Places: TypeAlias = tuple[
+SidePlaces: TypeAlias = tuple[
     tuple[str, ...], Int[Tensor, " W"], Int[Tensor, " W"]
 ]  # components, and where their words stand
 _Words: TypeAlias = list[
@@ -203,13 +203,13 @@ class _LayerCollector:
     begun: bool = False
 
     def read(
-        self, subject: Subject, batch: Batch, sides: Sequence[Places], inputs: Callable[[Trace], LayerInputs]
+        self, subject: Subject, batch: Batch, sides: Sequence[SidePlaces], inputs: Callable[[Trace], LayerInputs]
     ) -> None:
         """Keep what every layer reads at the words of a batch; `inputs` gives what a layer's maps read, or why not."""
         subject.each(batch, lambda trace: self._add(trace, sides, inputs(trace)))
         self.begun = True
 
-    def _add(self, trace: Trace, sides: Sequence[Places], inputs: LayerInputs) -> None:
+    def _add(self, trace: Trace, sides: Sequence[SidePlaces], inputs: LayerInputs) -> None:
         if isinstance(inputs, str):
             if inputs and not self.begun:
                 self.left.setdefault(inputs, []).append(str(trace.address))
@@ -224,7 +224,7 @@ class _LayerCollector:
                 for component in (c for c in components if c in layer.own):
                     layer.own[component].add(component_vectors(trace, component)[rows, columns].flatten(1).cpu())
 
-    def _begin(self, trace: Trace, sides: Sequence[Places], inputs: Sequence[Float[Tensor, "B T D"]]) -> None:
+    def _begin(self, trace: Trace, sides: Sequence[SidePlaces], inputs: Sequence[Float[Tensor, "B T D"]]) -> None:
         taken, own = dict[str, StoredWords](), dict[str, StoredWords]()
         for (components, rows, columns), x in zip(sides, inputs, strict=True):
             taken |= dict.fromkeys(components, StoredWords.like(x[rows, columns].cpu()))
@@ -304,7 +304,7 @@ def _collect(
     same: dict[str | None, str | None] = {}  # one string for all words of a class
     with torch.no_grad():
         for batch, met, given, inputs in batches:
-            places: list[Places] = []
+            places: list[SidePlaces] = []
             for (_, components), own in zip(sides, met, strict=True):
                 rows, columns = (torch.tensor([one[axis] for one in own]) for axis in (0, 1))
                 places.append((components, rows, columns))

@@ -31,8 +31,8 @@ from trisect.report.charts import (
     around,
     chart_of,
     curve_panel,
-    lay,
     marks,
+    overlay,
 )
 from trisect.report.format import HasInterval, number_words
 from trisect.report.measures import Bar, MeasuredValue, Measures, layer_figure
@@ -617,7 +617,7 @@ def _share_panel(
     wide = max(PANEL_WIDTH, (COLUMN if single else SLOT * len(slots)) * len(columns))
     text = "; ".join(f"{r['column']}, {r['group']} {r['value']:.3g}".replace("\n", " ") for r in rows)
     text = f"{title}: shares. {text}." + "".join(f" {name} {value:.3g}." for name, value in levels.items())
-    return Panel(title, lay(title, *layers, width=wide), text, (), {})
+    return Panel(title, overlay(title, *layers, width=wide), text, (), {})
 
 
 def _path_panel(
@@ -664,4 +664,4 @@ def _path_panel(
         for name, (_, points) in paths.items()
     )
     alternative = f"{title}: {y_title} over {x_title}. {text}."
-    return Panel(title, lay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})
+    return Panel(title, overlay(title, *layers, width=SQUARE + 30, height=SQUARE), alternative, (), {})

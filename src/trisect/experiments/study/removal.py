@@ -41,10 +41,10 @@ from trisect.report.charts import (
     SharedAxis,
     Stroke,
     around,
-    lay,
     marks,
     mean_of,
     of_runs,
+    overlay,
 )
 from trisect.report.format import Mean, Point, compare_by_seed, interval, order, place
 from trisect.report.maps import label_maps
@@ -443,7 +443,7 @@ def _parameter_panel(
     scale = alt.Scale(domain=[min(reach) - air, max(reach) + air], nice=False, zero=False)
     x = alt.X("parameters:Q", scale=scale, title="thousand parameters", axis=alt.Axis(tickCount=4))
     looks = {one.name: one.mark for one, _ in numbers}
-    chart = lay(title, *marks(data, axis, x, looks, None, (ZERO,), small), width=PANEL_WIDTH, height=HEIGHT)
+    chart = overlay(title, *marks(data, axis, x, looks, None, (ZERO,), small), width=PANEL_WIDTH, height=HEIGHT)
     said = "; ".join(f"{row['group']} {row['value']:.3g} with {row['parameters']:.4g} thousand" for row in data)
     drawn = {name: tuple(of) for name, of in strokes.items() if of}
     return Panel(title, chart, f"{title}: change against parameters, in {axis.unit}. {said}.", tuple(series), drawn)

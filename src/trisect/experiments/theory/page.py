@@ -22,7 +22,7 @@ from trisect.core.finding import About, Estimate, Finding
 from trisect.experiments.theory.build import build
 from trisect.report import format as words
 from trisect.report import notebook, render, sheet
-from trisect.report.charts import Figure, Panel, chart_of, lay
+from trisect.report.charts import Figure, Panel, chart_of, overlay
 from trisect.report.sheet import Document
 from trisect.theory import Construction, ErrorCurve, KeyDraws, sweep
 from trisect.theory.result import Array
@@ -198,7 +198,7 @@ def _weights(result: Construction) -> Panel:
 
 
 def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
-    return Panel(title, lay(title, *layers), f"{title}. {said}", (), {})
+    return Panel(title, overlay(title, *layers), f"{title}. {said}", (), {})
 
 
 HERE = Path(__file__).parent

@@ -82,8 +82,7 @@ def _hooked(
 
     def leave(_m: nn.Module, _args: Any, output: Any) -> Any:
         for change in changes("out", after) if isinstance(output, Tensor | tuple | list) else ():
-            plain = isinstance(output, Tensor)
-            output = change(output) if plain else type(output)((change(output[0]), *output[1:]))
+            output = change(output) if isinstance(output, Tensor) else type(output)((change(output[0]), *output[1:]))
         return output
 
     with ExitStack() as hooks:

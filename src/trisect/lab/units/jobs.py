@@ -210,7 +210,7 @@ def decode_settings(kind: type[S], data: Json, laid: Path) -> S:
     return read(kind, data)
 
 
-def lay_out(parts: Mapping[str, Path], folder: Path) -> None:
+def arrange_files(parts: Mapping[str, Path], folder: Path) -> None:
     """Have what was sent lie below a folder as it lay below its root, without a copy where the disk allows that."""
 
     def place(source: str | Path, target: str | Path) -> None:
@@ -300,7 +300,7 @@ def measure_model(asked: UnitJob, context: JobContext) -> None:
     """Open a model, measure it as if it were alone, and leave tables, record and page in the scratch folder."""
     one = find_experiment(asked.module, asked.experiment)
     with tempfile.TemporaryDirectory(prefix="trisect-") as laid:
-        lay_out({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
+        arrange_files({place: context.fetch(name) for name, place in asked.laid.items()}, Path(laid))
         settings = decode_settings(one.settings, asked.settings, Path(laid))
         source: ModelSource = getattr(settings, asked.group)
         context.say(0.0, f"loading {asked.called}")

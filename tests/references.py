@@ -1,6 +1,7 @@
+# pyright: basic, reportAttributeAccessIssue=false, reportArgumentType=false
 """Reference values for trisect.stats, by SciPy and plain loops that share no code with it: tests/unit/references.json.
 
-python tools/references.py
+python -m tests.references
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-PLACE = Path(__file__).parents[1] / "tests" / "unit" / "references.json"
+PLACE = Path(__file__).parent / "unit" / "references.json"
 
 
 def holm(p: list[float]) -> list[float]:
