@@ -12,7 +12,7 @@ WHY_BEFORE = "A control: before the heads form, nothing may be found."
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "G-1",
-        "A query asks, a key is what a word is found by, a value is what is handed over, in real text too.",
+        "A query asks, a key is what a word is matched on, a value is what is passed on, in real text too.",
         "our own, on models that learnt to look up",
         tuple(
             part
