@@ -16,6 +16,7 @@ from trisect.core.errors import CorpusError, SiteError, TrisectError
 from trisect.core.site import COMPONENTS, Site
 from trisect.core.spec import plain
 from trisect.text.corpus import Corpus
+from trisect.text.lines import UNSHOWN
 from trisect.text.sources import open_corpus
 
 many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -139,32 +140,51 @@ def as_bytes(texts):
 
 
 def split_lines(content):
-    return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    """Lines as line feeds end them, and a return before; null where a text has returns alone."""
+    lines = content.decode("utf-8-sig").split("\n")
+    return None if len(lines) == 1 and "\r" in lines[0] else lines
+
+
+def words_by_hand(rows):
+    """The cells of a sentence's words; null where ids, heads or features are none, or words are withheld."""
+    words, end = [], 0
+    for cells in rows:
+        place = re.fullmatch(r"([0-9]{1,9})(([-.])([0-9]{1,9}))?", cells[0])
+        if len(cells) != 10 or place is None or int(place[1]) != len(words) + (place[3] != "."):
+            return None
+        if place[3] == "-":
+            if int(place[4]) <= int(place[1]) or end > len(words):
+                return None
+            end = int(place[4])
+        elif place[3] is None:
+            features = [] if cells[5] == "_" else [feature.split("=") for feature in cells[5].split("|")]
+            bad_features = any(len(pair) != 2 or not all(pair) for pair in features) or set(cells[5]) & UNSHOWN
+            head = cells[6] == "_" or (re.fullmatch(r"[0-9]{1,9}", cells[6]) and cells[6] != cells[0])
+            if not all((cells[1], cells[3], cells[4], cells[5], cells[7])) or bad_features or not head:
+                return None
+            words.append(cells)
+    withheld = len(words) > 1 and {cells[1] for cells in words} == {"_"}
+    beyond = any(cells[6] != "_" and int(cells[6]) > len(words) for cells in words)
+    return None if end > len(words) or withheld or beyond else words
 
 
 def treebank_by_hand(content):
     """[(word, pos, tag, dep, morph)] or null."""
-    found = []
     try:
         lines = split_lines(content)
     except UnicodeDecodeError:
         return None
-    for text in lines:
-        if text.isspace() or not text or text[0] == "#":
+    found, rows = [], []
+    for text in [] if lines is None else (*lines, ""):
+        text = text.rstrip("\r\n")
+        if text.strip():
+            rows += [] if text[0] == "#" else [text.split("\t")]
             continue
-        cells = text.split("\t")
-        if len(cells) != 10:
+        if (words := words_by_hand(rows)) is None:
             return None
-        if set(cells[0]) <= set("0123456789") and cells[0]:
-            if not all((cells[1], cells[3], cells[4], cells[5], cells[7])):
-                return None
-            features = [] if cells[5] == "_" else [feature.split("=") for feature in cells[5].split("|")]
-            if not all(len(pair) == 2 and all(pair) for pair in features):
-                return None
-            found.append((cells[1].lower(), *(None if cells[i] == "_" else cells[i] for i in (3, 4, 7, 5))))
-        elif not re.fullmatch(r"[0-9]+[-.][0-9]+", cells[0]):
-            return None
-    return found
+        rows = []
+        found += [(cells[1].lower(), *(None if cells[i] == "_" else cells[i] for i in (3, 4, 7, 5))) for cells in words]
+    return None if lines is None else found
 
 
 def read(train, valid, kind, suffix, folder):
@@ -224,6 +244,8 @@ def wikitext_by_hand(content):
     except UnicodeDecodeError:
         return None
     found = []
+    if lines is None:
+        return None
     for text in lines:
         text = text.lower()
         for old, new in (

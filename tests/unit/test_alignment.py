@@ -59,7 +59,7 @@ def test_what_is_no_set_of_links_is_refused(given, message):
 def test_a_gold_link_outside_its_pair_is_refused():
     with pytest.raises(CorpusError, match="The link 2-0 lies outside its pair") as error:
         gold_of({(2, 0)}, set(), (2, 3))
-    assert "up to 1 and its target up to 2" in error.value.known
+    assert "source is 1, and of its target 2" in error.value.known
 
 
 def trained(inner: Tokenizer, trainer, **options) -> PreTrainedTokenizerFast:

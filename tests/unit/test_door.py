@@ -221,8 +221,8 @@ def test_what_the_system_does_not_let_be_read_is_not_called_damaged(error, tmp_p
     monkeypatch.setattr(Path, "read_text", barred)
     monkeypatch.setattr(Path, "read_bytes", barred)
     monkeypatch.setattr(snapshots, "safe_open", of_rust)
-    monkeypatch.setattr(gpt, "safe_open", of_rust)
-    monkeypatch.setattr("safetensors.torch.load_model", of_rust)
+    monkeypatch.setattr(torch, "load", barred)
+    monkeypatch.setattr(gpt, "load_model", of_rust)
     reads = {
         tmp_path / "x.json": lambda path: read_json(path, "Delete it."),
         tmp_path / "metrics.parquet": lambda _: read_table(tmp_path, "metrics"),

@@ -381,12 +381,12 @@ class PairSettings(Protocol):
         ...
 
     @property
-    def base(self) -> Any:
+    def base(self) -> object:
         """A base text."""
         ...
 
     @property
-    def donor(self) -> Any:
+    def donor(self) -> object:
         """A donor text."""
         ...
 
@@ -396,7 +396,7 @@ class PairSettings(Protocol):
         ...
 
     @property
-    def given(self) -> Any:
+    def given(self) -> object:
         """Pairs in memory."""
         ...
 

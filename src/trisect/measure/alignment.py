@@ -123,7 +123,9 @@ def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> GoldTable:
         table = np.zeros((words[1], words[0] + 1), dtype=bool)
         for source, target in given:
             if not (0 <= source < words[0] and 0 <= target < words[1]):
-                known = f"Counted from 0, its source has words to {words[0] - 1} and its target to {words[1] - 1}."
+                known = (
+                    f"Counted from 0, the last word of its source is {words[0] - 1}, and of its target {words[1] - 1}."
+                )
                 raise CorpusError(
                     f"The link {source}-{target} lies outside its pair.", known, "Correct the gold links."
                 )

@@ -138,6 +138,11 @@ def _text(given: object, name: str, place: str, folder: Path) -> TextOrPair:
 
 
 def _answer(name: str, given: object, place: str) -> Answer:
+    if not name.strip() or len(name) > LONGEST_NAME:
+        known = (
+            f"it has an answer for {shorten(name)}, where a hypothesis has a name of at most {LONGEST_NAME} characters"
+        )
+        raise bad_pair(place, known)
     match given:
         case str(text) if text.strip():
             return text
@@ -149,6 +154,7 @@ def _answer(name: str, given: object, place: str) -> Answer:
             raise bad_pair(place, f"its answer for {name!r} is {shorten(other)}, neither text nor ids of tokens")
 
 
+LONGEST_NAME = 40  # characters of a hypothesis
 BINDINGS = 4  # keys, each with its value, in one text: as many as there are answers to tell apart
 WORDS = 24  # the most keys and values that are drawn from
 SLOTS = 3  # places of a word in the text that its token is looked for in

@@ -88,14 +88,14 @@ def _flat(statement: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
 def _growth(stage: Mapping[str, Any]) -> float:
     if stage["type"] == "Precompiled":  # a table of what characters become, each ended by a zero
         table = base64.b64decode(stage["precompiled_charsmap"])
-        return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")), default=1)
+        return float(max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")), default=1))
     if stage["type"] == "Prepend":
-        return 1 + len(stage["prepend"])
+        return 1.0 + len(stage["prepend"])
     if stage["type"] == "Replace":
         pattern, content = stage["pattern"], len(stage["content"])
         # an expression may match nothing, before every character
-        return max(1, content / len(pattern["String"])) if pattern.get("String") else 1 + content
-    return LONGEST.get(stage["type"], 4)
+        return max(1.0, content / len(pattern["String"])) if pattern.get("String") else 1.0 + content
+    return float(LONGEST.get(stage["type"], 4))
 
 
 def _check_growth(name: str, stages: list[tuple[dict[str, Any], float]], text: str) -> None:
