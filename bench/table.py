@@ -82,20 +82,20 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
 def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
     """What was measured on one processor."""
     rows = [row for part in parts for row in part["rows"]]
-    text = [
+    noted = [row for row in rows if row.get("notes")]
+    marks = {id(row): f" ({number})" for number, row in enumerate(noted, start=1)}
+    return [
         f"## {name}",
         "",
         *(f"Measured on {words}." for words in sorted({part["made"] for part in parts})),
         "",
         "| what | plain | trisect | ratio | over rounds |",
         "| --- | --- | --- | --- | --- |",
-        *(line(row) for row in rows),
+        *(line({**row, "what": f"{row['what']}{marks.get(id(row), '')}"}) for row in rows),
+        "",
+        *(f"{number}. {'; '.join(row['notes'])}" for number, row in enumerate(noted, start=1)),
         "",
     ]
-    for row in rows:
-        if notes := row.get("notes"):
-            text += [f"**{row['what']}**", "", *(f"- {note}" for note in notes), ""]
-    return text
 
 
 def main(wanted: list[str]) -> None:

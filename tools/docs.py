@@ -80,7 +80,7 @@ def api_page() -> str:
             module = import_module(f"{package.__name__}.{info.name}")
             for name, thing in vars(module).items():
                 if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
-                    parts.append(f"| `{info.name}.{name}` | {cell(inspect.getdoc(thing) or '')} |")
+                    parts.append(f"| `{info.name}.{name}` | {clause(inspect.getdoc(thing) or '')} |")
         parts.append("")
     return "\n".join(parts)
 
@@ -93,6 +93,11 @@ def row_of_setting(entry: tuple[str, str]) -> str:
 def cell(text: str) -> str:
     """The first line of a text as a cell of a table."""
     return text.partition("\n")[0].replace("|", "\\|")
+
+
+def clause(text: str) -> str:
+    """What stands in the first line of a text before a colon or semicolon, as a cell of a table."""
+    return re.split(r"[:;] ", cell(text))[0].removesuffix(".") + "."
 
 
 def documented(name: str, thing: Any, level: str = "##") -> str:
