@@ -28,6 +28,7 @@ from trisect.experiments.study.presets import find_experiments
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
+from trisect.papers.lookup import SOURCE as LOOKUP
 
 SITES = tuple(Site((c,), (1,)) for c in ("q", "k", "v"))
 SMALL = replace(
@@ -70,7 +71,8 @@ def done(tmp_path_factory):
 
 def test_every_claim_of_every_source_is_judged_once(done):
     wholes = done.tables["claims"].filter(pl.col("part").is_null())
-    asked = [c.id for source in SOURCES for c in source.claims]
+    # models that learn to look up in real text take longer than a dissection: their claims are `trisect lookup`'s
+    asked = [c.id for source in SOURCES for c in source.claims if source is not LOOKUP]
     assert sorted(wholes["claim"]) == sorted(asked)
     assert set(wholes["verdict"]) <= {"supported", "refuted", "inconclusive", "not tested"}
     untested = set(wholes.filter(verdict="not tested")["claim"])

@@ -381,7 +381,7 @@ def _patch_pairs(
             for one in (one for one in in_order if one.how == how):
                 if one.edit.address not in texts[donor].parts:
                     _hold(subject, texts, donor, edited[edited.index(one.edit.address) :])
-                if how == "noise" or subject.objective == "output":
+                if how == "noise" or texts[run].places is None or texts[donor].places is None:
                     write = _writers(one, texts[run], texts[donor], texts[run].batch, later)
                     runs.keep(one, passes.outputs(texts[run].batch, write, texts[run].places), texts[run], part)
                 else:
