@@ -1,5 +1,9 @@
 """Path patching: laws of writers and paths, and a model set by hand whose keys are made by one head of the layer before."""
 
+import json
+from typing import Any, cast
+
+import polars as pl
 import pytest
 import torch
 from tests import interchanged, tinyhf
@@ -151,3 +155,16 @@ def test_composition_scores_are_ratios_of_norms():
     gamma = reader.block.gamma[:, None]
     qk = (gamma * reader.w_k[1]) @ (gamma * reader.w_q[1]).T  # type: ignore[index]
     assert score == pytest.approx(float((ov @ qk).norm() / (ov.norm() * qk.norm())))
+
+
+def test_a_path_is_drawn_from_the_layer_that_writes_to_the_head_that_reads():
+    from trisect.experiments.compose.page import _drawing
+
+    rows = [{"writer": "1.h2", "into": "k@3.h4", "effect_nats": 1.5, "exact": True}]
+    figure = _drawing(pl.DataFrame(rows))
+    assert figure is not None
+    tables = [
+        json.loads(rows) for rows in cast(Any, figure.panels[0].chart).to_dict(validate=False)["datasets"].values()
+    ]
+    points = {row["name"]: (row["x"], row["y"]) for table in tables for row in table if "name" in row}
+    assert points == {"1.h2": (2.0, 1.0), "3.h4": (4.0, 3.0)}

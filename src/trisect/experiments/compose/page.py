@@ -124,7 +124,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
             "width": 0.7 + 4 * abs(row["effect_nats"]) / most,
         }
         lines.append(line | {"colour": render.mark(component).colour})
-    points = [{"x": x, "y": y, "name": name} for name, (x, y) in ends.items()]
+    points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]
     x, y = (
         alt.X("x:Q", axis=None, scale=alt.Scale(padding=30)),
         alt.Y("y:Q", title="layer", axis=alt.Axis(tickMinStep=1, grid=False)),

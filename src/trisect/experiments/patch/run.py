@@ -525,15 +525,20 @@ class _Controls:
         texts["donor"] = donor._replace(streams=self._streams(donor.batch))
 
     def _unrelated(self, part: Int[np.ndarray, " B"]) -> Int[Tensor, " B"] | None:
-        """For each pair of a batch the next one of the same kind, whose donor has nothing to do with it; None where it is alone."""
-        pairs = self.runs.prepared.pairs
-        if len(part) < 2:
-            return None
-        turned = [[(row + step) % len(part) for step in range(1, len(part))] for row in range(len(part))]
-        alike = [
-            [o for o in others if pairs[part[o]].kind == pairs[part[row]].kind] for row, others in enumerate(turned)
-        ]
-        return torch.tensor([(same or others)[0] for same, others in zip(alike, turned, strict=True)])
+        """For each pair of a batch the next one of the same kind with another answer of its donor; None where a pair has none."""
+        pairs, pieces = self.runs.prepared.pairs, self.runs.prepared.pieces
+        found = []
+        for row in range(len(part)):
+            others = [(row + step) % len(part) for step in range(1, len(part))]
+            others = [o for o in others if pieces[part[o]].get(DONOR) != pieces[part[row]].get(DONOR)]
+            alike = [o for o in others if pairs[part[o]].kind == pairs[part[row]].kind]
+            if not others:
+                self.notes[
+                    "Unrelated donors are no control here: donors of some pairs have no other answer beside them."
+                ] = None
+                return None
+            found.append((alike or others)[0])
+        return torch.tensor(found)
 
     def _streams(self, batch: Batch) -> dict[Address, Float[Tensor, "B T D"]]:
         wanted = dict.fromkeys(a for one in self.sites if STREAM in one.kinds for a in one.edit.addresses)
