@@ -42,7 +42,7 @@ from trisect.calls import switchboard as switchboard
 from trisect.calls import texts as texts
 from trisect.lab.experiment import Result
 from trisect.experiments.compose.run import Composed
-from trisect.experiments.patch.page import Patched
+from trisect.experiments.patch.result import Patched
 from trisect.experiments.profile import Profile
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts

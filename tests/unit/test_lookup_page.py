@@ -5,8 +5,7 @@ import pytest
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
-from trisect.experiments.lookup.page import findings, page
-from trisect.experiments.lookup.rows import LookupNumbers, judge_lookups
+from trisect.experiments.lookup.page import LookupNumbers, findings, judge_lookups, page
 from trisect.experiments.lookup.settings import LookupFacts
 from trisect.report.sheet import html
 

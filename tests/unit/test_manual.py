@@ -65,7 +65,7 @@ def test_the_readme_is_short_and_its_answer_is_that_of_the_results():
         for found in re.findall(r"^\| [qkv]@2 \| ([\d.]+)", results.split("interchange, share of pairs")[1], re.M)
     ]
     assert len(own) == 3
-    assert all(f"({100 * share:.1f} %" in readme for share in own)
+    assert all(f"{100 * share:.1f} %" in readme for share in own)
 
 
 COMMON = ("--out", "--open", "--json", "--quiet")

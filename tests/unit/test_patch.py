@@ -457,8 +457,9 @@ def test_a_recall_model_is_asked_about_another_person(tmp_path):
 
 def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
     done = trisect.patch(gpt2, "w1 w2", "w1 w2", "q@1", out=tmp_path / "out", quiet=True)
-    assert done.notes == (
-        "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1.",
+    assert (
+        done.notes[0]
+        == "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1."
     )
     assert (done.sites[0].n, done.sites[0].logit_change) == (0, None)
     opening = page(done.tables, done.about).sections[0]

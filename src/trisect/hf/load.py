@@ -150,10 +150,7 @@ class Pretrained:
 
     @alone
     def projections(self) -> Sequence[Projections]:
-        """Per-head weights of every layer that passes the proof, as far as they were found; raises ModelError if they changed.
-
-        Copies, of a layer whenever it is asked for: going through them holds those of one layer.
-        """
+        """Copies of the per-head weights of each layer that passes the proof, when it is asked for; raises ModelError if they changed."""
         look = functools.partial(check_writes, self.name, self.state, self.model)
         look()
         with evaluating(self.model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trisect.core.claim import Claim, Part, Source, Statistic
 
 LEAD = 1.0
-WHY_LEAD = "One nat: the own answer becomes 2.7 times as likely against the base's as any other component's."
+WHY_LEAD = "One nat: the own answer becomes 2.7 times as likely against the base's as any other prediction."
 WHY_ABOVE = "What an unrelated donor does as well is no message: only what exceeds it counts."
 WHY_BEFORE = "A control: before the heads form, nothing may be found."
 
@@ -68,7 +68,7 @@ SOURCE = Source(
     key="lookup",
     title="Models that look up in real text",
     authors="trisect",
-    citation="trisect: claims of our own on models that learnt to look up in real text, fixed before their data.",
+    citation="trisect: claims of our own on models that learnt to look up in real text; their recipe was sought on some of the seeds.",
     claims=CLAIMS,
     unit="trained model",
 )

@@ -70,7 +70,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
         for row in rows.iter_rows(named=True):
             value = Estimate(f"{row['writer']} → {row['into']}", row["effect_nats"], row["low"], row["high"], row["n"])
             whole = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["effect_nats"]
-            of = f" of {words.number(whole[0])} from all writers" if len(whole) and whole[0] is not None else ""
+            of = f" of {words.number(whole[0])} from all writers" if len(whole) and (whole[0] or 0.0) > 0 else ""
             text = f"Most into {component}: {value.name} {number_words(value)} nats{of}, {words.number(row['direct'], True)} directly."
             found.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
     for measure, value, what in (
@@ -84,7 +84,10 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
 
 
 def _notes(facts: ComposeFacts, paths: pl.DataFrame) -> Iterator[str]:
-    yield "Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
+    yield (
+        "Effects say what a head needs: an unrelated text's contribution through the same path may lower the answer too, and is not "
+        "measured beside them. Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
+    )
     left = len(paths.filter(~pl.col("exact")))
     if left:
         yield f"{left:,} paths are known to first order alone (one pass with gradients); the strongest are patched exactly."

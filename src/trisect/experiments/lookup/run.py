@@ -20,7 +20,7 @@ from trisect.core.schema import record
 from trisect.core.tables import NewRow, frame
 from trisect.engine.jobs import Emit, JobContext, job
 from trisect.engine.start import choose_device
-from trisect.experiments.lookup.rows import LookupNumbers, judge_lookups
+from trisect.experiments.lookup.page import LookupNumbers, judge_lookups
 from trisect.experiments.lookup.settings import EMBEDDED_DATA, RECIPES, LookupFacts, LookupRecipe, LookupSettings
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, load_weights, save

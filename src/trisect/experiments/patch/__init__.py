@@ -9,7 +9,7 @@ from trisect.lab.experiment import Experiment, LayerMeasure, PageModule
 
 if TYPE_CHECKING:
     from trisect.core.subject import Subject
-    from trisect.experiments.patch.page import Patched
+    from trisect.experiments.patch.result import Patched
     from trisect.lab.experiment import Measured, RunContext
 
 
@@ -39,7 +39,7 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
     @property
     def returns(self) -> type[Patched]:
         """What a run returns."""
-        from trisect.experiments.patch.page import Patched
+        from trisect.experiments.patch.result import Patched
 
         return Patched
 

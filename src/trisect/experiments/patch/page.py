@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
-from trisect.core.files import Json
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.printable import percent
 from trisect.experiments.patch.predictions import CONTROLS, HypothesisRow, read_predictions
-from trisect.experiments.patch.settings import PatchFacts
-from trisect.lab.experiment import Result
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
@@ -21,6 +18,9 @@ from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
 from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
+
+if TYPE_CHECKING:
+    from trisect.experiments.patch.settings import PatchFacts
 
 COLUMNS = 5  # tokens beside each other, so that a telephone shows them
 WIDE, HIGH, APART = 54.0, 19.0, 9.0  # pixels: of a token's cell, and between two lines
@@ -454,55 +454,3 @@ def _token_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
 def _plain(token: str | None) -> str:
     """A tokenizer's piece without its marks for a space in front."""
     return (token or "").lstrip("Ġ▁ ")
-
-
-class PatchedSite(NamedTuple):
-    """One site in one direction: shares of `n` pairs by the answer that came, and how far outputs moved; None: not known.
-
-    `own` is the share of the answer that the component itself predicts, `others` those of the others' predictions,
-    `unchanged` that of the patched text's answer, `donor` that of the other text's.
-    """
-
-    site: str
-    own: float | None
-    others: Mapping[str, float | None]
-    unchanged: float | None
-    n: int
-    how: str
-    donor: float | None
-    logit_change: float | None
-    output_change: float | None
-
-    def data(self) -> dict[str, Json]:
-        """The site as JSON-ready data."""
-        return {**self._asdict(), "others": dict(self.others)}
-
-
-class Patched(Result[PatchFacts]):
-    """A finished interchange."""
-
-    @property
-    def sites(self) -> tuple[PatchedSite, ...]:
-        """Every site that was patched, in the order of layers, heads and components; both directions where both were run."""
-        found = []
-        for site in read_sites(self.tables["measures"]):
-            scored = next((site[m] for m in ("own", "unchanged", "output_change") if m in site), None)
-            n = 0 if scored is None else scored.n or 0
-            others = {name.removeprefix("as "): row.mean for name, row in site.items() if name.startswith("as ")}
-            own, unchanged, *rest = (
-                mean(site, m) for m in ("own", "unchanged", "donor", "logit_change", "output_change")
-            )
-            found.append(PatchedSite(place_of(site).site, own, others, unchanged, n, direction(site), *rest))
-        return tuple(found)
-
-    @property
-    def predictions(self) -> tuple[HypothesisRow, ...]:
-        """Every hypothesis at every site and position, beside its controls; empty where the model gives no answers."""
-        return read_predictions(self.tables.get("predictions"))
-
-    def data(self) -> dict[str, Json]:
-        """The result as JSON-ready data, the sites and predictions among the rest."""
-        found = super().data()
-        found["sites"] = [site.data() for site in self.sites]
-        found["predictions"] = [row.data() for row in self.predictions]
-        return found

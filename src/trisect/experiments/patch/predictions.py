@@ -75,9 +75,9 @@ class HypothesisRow(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Whether the shift and its interval are above 0 and above an unrelated donor's and random subspaces', where these are known."""
-        known = [self.control_nats[name] for name in ("unrelated", "random")]
-        return (self.shift_low or 0.0) > max(0.0, *(one for one in (*known, 0.0) if one is not None))
+        """Whether the shift and its interval are above 0 and an unrelated donor's, and above random subspaces' where these are known."""
+        unrelated, random = (self.control_nats[name] for name in ("unrelated", "random"))
+        return unrelated is not None and (self.shift_low or 0.0) > max(0.0, unrelated, random or 0.0)
 
     def data(self) -> dict[str, Json]:
         """The row as JSON-ready data."""

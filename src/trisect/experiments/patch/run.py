@@ -526,7 +526,7 @@ class _Controls:
 
     def _unrelated(self, part: Int[np.ndarray, " B"]) -> Int[Tensor, " B"] | None:
         """For each pair of a batch the next one of the same kind with another answer of its donor; None where a pair has none."""
-        pairs, pieces = self.runs.prepared.pairs, self.runs.prepared.pieces
+        pairs, pieces = self.runs.prepared.pairs, self.runs.pieces
         found = []
         for row in range(len(part)):
             others = [(row + step) % len(part) for step in range(1, len(part))]
