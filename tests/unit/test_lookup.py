@@ -172,3 +172,8 @@ def test_a_study_is_extended_resumed_and_repeated_to_the_same_weights(corpus, tm
     assert str(again.findings[0]) == "Induction heads formed in 0 of 1 model."
     leads = again.tables["predictions"].filter(step=8, site="k@2", hypothesis="k")
     assert leads.select("shift_nats", "unrelated_nats", "residual_nats").null_count().sum_horizontal().to_list() == [0]
+    other = trisect.lookup(  # another number of pairs is measured, and not taken from what the first one left
+        corpus=corpus, out=tmp_path / "b", seeds=[2], pairs=6, settings=TINY, device="cpu", workers=0, quiet=True
+    )
+    assert other.tables["predictions"]["used"].max() == 6
+    assert again.tables["predictions"]["used"].max() == 8

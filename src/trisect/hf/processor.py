@@ -155,7 +155,12 @@ def open_sound(sound: object, rate: int) -> tuple[Float[np.ndarray, " S"], tuple
         name = Path(sound).name
     else:
         if isinstance(sound, Mapping) and {"array", "sampling_rate"} <= set(sound):
-            sound, own_rate = sound["array"], int(sound["sampling_rate"])
+            sound, given = sound["array"], sound["sampling_rate"]
+            if not isinstance(given, int) or given < 1:
+                raise ModelError(
+                    f"A sampling rate of {given!r} was given.", "It is a whole number of samples a second.", SOUND
+                )
+            own_rate = given
         wave = np.asarray(sound)
         if wave.ndim != 1 or not len(wave) or wave.dtype.kind != "f":
             known = "Samples are one row of floating-point numbers, from -1 to 1."

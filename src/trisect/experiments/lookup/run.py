@@ -56,8 +56,8 @@ class LookupJob:
     module: str
 
     def files(self, home: Path) -> ModelFiles:
-        """Where its files lie."""
-        return ModelFiles(home, f"seed-{self.seed}", "lookups", models=("models",))
+        """Where its files lie; what its checkpoints give lies apart for each number of pairs."""
+        return ModelFiles(home, f"seed-{self.seed}", f"lookups-{self.pairs}", models=("models",))
 
     def versions(self) -> dict[int, str]:
         """What the model is called after so many steps; the last has no name of its own."""
@@ -183,8 +183,8 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
     module: str = ""
     kind = "lookup study"
     plan_file, data_file = "lookup.json", "text.json"
-    folders = ("lookups", "figures")
-    model_pattern = "models/seed-[0-9]+(-step-[0-9]+)?"
+    folders = ("figures",)
+    model_pattern = "models/seed-[0-9]+(-step-[0-9]+)?|lookups-[0-9]+"
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed."""
