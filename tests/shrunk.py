@@ -119,7 +119,7 @@ def put(config: Any, name: str, value: Any) -> None:
 
 
 def known(config: Any, name: str) -> Any:
-    """A setting; null where there is none, or one for each layer."""
+    """A setting; None where there is none, or one for each layer."""
     try:
         return getattr(config, name, None)
     except Exception:  # settings that differ by layer refuse to be asked for one

@@ -140,13 +140,13 @@ def as_bytes(texts):
 
 
 def split_lines(content):
-    """Lines as line feeds end them, and a return before; null where a text has returns alone."""
+    """Lines as line feeds end them, and a return before; None where a text has returns alone."""
     lines = content.decode("utf-8-sig").split("\n")
     return None if len(lines) == 1 and "\r" in lines[0] else lines
 
 
 def words_by_hand(rows):
-    """The cells of a sentence's words; null where ids, heads or features are none, or words are withheld."""
+    """The cells of a sentence's words; None where ids, heads or features are none, or words are withheld."""
     words, end = [], 0
     for cells in rows:
         place = re.fullmatch(r"([0-9]{1,9})(([-.])([0-9]{1,9}))?", cells[0])
@@ -238,7 +238,7 @@ wikitext = st.lists(piece, max_size=14).map("".join)
 
 
 def wikitext_by_hand(content):
-    """torchtext's basic_english, rule by rule; null where the bytes are no text."""
+    """torchtext's basic_english, rule by rule; None where the bytes are no text."""
     try:
         lines = split_lines(content)
     except UnicodeDecodeError:

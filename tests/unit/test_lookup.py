@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import trisect
-from trisect.core.errors import CorpusError, SpecError
+from trisect.core.errors import CorpusError, SpecError, TrisectError
 from trisect.experiments.lookup.settings import RECIPES, SMALL, LookupRecipe
 from trisect.hf.load import load
 from trisect.hf.small import gpt
@@ -35,6 +35,20 @@ def test_rows_repeat_a_segment_to_their_end_and_the_rest_are_windows_of_the_text
     assert all(period is not None and 4 <= period <= 10 for period in periods[:30])
     assert set(periods[30:]) == {None}
     assert all((np.diff(row) == 1).all() for row in rows[30:])
+
+
+def test_a_text_shorter_than_a_row_is_refused():
+    with pytest.raises(CorpusError, match="Give a longer text"):
+        repeat_rows(np.arange(7), 2, 8, np.random.default_rng(0), 0.5, 2, 3)
+
+
+def test_a_text_with_too_few_questions_is_refused_before_anything_is_trained(corpus, tmp_path):
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "train.txt").write_text((corpus / "train.txt").read_text())
+    (tmp_path / "short" / "valid.txt").write_text("".join((corpus / "valid.txt").read_text().splitlines(True)[:2]))
+    with pytest.raises(TrisectError, match="too few windows"):
+        study(tmp_path / "short", tmp_path / "out", [1])
+    assert not list((tmp_path / "out").glob("models/*/model.safetensors"))
 
 
 def test_answers_are_the_words_that_stand_there_and_texts_are_read_as_they_were():

@@ -501,7 +501,7 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
 def _at_control(part: Part, control: str, evidence: Evidence) -> tuple[Effect, tuple[str, ...]] | None:
     """The part's effect at those of its sites that have the control, and these sites where they are not all.
 
-    Null where none has it, and for parts that claim no change: a control cannot explain what is not there.
+    None where none has it, and for parts that claim no change: a control cannot explain what is not there.
     """
     if part.direction == "within" or not all(is_attack(leaf) for leaf in part.leaves()):
         return None

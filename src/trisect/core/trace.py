@@ -119,7 +119,7 @@ class NormedMap(NamedTuple):
 class Projections:
     """The weights of one attention layer, per head: q_h = x w_q[h] + b_q[h], f_h(x) = (x w_v[h] + b_v[h]) w_o[h].
 
-    K may be smaller than H (grouped queries): head h uses key/value head h // (H / K). Null where the proof found
+    K may be smaller than H (grouped queries): head h uses key/value head h // (H / K). None where the proof found
     no plain selection; `origins` then says what it is instead, and `normed` holds q, k or v that a norm follows.
     """
 

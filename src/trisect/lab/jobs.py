@@ -128,7 +128,7 @@ _SCREEN: ContextVar[Screen | None] = ContextVar("screen", default=None)
 
 @contextmanager
 def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None = None) -> Iterator[Screen | None]:
-    """The live display on standard error, while the context lasts; one that is open already is used. Null where it is to
+    """The live display on standard error, while the context lasts; one that is open already is used. None where it is to
     be quiet or there is no terminal; steps that begin are then given to `line`.
     """
     console = Console(stderr=True)

@@ -84,7 +84,7 @@ def _fill(mask: Bool[Tensor, "B T"], like: Bool[Tensor, "B S"]) -> Bool[Tensor, 
 def answer_places(batch: Batch, mask: str | None) -> Int[Tensor, " B"] | None:
     """Where each row's answer is predicted: at its one mask, else at its last own token, the decoder's where there is one.
 
-    Null where a masked language model is given a text without exactly one mask.
+    None where a masked language model is given a text without exactly one mask.
     """
     side = batch.source if batch.target is None else batch.target
     if mask is None:

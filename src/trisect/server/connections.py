@@ -40,7 +40,7 @@ class BoundedProtocol(H11Protocol):
         self._check_whole()
 
     def on_response_complete(self) -> None:
-        """An answer has been handed over."""
+        """An answer is written: wait for the next request, within its bound of time."""
         self._await_request()
         super().on_response_complete()  # which may read a request that came meanwhile
         self._check_whole()

@@ -56,7 +56,13 @@ def repeat_rows(
     shortest: int,
     longest: int,
 ) -> Int[np.ndarray, "R T"]:
-    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end."""
+    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end.
+
+    Raises CorpusError for a text that is shorter than a window.
+    """
+    if len(ids) < length:
+        known = f"A window has {length:,} pieces."
+        raise CorpusError(f"The train text has {len(ids):,} pieces.", known, "Give a longer text, or --set block=N.")
     starts = draw.integers(0, len(ids) - length + 1, size=rows)
     found = ids[starts[:, None] + np.arange(length)]
     count = round(share * rows)

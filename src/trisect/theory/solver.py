@@ -262,7 +262,7 @@ class _Matrices(NamedTuple):
 def _exact_matrices(unique: Array, which: Array, wanted: Array, asked: Array, beta: float) -> _Matrices | None:
     """K x_i = e_i, Q x_i = βe_i, and values A⁻¹Y, A being the weights that this makes among different words.
 
-    Null where float64 has no inverse of the words or of the weights.
+    None where float64 has no inverse of the words or of the weights.
     """
     count, dim = unique.shape
     scaled, down, across = helpers.balance(unique)

@@ -147,7 +147,7 @@ def _first(findings: Findings, measure: str) -> Finding | None:
     return next((one for one in findings if one.measure == measure), None)
 
 
-# --- planted roles and training
+# --- synthetic tasks with known roles, and training
 
 
 def _study(design: str | Path | Design, asked: DissectSettings, place: str, **more: Any) -> tuple[DissectStep, ...]:
@@ -318,7 +318,7 @@ def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
 PARTS: tuple[DissectPart, ...] = (
     DissectPart(
         "roles",
-        "Planted roles",
+        "Synthetic task with known roles",
         "Where it is known what query, key and value have to carry: does each do that, and which methods find it?",
         90.0,
         evidence=_role_lines,
@@ -336,7 +336,7 @@ PARTS: tuple[DissectPart, ...] = (
     ),
     DissectPart(
         "profile",
-        "What each keeps and drops",
+        "What each encodes more and less of",
         "What do the queries, keys and values of a head keep of a word, and what do they drop, beside random maps of the same input?",
         40.0,
         _profiles,

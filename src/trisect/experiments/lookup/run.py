@@ -35,6 +35,7 @@ from trisect.lab.units.jobs import find_experiment
 from trisect.lm.matmul import fast_products, one_thread
 from trisect.papers.lookup import SOURCE
 from trisect.text.birth_places import Example
+from trisect.text.pairs import TextPair
 from trisect.text.windows import TrainingText, draw_lookups, open_training_text, repeat_rows
 
 MEASURING = 0.4  # of the time that a model takes
@@ -72,10 +73,14 @@ def train(asked: LookupJob, context: JobContext) -> None:
     with one_thread(), fast_products():
         tokenizer = learn_tokenizer(text.train, asked.recipe.pieces, asked.recipe.block)
         model = make_model(asked.recipe.architecture(), tokenizer, asked.seed).to(asked.device)
+        ids = text_ids(text.valid, tokenizer)
+        # before anything is trained: a text with too few questions is refused
+        pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        pairs = draw_lookups(ids, pieces, asked.recipe.block - 1, asked.pairs, 0)
         if not files.is_complete:
             _train(asked, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
-            write_json(files.results, _measure(asked, files, text_ids(text.valid, tokenizer), model, tokenizer, emit))
+            write_json(files.results, _measure(asked, files, ids, pairs, model, emit))
 
 
 def _train(
@@ -116,15 +121,13 @@ def _measure(
     asked: LookupJob,
     files: ModelFiles,
     ids: Int[np.ndarray, " N"],
+    pairs: tuple[TextPair, ...],
     model: nn.Module,
-    tokenizer: OwnTokenizer,
     emit: Emit,
 ) -> dict[str, Json]:
     """What every checkpoint attends to, how well it predicts, and what it answers with q, k or v of another window, as rows of tables."""
     versions, block, rows = asked.versions(), asked.recipe.block, list[NewRow]()
     patch, predictions, examples = find_experiment(asked.module, "patch"), list[NewRow](), list[NewRow]()
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    pairs = draw_lookups(ids, pieces, block - 1, asked.pairs, 0)
     windows = torch.from_numpy(ids[: len(ids) // block * block].reshape(-1, block)[:WINDOWS])
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")

@@ -260,9 +260,9 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     best = {}
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
-    clear = {row.component for row in strongest(tables)}  # a component that exceeds its controls
+    clear = {row.site for row in strongest(tables)}  # sites that exceed their controls
     for component, (what, answer) in DOES.items():
-        if component in best and component in clear:
+        if component in best and place_of(best[component]).site in clear:
             site = best[component]
             shares = {name: "–" if row.mean is None else percent(row.mean) for name, row in site.items()}
             rest = "".join(f", that of {n.removeprefix('as ')} in {shares[n]}" for n in shares if n.startswith("as "))
@@ -272,6 +272,8 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
             )
     largest = next((one for one in found if one.measure.startswith("largest_")), None)
     apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
+    if "predictions" in tables:
+        apart = [e for e in apart if e.name in clear]
     if len(lead) == 1 and largest is not None and apart and not _is_seldom_answered(tables):
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
         what = NUMBERS[largest.measure.removeprefix("largest_")][0]

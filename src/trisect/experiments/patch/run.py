@@ -297,7 +297,9 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     control = _Controls(subject, passes, runs, sites)
     with context.progress(f"patching {len(edits)} sites") as step:
         _patch_pairs(settings, control, edits, sites, step)
-        said = control.subspaces(settings.seed) if subject.objective != "output" else ()
+        # with later layers put back, what passes through a label's subspace would be another intervention
+        with_labels = subject.objective != "output" and settings.path != "direct"
+        said = control.subspaces(settings.seed) if with_labels else tuple(control.notes)
     whole, noted, counted = tables(subject, runs, settings)
     rows = control.rows() if subject.objective != "output" else ()
     whole["predictions"] = pl.DataFrame(list(rows), PREDICTIONS, orient="row")

@@ -214,7 +214,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         f"do on average; violet: it drops it. Means over the {heads} of a layer, a dot where "
         f"p < 0.05 after Holm over layers, q, k and v; n\u00a0=\u00a0{counted}."
     )
-    picture = label_maps(("profile", "Figure 1", "What each keeps and drops"), caption, gains, UNIT)
+    picture = label_maps(
+        ("profile", "Figure 1", "What each encodes more and less of than random projections"), caption, gains, UNIT
+    )
     figures, in_words = (*present(drawn), picture), sentences(each, "Label by label, in words")
     sections = (
         Section("What is kept, what is dropped", kept, figures, present(in_words)),

@@ -131,7 +131,7 @@ def _cuts(
 ) -> Int[np.ndarray, " C"] | None:
     """Where folds after the first begin: the first rows of units such that folds are as even as can be (least squares).
 
-    `units` says of each row which one it lies in, in their order. Null where there are fewer units than folds.
+    `units` says of each row which one it lies in, in their order. None where there are fewer units than folds.
     """
     _, which = np.unique(units, return_inverse=True)
     sums = np.concatenate([[0], np.cumsum(np.bincount(which, many))])

@@ -557,7 +557,7 @@ def _names(stack: str, keys: Sequence[str], taken: set[str]) -> list[str]:
 def layer_numbers(modules: Sequence[str]) -> list[int] | None:
     """A layer number from 1 for each module name, by the number in it that counts; in order where none has a number.
 
-    Null where they have numbers, and none of those counts.
+    None where they have numbers, and none of those counts.
     """
     paths = [[int(part) for part in name.split(".") if part.isdigit()] for name in modules]
     for place in range(max((len(path) for path in paths), default=0)):
