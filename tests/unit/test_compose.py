@@ -143,6 +143,17 @@ def test_models_whose_writers_do_not_add_up_are_refused_by_name(tmp_path):
         trisect.compose(model, "w1 [MASK]", "w2 [MASK]", out=tmp_path / "out", quiet=True)
 
 
+def test_what_a_block_adds_is_known_in_narrow_numbers_too():
+    """The difference of what leaves and what enters has lost most of its digits there."""
+    made = tinyhf.llama()
+    with torch.no_grad():
+        for name, p in made.named_parameters():
+            p.mul_(300 if "o_proj" in name else 1)  # attention adds far more than the block behind it
+    model = trisect.load(made.to(torch.bfloat16), tokenizer=tinyhf.tokenizer(False))
+    stream = read_stream(model, next(model.batches(["w1 w2 w3 w4 w5 w6"])))
+    assert {writer.name for writer in stream.written} >= {f"{layer}.mlp" for layer in stream.inputs}
+
+
 def test_composition_scores_are_ratios_of_norms():
     """As the products themselves say."""
     model = load("gpt2")

@@ -95,7 +95,7 @@ def read_stream(subject: AnsweringSubject, batch: Batch) -> WrittenStream:
             subject.name, heads.sum(0) + bias, attention, f"The heads of layer {layer} are not what its attention adds."
         )
         forward = y - x - attention
-        if not any(_is_near(part, forward) for part in found.get((layer, "parts"), [])):
+        if not any(_adds_up((x, attention, part), y) for part in found.get((layer, "parts"), [])):
             zero = torch.zeros_like(forward)
             _near(
                 subject.name, forward + x, zero + x, f"Of layer {layer} no module gives what is added beside attention."
@@ -123,6 +123,15 @@ def _is_near(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape:
         return False
     return float((a - b).abs().max()) <= ROUNDING[b.dtype] * max(float(b.abs().max()), 1e-30)
+
+
+def _adds_up(parts: Sequence[Tensor], y: Float[Tensor, "B T D"]) -> bool:
+    """Whether tensors sum to y, each number to within the rounding of what is added."""
+    if any(part.shape != y.shape for part in parts):
+        return False
+    exact = [part.double() for part in parts]
+    bound = 16 * torch.finfo(y.dtype).eps * sum(part.abs() for part in exact)
+    return bool(((sum(exact) - y.double()).abs() <= bound).all())
 
 
 def _near(name: str, made: Tensor, there: Tensor, why: str) -> None:
