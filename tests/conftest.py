@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import os
 import socket
 import subprocess
@@ -9,8 +10,17 @@ from unittest import mock
 import pytest
 import torch
 
+from tests.shaped import check_shapes_alone
+
 # read when Polars is first imported: tests share two cores, and their tables are small
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+check_shapes_alone()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported lives to the end: a full collection of garbage, which models are freed by, need not walk through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -78,29 +88,28 @@ def one_thread():
 
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Render no figure while a patch holds."""
-    patch.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
-    patch.setattr("trisect.report.render.png", lambda text: b"")
+    """Write no drawing while a patch holds."""
+    patch.setattr("trisect.report.sheet.draw_figure", lambda figure: (b'<svg width="8"></svg>', b""))
 
 
-@pytest.fixture(scope="module")
-def undrawn_module():
-    """The same for what a module's own fixtures make."""
+@pytest.fixture(scope="module", autouse=True)
+def undrawn(request) -> Iterator[pytest.MonkeyPatch]:
+    """Pages whose figures are built and not drawn, which takes most of a small run's time, in modules that are not marked `drawn`."""
     with pytest.MonkeyPatch.context() as patch:
-        leave_undrawn(patch)
-        yield
+        if request.node.get_closest_marker("drawn") is None:
+            leave_undrawn(patch)
+        yield patch
 
 
-@pytest.fixture
-def undrawn(request, monkeypatch):
-    """Pages whose figures are built and never rendered, which takes most of a small run's time.
-
-    For tests of what is measured or written. What a module's own fixture made before is drawn, and so is what a test makes that
-    is marked `drawn`; test_report, test_dissect and the browser's tests look at drawings.
-    """
-    if request.node.get_closest_marker("drawn"):
-        return
-    leave_undrawn(monkeypatch)
+@pytest.fixture(autouse=True)
+def _drawn(request, undrawn) -> Iterator[None]:
+    """A test that is itself marked `drawn` draws what it makes; what its module's fixtures made before is not drawn."""
+    marked = any(one.name == "drawn" for one in request.node.own_markers)
+    if marked:
+        undrawn.undo()
+    yield
+    if marked:
+        leave_undrawn(undrawn)
 
 
 @pytest.fixture

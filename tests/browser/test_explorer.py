@@ -513,8 +513,9 @@ def test_zooming_labels_every_token_and_dragging_moves(visit, shown):
     assert out.is_disabled()
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280, 1920])
-@pytest.mark.parametrize("name", ["named", "long", "many", "one"])
+@pytest.mark.parametrize(
+    ("name", "width"), [("named", 360), ("named", 1280), ("long", 360), ("many", 768), ("many", 1920), ("one", 360)]
+)
 def test_no_sideways_scroll_and_nothing_without_a_size(visit, name, width):
     tab = visit(name, width)
     assert tab.evaluate("document.documentElement.scrollWidth") == width

@@ -39,8 +39,6 @@ from trisect.text.readers.base import Paragraph, Reader, SplitText
 from trisect.text.readers.base import lines as read_lines
 from trisect.text.sources import open_labels
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 def place(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, new: Any) -> None:
     """Put something first in a module's tuple, as whoever imported the tuple has it too."""

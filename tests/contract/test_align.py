@@ -23,8 +23,6 @@ from trisect.lab.inputs import ModelsSource
 from trisect.measure.alignment import aer
 from trisect.text.bitext import Bitext, SentencePair, read_pairs
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 NASTY = "<b>w3</b>"
 DRAWS = 300
 

@@ -19,8 +19,6 @@ from trisect.lab.passes import plan_edits
 from trisect.measure.criticality import TOLERANCE, criticality
 from trisect.measure.intervention import put, zeros
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 KINDS = ("fused", "grouped", "masked", "shared", "paired")
 LINES = [line for line in revisions.lines(9) if len(line.split()) <= 14]  # one window each
 SAME = 2e-7  # of mean losses of order 4: each token's is rounded to float32

@@ -22,8 +22,6 @@ from trisect.experiments.checkpoints.run import above_chance, plan_places
 from trisect.hf.files.checkpoints import cuts_of, locate
 from trisect.lab.driver import render
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 LINES = [*revisions.lines(3), " ".join(revisions.WORDS)]
 
 
@@ -127,7 +125,6 @@ def test_a_revision_in_between_counts_once_in_means_over_all(tmp_path, stages):
         rewind(tmp_path / "none", tmp_path / "out", stages=stages)
 
 
-@pytest.mark.drawn
 def test_ends_that_are_one_revision_are_told_apart_by_their_place(folder, tmp_path):
     text = rewind(folder, tmp_path, initial="last", stages=["mid"]).report.read_text()
     assert "last (0)" in text

@@ -11,8 +11,6 @@ from tests import tinyhf
 from trisect.cli import main
 from trisect.core.tables import read_table
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 1, "warmup_steps": 2}
 SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 12

@@ -18,8 +18,6 @@ from trisect.experiments.study.words import provenance
 from trisect.lab.records import read_about
 from trisect.report.sheet import Picture, html
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 HOME = Path(__file__).parents[2] / "results" / "wikitext2-small"
 TABLES = ("runs", "metrics", "sites", "claims")
 

@@ -25,8 +25,6 @@ from trisect.lab.inputs import ModelsSource, TextSource
 from trisect.stats.bootstrap import percentile_interval
 from trisect.stats.tested import finite
 
-pytestmark = pytest.mark.usefixtures("undrawn_module")
-
 
 @pytest.fixture(scope="module")
 def two():
@@ -93,8 +91,7 @@ def parts(two, tmp_path_factory):
     settings = asked(two, corpus, what=("erase", "profile", "patch"), pairs=pairs)
     with pytest.MonkeyPatch.context() as patched:
         own = compare_run.measure_unit
-        patched.setattr("trisect.report.render.svg", lambda chart, name, legend=True: '<svg width="8"></svg>')
-        patched.setattr("trisect.report.render.png", lambda text: b"")  # no test looks at a drawing
+        patched.setattr("trisect.text.labels.USUAL", ("word", "pos", "previous"))  # of eight
         patched.setattr(compare_run, "measure_unit", lambda *asked: [units.append(own(*asked)), units[-1]][1])
         done = run(experiment("compare"), settings, place / "out", quiet=True)
     return done, dict(zip(("erase", "profile", "patch"), zip(units[::2], units[1::2], strict=True), strict=True))

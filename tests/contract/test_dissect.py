@@ -9,12 +9,11 @@ from statistics import fmean
 
 import polars as pl
 import pytest
-from tests import tiny
+from tests.golden import test_commands as golden
 
 from trisect.core.errors import StudyError
 from trisect.core.finding import Finding
-from trisect.core.methods import Attack, Freeze, Rewind, Tie
-from trisect.core.site import Site
+from trisect.core.spec import read_experiment
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.dissect import DISSECT
@@ -24,35 +23,27 @@ from trisect.experiments.dissect.run import page_links, step_key, tutorial
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.settings import ProfileSettings
-from trisect.experiments.study.presets import find_experiments
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
 from trisect.papers.lookup import SOURCE as LOOKUP
 
-SITES = tuple(Site((c,), (1,)) for c in ("q", "k", "v"))
-SMALL = replace(
-    tiny.EXPERIMENT,
-    attack=Attack(SITES, ("pos",)),
-    rewind=Rewind(SITES, points=3),
-    freeze=Freeze(SITES),
-    tie=Tie(narrow=False),
+SITES = golden.SITES[:3]
+SMALL = read_experiment(
+    golden.STUDY
+    | dict.fromkeys(("control", "probe", "erase", "ablate"))
+    | {
+        "attack": {"sites": SITES, "labels": ["pos"]},
+        "rewind": {"sites": SITES, "points": 3},
+        "freeze": {"sites": SITES},
+        "tie": {"narrow": False},
+    },
+    "study",
 )
+ROLES = read_experiment(golden.ROLES | {"seeds": [1]} | dict.fromkeys(("rewind", "freeze", "erase")), "roles")
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 RECALL |= {"invented": 40, "pretraining_batch": 64}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1, "batch": 128, "longest": 6}
-BRIEF = find_experiments("roles-quick")[0]
-ROLES = replace(
-    BRIEF,
-    name="roles-tiny",
-    model=replace(BRIEF.model, width=8, feedforward=8),
-    text=replace(BRIEF.text, train_tokens=7_680, valid_tokens=1_200),
-    training=replace(BRIEF.training, epochs=1),
-    seeds=(1,),
-    rewind=None,
-    freeze=None,
-    erase=None,
-)
 ASKED = DissectSettings(machine=Workers(workers=0), study=SMALL, recall=RECALL, translation=TRANSLATION, roles=ROLES)
 OF_MODELS = {"norms", "alignment", "similarity", "ablation", "interchange", "profile"}
 
@@ -61,12 +52,13 @@ def dissect(out, asked=ASKED):
     return driver.run(DISSECT, asked, out, quiet=True)
 
 
-pytestmark = pytest.mark.usefixtures("undrawn_module")
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     return dissect(tmp_path_factory.mktemp("all") / "study")
+
+
+def test_it_measures_what_it_did(done, capsys):
+    golden.check_record("dissect", golden.record_folder(done.folder, done.data(), golden.LIMITS["dissect"]), capsys)
 
 
 def test_every_claim_of_every_source_is_judged_once(done):
@@ -102,9 +94,6 @@ def test_the_first_screen_links_to_a_model_that_was_just_trained_and_to_the_tuto
         assert (done.folder / link).exists(), link
     explorer = done.folder / "explore.html"
     assert "Explorer" in explorer.read_text(encoding="utf-8")
-    before = explorer.stat().st_mtime_ns
-    dissect(done.folder)
-    assert explorer.stat().st_mtime_ns == before
     clone = Path(__file__).parents[2]
     assert tutorial(clone / "study") == "../docs/one-head.md"
     assert tutorial(done.folder) is None  # a link out of a clone does not last
@@ -176,22 +165,28 @@ def test_called_again_it_runs_no_part_and_says_the_same(done, monkeypatch):
         return run(experiment, *rest, **named)
 
     monkeypatch.setattr(driver, "run", only)
-    made = {path: path.stat().st_mtime_ns for path in done.folder.rglob("*.safetensors")}
+
+    def made():
+        weights = done.folder.rglob("*.safetensors")
+        return {path: path.stat().st_mtime_ns for path in (*weights, done.folder / "explore.html")}
+
+    before = made()
     again = driver.run(DISSECT, ASKED, done.folder, quiet=True)
-    assert {path: path.stat().st_mtime_ns for path in done.folder.rglob("*.safetensors")} == made
+    assert made() == before
     assert again.findings == done.findings
     for name in ("evidence", "claims"):
         assert again.tables[name].equals(done.tables[name])
 
 
-def test_a_part_that_is_missing_or_damaged_is_run_again_and_no_other(done, monkeypatch):
+def test_a_part_that_is_missing_or_damaged_is_run_again_and_no_other(done, monkeypatch, tmp_path):
+    folder = Path(shutil.copytree(done.folder, tmp_path / "study"))
     run, seen = driver.run, []
     monkeypatch.setattr(driver, "run", lambda one, *rest, **named: seen.append(one.name) or run(one, *rest, **named))
-    (done.folder / "ablate/seed-1/report.html").unlink()
-    (done.folder / "norms/seed-2/tables/measures.parquet").write_bytes(b"PAR1")
-    again = driver.run(DISSECT, ASKED, done.folder, quiet=True)
+    (folder / "ablate/seed-1/report.html").unlink()
+    (folder / "norms/seed-2/tables/measures.parquet").write_bytes(b"PAR1")
+    again = driver.run(DISSECT, ASKED, folder, quiet=True)
     assert seen == ["dissect", "norms", "ablate"]
-    assert (done.folder / "ablate/seed-1/report.html").is_file()
+    assert (folder / "ablate/seed-1/report.html").is_file()
     assert again.tables["evidence"].equals(done.tables["evidence"])
 
 

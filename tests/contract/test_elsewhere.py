@@ -18,8 +18,6 @@ from trisect.hf.load import Pretrained, load
 from trisect.measure.norms import sum_norms
 from trisect.measure.sums import LayerTally, PooledTally, Ranks, Sums
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 TEXTS = ["w1 w2 w3 , w4 w5 .", "w6 w7 w8 w9", "w7 w8 w9 w10 w11 w12", "w3 w4 w1"]
 MODELS = {"bert": tinyhf.bert, "gpt2": tinyhf.gpt2}
 MEASURES = {
@@ -48,6 +46,14 @@ def both_of(name: str) -> tuple[Pretrained, Pretrained]:
     near = load(MODELS[name](), tinyhf.tokenizer())
     with elsewhere():
         return near, load(put(MODELS[name]()), tinyhf.tokenizer())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws():
+    """Intervals of few draws: values alone are compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.DrawnTexts.__init__, "__defaults__", (100, None))
+        yield
 
 
 Values = Callable[[str, str], np.ndarray]

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.jobs import TEXT, Far, Walk, Walking, walk
 import trisect
 from trisect.core.errors import CorpusError, StudyError
 from trisect.core.machine import Machine
+from trisect.core.methods import Attack, Rewind
 from trisect.engine import processes
 from trisect.engine.drive import LOSSES, Engine, JobEnd, JobLoss, drive
 from trisect.engine.jobs import JobOrder, JobProgress, find_job, land
@@ -261,8 +263,10 @@ def test_files_land_in_the_order_asked_for_and_never_outside(tmp_path, monkeypat
 
 def test_a_study_whose_jobs_share_no_disk_with_the_driver_gives_the_same_tables(tmp_path, monkeypatch):
     monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
-    here = trisect.study(tiny.EXPERIMENT, out=tmp_path / "here", workers=0, quiet=True)
+    small = replace(tiny.EXPERIMENT, seeds=(1,), freeze=None, attack=Attack(tiny.SITES[:1], ("pos",)))
+    small = replace(small, rewind=Rewind(tiny.SITES[:1], points=5))
+    here = trisect.study(small, out=tmp_path / "here", workers=0, quiet=True)
     monkeypatch.setattr("trisect.engine.start.Here", Far)
-    far = trisect.study(tiny.EXPERIMENT, out=tmp_path / "far", workers=0, quiet=True)
+    far = trisect.study(small, out=tmp_path / "far", workers=0, quiet=True)
     for name, table in here.tables.items():
         assert table.drop("wall_seconds", strict=False).equals(far.tables[name].drop("wall_seconds", strict=False))

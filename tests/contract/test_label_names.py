@@ -15,8 +15,6 @@ from trisect.core.spec import Text, plain
 from trisect.experiments.study import tasks
 from trisect.lab.folder import Folder
 
-pytestmark = pytest.mark.usefixtures("undrawn_module")
-
 WILD = "/../../../../../PWN"
 LABELS = ("pos", f"morph.{WILD}", "morph.../../x")
 SITE = (Site(("k",), (1,)),)

@@ -17,8 +17,6 @@ from trisect.experiments.study.plan import evaluation_seconds
 from trisect.experiments.study.presets import INDUCTION, PRESETS, ROLES
 from trisect.lab.folder import Folder
 
-pytestmark = pytest.mark.usefixtures("undrawn_module")
-
 SITES = tuple(Site.parse(s) for s in ("q@1", "v@2"))
 ABLATED = tuple(Site.parse(s) for s in ("q@1", "v@1", "v@2", "v@all"))
 HEADS = tuple(Site.parse(s) for s in ("q@1.h1", "v@1.h2"))

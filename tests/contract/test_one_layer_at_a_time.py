@@ -21,8 +21,6 @@ from trisect.hf.load import load
 from trisect.lab.experiment import RunContext
 from trisect.measure import patching
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 TEXTS = ["w1 w2 w3 , w4 w5 .", "w6 w7 w8 w9", "w7 w8 w9 w10 w11 w12", "w3 w4 w1"]
 
 

@@ -51,8 +51,6 @@ from trisect.report.sheet import Sheet
 from trisect.text.labels import USUAL, frequency_bin, frequent_classes, make_labeller, position_bin
 from trisect.text.sources import Labelled, open_labels
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 LABELS = ("position", "pos", "dep")
 
 
@@ -448,7 +446,7 @@ def test_counts_are_of_lower_case_words(bank):
 
 
 @pytest.fixture(scope="module")
-def more(tmp_path_factory, undrawn_module):
+def more(tmp_path_factory):
     """A model of our own with MLP probes and the causal twin."""
     asked = {"labels": ["position", "pos"], "words": 900, "mlp": True, "causal": 8, "quiet": True}
     return trisect.profile(OWN, "embedded", out=tmp_path_factory.mktemp("more") / "out", **asked)
@@ -542,7 +540,6 @@ def test_epochs_hold_what_training_made_from_its_start_to_its_end(study):
     assert all(torch.equal(e.parameters["decoder.weight"], final.parameters["decoder.weight"]) for e in epochs)
 
 
-@pytest.mark.drawn
 def test_a_profile_over_all_epochs_ends_with_the_model_itself(study, tmp_path):
     words = ["profile", str(study), "--corpus", "embedded", "--labels", "position,pos", "--words", "800"]
     done = CliRunner().invoke(main, [*words, "--checkpoints", "all", "--out", str(tmp_path / "out"), "--json"])

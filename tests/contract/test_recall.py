@@ -27,9 +27,8 @@ from trisect.hf.small.gpt import make_tokenizer
 from trisect.lab import training
 from trisect.lab.recipes import choose_recipe
 from trisect.lab.training import ModelFiles
+from trisect.report.sheet import Sheet
 from trisect.text.birth_places import CutSpan, open_people
-
-pytestmark = pytest.mark.usefixtures("undrawn")
 
 TINY = {
     "layers": 1,
@@ -46,8 +45,9 @@ TINY = {
 
 @pytest.fixture(scope="module", autouse=True)
 def few_draws():
-    """Intervals of few draws: how they come about is tested elsewhere."""
+    """Intervals of few draws and an empty page: how they come about is tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trisect.experiments.recall.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
         patch.setattr(rows, "AnswerBootstrap", lambda seed, draws=0: AnswerBootstrap(seed, 100))
         yield
 

@@ -256,7 +256,6 @@ def test_runs_that_are_spelt_otherwise_are_no_curves(one):
     assert "How it was learned" not in sections({**one, "metrics": frame("metrics", rows)})
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["embedded", "birth-places"])
 def test_results_of_an_earlier_version_are_read_and_shown_again(name, tmp_path):
     kept = Path(__file__).parents[2] / "results" / "recall" / name

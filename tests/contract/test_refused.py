@@ -149,7 +149,6 @@ def test_annotating_leaves_alone_what_it_did_not_write(place, tmp_path):
         assert seen(out) == before
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "words",
     [

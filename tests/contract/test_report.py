@@ -29,6 +29,8 @@ from trisect.report import format as words
 from trisect.report.charts import SharedAxis, around, label_heights, whole_ticks
 from trisect.report.format import Mean, Point, by_component, by_site, interval, order, place
 
+pytestmark = pytest.mark.drawn
+
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
 
 

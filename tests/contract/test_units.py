@@ -36,8 +36,6 @@ from trisect.report import format as words
 from trisect.stats.compare import compare
 from trisect.stats.paired import summary, t_interval
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 PAIRS = [f"overlap_excess_{pair}" for pair in ("q-k", "k-v", "q-v")]
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(6)]
 
@@ -74,7 +72,6 @@ def asked(*models: Any, **named: Any) -> AblateSettings:
     return AblateSettings(ModelSource(models if rest else first), TextSource(TEXTS), **named)
 
 
-@pytest.mark.drawn
 def test_every_model_is_measured_as_if_it_were_alone(three, whole, tmp_path):
     alone = trisect.ablate(three[1], TEXTS, sites="v@1", out=tmp_path / "alone", quiet=True)
     mine = whole.tables["measures"].filter(pl.col("model") == "step10")
@@ -240,7 +237,6 @@ def test_the_folder_is_whole_and_its_json_names_every_model(whole):
     assert all(f'href="{one.page}"' in page for one in whole.about.facts.models)
 
 
-@pytest.mark.drawn
 def test_the_page_over_several_models_is_made_again_from_its_folder(whole, tmp_path):
     folder = Path(shutil.copytree(whole.folder, tmp_path / "again"))
     (folder / "report.html").unlink()

@@ -20,8 +20,6 @@ from trisect.experiments.norms import NORMS
 from trisect.lab import driver
 from trisect.lab.run_folder import MANIFEST, RunFolder
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 WORDS = ["w1 w2 w3 , w4 .", "w5 w6 w7 ."]
 
 
@@ -327,7 +325,6 @@ def test_a_run_whose_landing_broke_off_is_landed_by_the_next_call_also_where_not
     assert RunFolder(folder).check() == []
 
 
-@pytest.mark.drawn
 def test_a_page_and_its_figures_are_made_again_from_the_folder(folders):
     folder = folders / "one"
     before, page = seen(folder), folder / "report.html"
@@ -342,7 +339,6 @@ def test_a_page_and_its_figures_are_made_again_from_the_folder(folders):
     assert RunFolder(folder).manifest() == json.loads(before[MANIFEST])["body"]
 
 
-@pytest.mark.drawn
 def test_a_folder_without_a_list_of_files_is_known_by_its_record(folders):
     folder = folders / "one"
     page = (folder / "report.html").read_bytes()

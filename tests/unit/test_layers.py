@@ -63,7 +63,12 @@ def module(path: Path) -> str:
 
 
 PATHS = {module(path): path for path in sorted(SRC.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in PATHS.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Every module's statements, read when a test first asks for them: each process that runs tests imports this file."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in PATHS.items()}
 
 
 def package(name: str) -> str:
@@ -100,7 +105,7 @@ def imports(body: list[ast.stmt], typing: bool = True, inside: bool = True) -> I
 @cache
 def graph(typing: bool = True, inside: bool = True) -> dict[str, set[str]]:
     """By module: the project's own modules that it imports."""
-    found = {name: set(imports(tree.body, typing, inside)) for name, tree in TREES.items()}
+    found = {name: set(imports(tree.body, typing, inside)) for name, tree in trees().items()}
     ours = {
         n: {o.removeprefix("trisect").lstrip(".") for o in of if package(o) == "trisect"} for n, of in found.items()
     }
@@ -110,7 +115,7 @@ def graph(typing: bool = True, inside: bool = True) -> dict[str, set[str]]:
 @cache
 def foreign() -> dict[str, set[str]]:
     """By module: the packages of others that it imports when it runs."""
-    return {n: {package(one) for one in imports(tree.body, typing=False)} - {"trisect"} for n, tree in TREES.items()}
+    return {n: {package(one) for one in imports(tree.body, typing=False)} - {"trisect"} for n, tree in trees().items()}
 
 
 @cache
@@ -168,8 +173,8 @@ def test_there_is_no_cycle():
 @pytest.mark.parametrize("name", PATHS)
 def test_modules_are_small_and_say_what_they_are(name):
     assert len(PATHS[name].read_text(encoding="utf-8").splitlines()) <= 900
-    assert (ast.get_docstring(TREES[name]) or "").splitlines()[0].endswith((".", "?"))
-    for node in ast.walk(TREES[name]):
+    assert (ast.get_docstring(trees()[name]) or "").splitlines()[0].endswith((".", "?"))
+    for node in ast.walk(trees()[name]):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             limit = 60 if isinstance(node, ast.FunctionDef) else 250
             assert (node.end_lineno or 0) - node.lineno < limit, node.name
@@ -195,7 +200,7 @@ def waits(name: str, imported: str) -> bool:
 def test_an_import_inside_a_function_has_its_reason():
     lazy = {
         (name, imported)
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for imported in imports(function.body)

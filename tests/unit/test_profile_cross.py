@@ -28,8 +28,6 @@ from trisect.measure.profile import MapScores, Prober, deal_folds, random_maps
 from trisect.text.bitext import SentencePair
 from trisect.text.labels import PairTexts, make_pair_labeller, open_pairs
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 PAIRS = 60
 LABELS = ("word", "position")
 ONE = Address("cross", 1)
@@ -201,7 +199,7 @@ def test_labels_of_linked_words():
 
 
 @pytest.fixture(scope="module")
-def found(bitext, tmp_path_factory, undrawn_module):
+def found(bitext, tmp_path_factory):
     place = tmp_path_factory.mktemp("cross")
     model = tinyhf.save(tinyhf.bart(), place / "model")
     words = ["profile", str(model), "--attention", "cross", "--corpus", str(bitext), "--split", "test"]

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.shaped import names_shapes
+
 SRC = Path(__file__).parents[2] / "src" / "trisect"
 CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "Mapping", "Sequence", "Iterable", "Iterator", "Collection"}
 # where Any stands all the same, and why
@@ -107,3 +109,18 @@ def test_no_container_of_any_and_no_return_of_it_crosses_a_module():
     }
     assert there - set(ALLOWED) == set()
     assert set(ALLOWED) - there == set()
+
+
+def test_whatever_names_a_shape_is_checked_when_it_is_called():
+    """By jaxtyping's hook, which tests.shaped has leave out the rest."""
+    said = """
+def one(x: Float[Tensor, "N D"]): ...
+def two(*, x: "Mapping[str, Int[np.ndarray, 'N']]"): ...
+def three(*xs: Bool[Tensor, "N"]): ...
+def four() -> tuple[int, UInt8[Tensor, "N"]]: ...
+def five(hold: HeldWeights): ...
+def six(x: Tensor, *given: Any, **named: int) -> Tensor: ...
+"""
+    assert [names_shapes(one) for one in ast.parse(said).body if isinstance(one, ast.FunctionDef)] == [True] * 5 + [
+        False
+    ]

@@ -323,12 +323,10 @@ class Figure:
 
     def chart(self) -> alt.ConcatChart:
         """All panels as one chart, as it is stored and shown in a notebook."""
-        whole = alt.concat(*(p.chart for p in self.panels), columns=3)
-        whole.config = render.theme()
         # each panel keeps its own colours and offsets: shared, they would be taken from all panels' series at once
-        return whole.resolve_scale(
-            color="independent", shape="independent", strokeDash="independent", x="independent", xOffset="independent"
-        )
+        own = dict.fromkeys(("color", "shape", "strokeDash", "x", "xOffset"), "independent")
+        resolve = alt.Resolve(scale=alt.ScaleResolveMap(**own))
+        return alt.concat(*(p.chart for p in self.panels), columns=3, config=render.theme(), resolve=resolve)
 
 
 def chart_of(name: str, rows: Sequence[Mapping[str, object]]) -> alt.Chart:
@@ -605,16 +603,18 @@ _Layer = tuple[str, str, Mapping[str, _Channel], Sequence[MarkFields]]  # its na
 
 def read_out(figure: Figure) -> Figure:
     """The figure with numbers under its marks; panels that have series keep theirs."""
-    panels = tuple(_with_numbers(panel, figure.key) for panel in figure.panels)
+    panels, titles = list[Panel](), set[str]()  # of the axes that lines run along, the first of each panel
+    for panel in figure.panels:
+        layers = [] if panel.series else list(_layers(panel))
+        panels.append(_with_numbers(panel, figure.key, layers))
+        along = (channels.get("x") for _, kind, channels, _ in layers if kind == "line")
+        titles |= {x.title for x in [next((x for x in along if x is not None and x.number), None)] if x and x.title}
     others = tuple(
-        FigureView(view.name, tuple(_with_numbers(panel, view.key) for panel in view.panels), view.key)
+        view._replace(panels=tuple(_with_numbers(panel, view.key, _layers(panel)) for panel in view.panels))
         for view in figure.others
     )
-    titles = set[str]()  # of the axes that lines run along, the first of each panel
-    for panel in (panel for panel in figure.panels if not panel.series):
-        along = (channels.get("x") for _, kind, channels, _ in _layers(panel) if kind == "line")
-        titles |= {x.title for x in [next((x for x in along if x is not None and x.number), None)] if x and x.title}
-    return replace(figure, panels=panels, others=others, at=figure.at or (titles.pop() if len(titles) == 1 else ""))
+    at = figure.at or (titles.pop() if len(titles) == 1 else "")
+    return replace(figure, panels=tuple(panels), others=others, at=at)
 
 
 def _layers(panel: Panel) -> Iterator[_Layer]:
@@ -634,12 +634,12 @@ def _layers(panel: Panel) -> Iterator[_Layer]:
             yield one["name"], kind, channels, json.loads(values) if isinstance(values, str) else values
 
 
-def _with_numbers(panel: Panel, key: Sequence[LegendEntry]) -> Panel:
+def _with_numbers(panel: Panel, key: Sequence[LegendEntry], layers: Iterable[_Layer]) -> Panel:
     if panel.series or panel.strokes:
         return panel
     strokes = {
         layer[0]: tuple(_strokes(panel.title.replace("\n", " "), layer, key))
-        for layer in _layers(panel)
+        for layer in layers
         if not layer[0].startswith("level")
     }
     series = tuple(dict.fromkeys(one.series for marks in strokes.values() for one in marks if one.series is not None))

@@ -275,13 +275,18 @@ def write_document(path: Path, page: Sheet | Document) -> Path:
     """
     contents = {}
     for figure in page.figures:
-        text = render.svg(figure.chart(), figure.name)
-        contents[inside(path.parent, "figures", f"{figure.name}.svg")] = text.encode()
-        contents[inside(path.parent, "figures", f"{figure.name}.png")] = render.png(text)
+        for kind, content in zip(("svg", "png"), draw_figure(figure), strict=True):
+            contents[inside(path.parent, "figures", f"{figure.name}.{kind}")] = content
     contents[path] = (html(page) if isinstance(page, Sheet) else safe(page.html)).encode()
     for place, content in contents.items():
         replace_file(place, lambda scratch, content=content: scratch.write_bytes(content), durable=False)
     return path
+
+
+def draw_figure(figure: Figure) -> tuple[bytes, bytes]:
+    """A figure as SVG and as PNG."""
+    text = render.svg(figure.chart(), figure.name)
+    return text.encode(), render.png(text)
 
 
 def html(sheet: Sheet) -> str:
