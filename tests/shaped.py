@@ -5,6 +5,7 @@ A function inside a function is decorated anew each time that it is made, which 
 
 import ast
 import re
+from typing import Any
 
 from beartype import beartype
 from jaxtyping import _import_hook
@@ -12,8 +13,7 @@ from jaxtyping import _import_hook
 __all__ = ["beartype", "check_shapes_alone"]  # the checker is named in pyproject.toml
 
 NAMED = re.compile(r"\b(?:Bool|Float|Int|Shaped|UInt8|HeldWeights|_NullDraws)\b")
-_Transformer = _import_hook.JaxtypingTransformer
-_visit = _Transformer.visit_FunctionDef
+_visit: Any = _import_hook.JaxtypingTransformer.visit_FunctionDef
 
 
 def names_shapes(node: ast.FunctionDef) -> bool:
@@ -27,7 +27,7 @@ def names_shapes(node: ast.FunctionDef) -> bool:
 def check_shapes_alone() -> None:
     """Have the hook leave out functions without shapes; before anything is imported that it changes."""
 
-    def visit(self: _Transformer, node: ast.FunctionDef) -> ast.AST:
-        return _visit(self, node) if names_shapes(node) else self.generic_visit(node) or node
+    def visit(self: Any, node: ast.FunctionDef) -> Any:
+        return _visit(self, node) if names_shapes(node) else self.generic_visit(node)
 
-    _Transformer.visit_FunctionDef = visit
+    _import_hook.JaxtypingTransformer.visit_FunctionDef = visit

@@ -18,6 +18,7 @@ from trisect import claims
 from trisect.cli import main
 from trisect.core.errors import DamagedFileError, SpecError, StudyError, TrisectError
 from trisect.core.files import read_json, write_json
+from trisect.core.methods import Freeze, Rewind
 from trisect.core.schema import plain
 from trisect.core.tables import read_table, write_table
 from trisect.experiments.study.run import JoinedStudy
@@ -72,7 +73,9 @@ def join(*places: Path) -> JoinedStudy:
 
 def test_two_studies_of_a_seed_each_are_the_study_of_both(tmp_path, monkeypatch):
     monkeypatch.setattr("trisect.experiments.study.page.page", lambda tables, about: Sheet("t", "k", "l", ()))
-    design = replace(tiny.EXPERIMENT, attack=None)
+    design = replace(
+        tiny.EXPERIMENT, attack=None, freeze=Freeze(tiny.SITES[:1]), rewind=Rewind(tiny.SITES[:1], points=5)
+    )
     one = trisect.study(design, seeds=2, out=tmp_path / "one", workers=0, quiet=True)
     for seed in (2, 1):
         trisect.study(design, seeds=(seed,), out=tmp_path / str(seed), workers=0, quiet=True)

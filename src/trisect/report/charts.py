@@ -324,8 +324,10 @@ class Figure:
     def chart(self) -> alt.ConcatChart:
         """All panels as one chart, as it is stored and shown in a notebook."""
         # each panel keeps its own colours and offsets: shared, they would be taken from all panels' series at once
-        own = dict.fromkeys(("color", "shape", "strokeDash", "x", "xOffset"), "independent")
-        resolve = alt.Resolve(scale=alt.ScaleResolveMap(**own))
+        scale = alt.ScaleResolveMap(
+            color="independent", shape="independent", strokeDash="independent", x="independent", xOffset="independent"
+        )
+        resolve = alt.Resolve(scale=scale)
         return alt.concat(*(p.chart for p in self.panels), columns=3, config=render.theme(), resolve=resolve)
 
 
