@@ -31,6 +31,7 @@ from trisect.calls import annotate as annotate
 from trisect.calls import chart as chart
 from trisect.calls import check as check
 from trisect.calls import corpus as corpus
+from trisect.calls import edit as edit
 from trisect.calls import explore as explore
 from trisect.calls import intervene as intervene
 from trisect.calls import list_claims as list_claims

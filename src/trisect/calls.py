@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_name, door
 from trisect.core.schema import build
-from trisect.core.subject import ModelInputs, ReadGiven, Texts
+from trisect.core.subject import EditFunction, ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import Workers, open_any
@@ -94,20 +95,45 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
 def intervene(
     model: Any,
     text: ReadGiven,
-    switches: Mapping[str, str],
+    switches: Mapping[str, str | EditFunction],
     second: ReadGiven | None = None,
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
     """What a model's outputs are for a text with q, k or v of some sites switched, beside what they are without.
 
-    `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'mean' (over this text's positions, per head) or
-    'second': what the text `second` has at the same positions. Predictions are of position `place`, from 0: the mask's or
-    the last one where None. `positions`, from 0, are those that are switched; empty are all.
+    `switches` says for each site, such as 'v@3.h2' or 'q@all', 'zero', 'mean' (over this text's positions, per head),
+    'second': what the text `second` has at the same positions, or a function as in `trisect.edit`. Predictions are of
+    position `place`, from 0: the mask's or the last one where None. `positions`, from 0, are those that are switched; empty are all.
     """
     from trisect.measure.intervention import intervene as switch
 
     return switch(model if hasattr(model, "outputs") else load(model), text, switches, second, place, positions)
+
+
+@contextmanager
+def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
+    """Inside, a model runs with your functions at q, k or v of its sites: called, in `generate`, read or measured; gives the module.
+
+    `edits` holds for each site, such as 'v@3.h2' or 'q@all', a function (tensor, where) -> tensor. `tensor` is a copy of
+    what the site holds: [B, H, T, E] of q, [B, K, S, E] of k, [B, K, S, V] of v, H or K being the heads that it names, with
+    device, dtype and graph; q and k are after rotary positions. `where` has `address` (stack, layer), `component`, `heads`.
+    What is returned goes on, and has the same shape, dtype and device.
+
+    A key/value cache holds keys and values unedited: at each step q is of the new positions, k and v of all that the cache
+    gives (a static one's empty places too), edited anew. Blocks are nested, outer functions first, and hold for their
+    thread; passes of others wait for its own. The attention implementation stays; torch.compile runs eagerly.
+    Raises SiteError, SpecError; and ModelError for another kind of tensor, and for a site that a pass, or all, did not reach.
+    """
+    from trisect.hf.hooks.edit import editing
+
+    subject: Any = model if hasattr(model, "outputs") else load(model)
+    if not hasattr(subject, "proof"):
+        known = "A model of a study has no module that can be called."
+        raise ModelError(f"{subject.name} is to be edited.", known, "Give the functions to trisect.intervene.")
+    addresses = dict(zip(subject.addresses, (found.module for found in subject.proof.found), strict=True))
+    with editing(subject.name, subject.model, addresses, subject.proof.hook, subject.shape, edits):
+        yield subject.model
 
 
 @door()

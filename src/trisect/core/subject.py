@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from trisect.core.errors import ModelError, SiteError, shorten
-from trisect.core.site import Site
+from trisect.core.errors import ModelError, SiteError, SpecError, shorten
+from trisect.core.site import Site, spell
 from trisect.core.trace import Address, Projections, Reading, Side, Trace, key_side_of, side_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ class Heads(NamedTuple):
 
 
 class SiteTarget(NamedTuple):
-    """One component at one address, and the heads of it that are meant (from 1; None: all)."""
+    """One component at one address, and the heads of it that are meant (from 1; None: all).
+
+    A function of one's own is told its heads by their numbers; those of k and v are key/value heads.
+    """
 
     address: Address
     component: str
@@ -90,6 +94,28 @@ class Shape:
                 found.append(SiteTarget(address, component, site.heads))
         return tuple(found)
 
+    def writers(self, edits: SiteEdits) -> dict[Address, Writer]:
+        """One writer for each address that sites such as 'v@3.h2' name; functions of one address run in the mapping's order.
+
+        Writers by address stay what they are.
+
+        Raises SiteError for a site that is not there, SpecError for what is no function.
+        """
+        found: dict[Address, list[Writer]] = {}
+        for site, function in edits.items():
+            if not isinstance(site, str):
+                found.setdefault(site, []).append(cast(Writer, function))
+                continue
+            if not callable(function):
+                known = "What is done at a site is a function of its tensor and of where it is."
+                todo = "Give one: lambda tensor, where: 2 * tensor."
+                raise SpecError(f"{site} is to be edited by {shorten(function)}.", known, todo)
+            targets = self.resolve(Site.parse(site))
+            for address in dict.fromkeys(target.address for target in targets):
+                own = tuple(target for target in targets if target.address == address)
+                found.setdefault(address, []).append(edit_writer(own, cast(EditFunction, function)))
+        return {address: functools.partial(write_in_order, tuple(own)) for address, own in found.items()}
+
 
 class Parts(NamedTuple):
     """q, k, v of one attention call, before key/value heads are repeated; what a writer takes and gives back."""
@@ -100,6 +126,52 @@ class Parts(NamedTuple):
 
 
 Writer: TypeAlias = Callable[[Parts], Parts]
+# given what a site holds, alone, and where it is; what it returns goes on in its place
+EditFunction: TypeAlias = Callable[["Tensor", SiteTarget], "Tensor"]
+SiteEdits: TypeAlias = Mapping[str, EditFunction] | Mapping[Address, Writer]
+
+
+def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer:
+    """A writer that gives a function what each target holds, and puts what it returns there; the targets are of one address.
+
+    The function is given a copy. Raises ModelError where it returns another shape, dtype or device.
+    """
+
+    def write(parts: Parts) -> Parts:
+        new = parts._asdict()
+        for target in targets:
+            there: Tensor = new[target.component]
+            heads = tuple(range(1, there.shape[1] + 1)) if target.heads is None else target.heads
+            which, where = [head - 1 for head in heads], target._replace(heads=heads)
+            own = there.clone() if target.heads is None else there[:, which]
+            kind = tuple(own.shape), own.dtype, own.device
+            changed: object = function(own, where)
+            _check_edit(where, changed, kind, getattr(function, "__name__", type(function).__name__))
+            if target.heads is not None:
+                whole = there.clone()
+                whole[:, which] = changed  # pyright: ignore[reportArgumentType]
+                changed = whole
+            new[target.component] = changed
+        return Parts(**new)
+
+    return write
+
+
+def _check_edit(where: SiteTarget, changed: object, kind: tuple[object, ...], name: str) -> None:
+    """Raise ModelError where a function returned another kind of tensor than it was given."""
+    returned = tuple(getattr(changed, what, None) for what in ("shape", "dtype", "device"))
+    if returned[0] is None or (tuple(returned[0]), *returned[1:]) != kind:
+        place = f"{where.component} of {where.address}, heads {spell(where.heads or ())}"
+        what = type(changed).__name__ if returned[0] is None else f"{list(returned[0])}, {returned[1]}, {returned[2]}"
+        known = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."  # pyright: ignore[reportArgumentType]
+        raise ModelError(f"The function {name} returned {what} for {place}.", known, "Return a tensor like it.")
+
+
+def write_in_order(writers: Sequence[Writer], parts: Parts) -> Parts:
+    """One writer after another."""
+    return functools.reduce(lambda now, write: write(now), writers, parts)
+
+
 ModelInputs: TypeAlias = Mapping[str, Any]  # what a model's own forward takes by name: tensors, as a rule
 MediaGiven: TypeAlias = object  # a file's path, samples or an image as its library has it, or several of these
 

@@ -33,6 +33,7 @@ from trisect.hf.hooks.calls import (
     replace_forwards,
     tensors_in,
 )
+from trisect.hf.hooks.edit import beside_edits, is_edited
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.hooks.streams import edited_streams
 from trisect.hf.verify.laws import checking
@@ -217,8 +218,8 @@ def run_forward(
         nothing = torch.empty(0, device="meta")
         left_out = enumerate(proved.modules[: start.calls])
         calls.extend(Call(name, order, nothing, nothing, nothing, None, nothing, None) for order, name in left_out)
-    hook = proved.proof.hook(proved.model, edits, calls=calls)
     with ExitStack() as around:
+        hook = proved.proof.hook(proved.model, around.enter_context(beside_edits(proved.model, edits)), calls=calls)
         for one in (torch.set_grad_enabled(follow), evaluating(proved.model), copy_caches(proved.model), hook):
             around.enter_context(one)
         if prefix is not None:
@@ -249,16 +250,17 @@ def run_clean(
 ) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass without edits, looked at as a read is; raises ModelError where a law fails in it or weights are others.
 
-    Edits of calls that do not make what the model goes on with would change nothing, without a word.
+    Edits of calls that do not make what the model goes on with would change nothing, without a word. Beside open edits the laws,
+    which are of the model alone, are not looked at.
     """
-    proof = proved.proof
+    proof, laws = proved.proof, () if is_edited(proved.model) else proved.proof.call_laws()
 
     def meet(call: Call) -> Call:
         if proof.read_at(call) is not None:
             checker.call(call)
         return outline(call)
 
-    with torch.no_grad(), checking(proved.model, proved.name, proof.call_laws(), proof.addresses, inputs) as checker:
+    with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
         calls, made = run_forward(proved, inputs, NOTHING, meet, prefix)
     check_state(proved.name, proved.state, proved.model)
     confirm(proved, inputs, calls, made)
@@ -267,6 +269,8 @@ def run_clean(
 
 def confirm(proved: ProvedModel, inputs: ModelInputs, calls: Sequence[Call], made: ModelOutput) -> None:
     """Compare what a pass without edits gave with the model's own answer, where its texts are longer than any before."""
+    if is_edited(proved.model):
+        return
     proved.proof.agreement.confirm(proved.name, proved.model, own_inputs(proved, inputs), calls, made)
 
 

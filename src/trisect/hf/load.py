@@ -23,6 +23,7 @@ from trisect.core.subject import (
     ReadGiven,
     RowScores,
     Shape,
+    SiteEdits,
     StreamWriters,
     TextOrPair,
     as_sample,
@@ -70,6 +71,7 @@ from trisect.hf.hooks.calls import (
     outline,
     unwrap_model,
 )
+from trisect.hf.hooks.edit import edit_notes, is_edited
 from trisect.hf.hooks.streams import edited_streams
 from trisect.hf.locate.blocks import watch
 from trisect.hf.processor import Processor, is_processor
@@ -161,7 +163,7 @@ class Pretrained:
     @property
     def notes(self) -> tuple[str, ...]:
         """What of the model's attention is not read, or no plain map, and why; which weights are shared; what its loss is not."""
-        return (*self.proof.notes(), *self.remarks)
+        return (*self.proof.notes(), *self.remarks, *edit_notes(self.model))
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows, and a batch for each InputSample; `scored` hides tokens from a masked LM."""
@@ -279,7 +281,7 @@ class Pretrained:
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
         check_writes(self.name, self.state, self.model)
-        laws = () if write else self.proof.call_laws()
+        laws = () if write or is_edited(self.model) else self.proof.call_laws()
         scaled = [law.scaled for law in self.proof.laws]
 
         def meet(call: Call) -> Call:
@@ -310,9 +312,10 @@ class Pretrained:
 
     @alone
     @torch.no_grad()
-    def predict(self, inputs: Inputs, write: Written = None, hold: HeldWeights = None) -> ModelOutput:
-        """What the model's forward gives for inputs of its own, with parts written or weights held as in `score`."""
-        calls, made = run_forward(self._with_proof, inputs, edits_at(self.addresses, write, hold))
+    def predict(self, inputs: Inputs, write: SiteEdits | None = None, hold: HeldWeights = None) -> ModelOutput:
+        """What its forward gives for its own inputs, parts written by address or by site (see trisect.edit), weights held as in `score`."""
+        edits = edits_at(self.addresses, self.shape.writers(write or {}), hold)
+        calls, made = run_forward(self._with_proof, inputs, edits)
         if not write and not hold:
             confirm(self._with_proof, inputs, calls, made)
         return made

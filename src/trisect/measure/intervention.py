@@ -16,12 +16,15 @@ from trisect.core.site import Site
 from trisect.core.subject import (
     AnsweringSubject,
     Batch,
+    EditFunction,
     Parts,
     ReadGiven,
     SharingSubject,
     SiteTarget,
     Writer,
     as_sample,
+    edit_writer,
+    write_in_order,
 )
 from trisect.core.trace import Address, Reading, Side
 from trisect.measure.patching import put_at, record
@@ -119,7 +122,7 @@ class Planned(NamedTuple):
     """A switch resolved against a model: the site in its canonical spelling, what goes in there, and where."""
 
     site: str
-    how: SwitchKind
+    how: SwitchKind | EditFunction
     targets: tuple[SiteTarget, ...]
 
 
@@ -234,13 +237,17 @@ class PreparedText:
             raise CorpusError(f"Place {asked} was asked for.", known, "Choose one of them.")
         return asked
 
-    def plan(self, switches: Mapping[str, str]) -> tuple[Planned, ...]:
+    def plan(self, switches: Mapping[str, str | EditFunction]) -> tuple[Planned, ...]:
         """Switches resolved against the model, in their order; raises SiteError, SpecError."""
         return tuple(self._planned(site, how) for site, how in switches.items())
 
-    def _planned(self, site: str, how: str) -> Planned:
+    def _planned(self, site: str, how: str | EditFunction) -> Planned:
+        if callable(how):
+            parsed = Site.parse(site)
+            return Planned(str(parsed), how, self.subject.shape.resolve(parsed))
         if how not in KINDS:
-            raise SpecError(f"{site} is switched to {how!r}.", f"There are {', '.join(KINDS)}.", "Use one of them.")
+            known = f"There are {', '.join(KINDS)}, and functions of a tensor and of where it is."
+            raise SpecError(f"{site} is switched to {how!r}.", known, "Use one of them.")
         if how == "second" and self.second is None:
             known = "It puts in what a second text has there, and no second text was given."
             raise SpecError(f"{site} is switched to 'second'.", known, "Give a second text.")
@@ -263,7 +270,7 @@ class PreparedText:
             for reached in self._sizes(one).values():
                 if min(positions) >= max(reached):
                     where = f"position{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}"
-                    given = f"{one.site} is to be switched to {one.how!r} at {where}."
+                    given = f"{one.site} is to be switched to {_name_of(one.how)!r} at {where}."
                     known = f"There are {max(reached)} tokens to switch there, counted from 0: it would do nothing."
                     raise CorpusError(given, known, "Choose some of them, or none for all, or take this switch out.")
                 if left := [position for position in positions if position >= min(reached)]:
@@ -290,12 +297,14 @@ class PreparedText:
             for address in dict.fromkeys(target.address for target in one.targets):
                 here = tuple(t for t in one.targets if t.address == address)
                 found.setdefault(address, []).append(self._writer(one.how, address, here))
-        made = {address: functools.partial(_each, tuple(several)) for address, several in found.items()}
+        made = {address: functools.partial(write_in_order, tuple(several)) for address, several in found.items()}
         if not positions:
             return dict(made)
         return {address: functools.partial(_only, write, positions) for address, write in made.items()}
 
-    def _writer(self, how: SwitchKind, address: Address, targets: tuple[SiteTarget, ...]) -> Writer:
+    def _writer(self, how: SwitchKind | EditFunction, address: Address, targets: tuple[SiteTarget, ...]) -> Writer:
+        if callable(how):
+            return edit_writer(targets, how)
         if how == "zero":
             return put(targets, zeros())
         if how == "mean":
@@ -324,7 +333,7 @@ class PreparedText:
         """The outputs with these switches beside those without; raises ModelError where they are no numbers."""
         write = self.writers(planned, positions)
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
-        named = tuple((one.site, one.how) for one in planned)
+        named = tuple((one.site, _name_of(one.how)) for one in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
         notes = (*self.notes, *self.beyond(planned, positions))
         about = (self.place(place), self.before, after, self.predicts, self.subject.token, notes, positions)
@@ -340,15 +349,16 @@ class PreparedText:
 def intervene(
     subject: AnsweringSubject,
     text: ReadGiven,
-    switches: Mapping[str, str],
+    switches: Mapping[str, str | EditFunction],
     second: ReadGiven | None = None,
     place: int | None = None,
     positions: Sequence[int] = (),
 ) -> Intervention:
     """Switch q, k or v of sites in one pass over a text, and compare the outputs with those without.
 
-    `switches` says for each site 'zero', 'mean' (of this text's own positions, per head) or 'second': what the second text
-    has at the same positions (activation patching). `place` counts from 0; None is the mask, else the last position.
+    `switches` says for each site 'zero', 'mean' (of this text's own positions, per head), 'second': what the second text
+    has at the same positions (activation patching), or a function, as `Shape.writers` takes it. `place` counts from 0; None is
+    the mask, else the last position.
     `positions`, from 0, are those that are switched, each in the sequence that q, k or v belongs to; empty are all.
     Raises SiteError, SpecError, CorpusError, ModelError.
     """
@@ -367,9 +377,9 @@ def _check_finite(made: Intervention) -> None:
     raise ModelError(given, known, "Take a switch out, give another text, or load the model with dtype='float32'.")
 
 
-def _each(writers: tuple[Writer, ...], parts: Parts) -> Parts:
-    """One writer after another."""
-    return functools.reduce(lambda now, write: write(now), writers, parts)
+def _name_of(how: SwitchKind | EditFunction) -> str:
+    """A switch in words: its kind, or the name of its function."""
+    return getattr(how, "__name__", type(how).__name__) if callable(how) else how
 
 
 def _only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:

@@ -108,6 +108,14 @@ class Calls(list[Call]):
         """Note a call."""
         super().append(call if self.take is None else self.take(call))
 
+    def order(self, _module: str) -> int:
+        """The place of a module's next call among the calls of a whole pass: that of one more call."""
+        return len(self)
+
+    def at_orders(self, write: Mapping[int, Writer], _rehearsed: Sequence[Call]) -> Mapping[int, Writer]:
+        """Writers by the order of a pass's own calls, which a rehearsal made: those of a whole pass as they are."""
+        return write
+
 
 def copy_call(call: Call) -> Call:
     """A call with copies of its numbers, in their graph: a model may write over what it has used."""
@@ -504,12 +512,25 @@ def without_recompute() -> Iterator[None]:
 
 _lock = threading.Lock()
 _replaced: list[tuple[Any, Any]] = []  # torch's own, once for each that is inside
+_stances: list[Any] = []  # the compiler's, that the first one set, once for each that is inside
 
 
-def without_compile() -> contextlib.AbstractContextManager[None]:
-    """Inside, what torch.compile made runs as the Python that it was made from."""
+@contextlib.contextmanager
+def without_compile() -> Iterator[None]:
+    """Inside, what torch.compile made runs as the Python that it was made from.
+
+    Several threads may be inside; it is compiled again when the last one leaves.
+    """
     stance: Any = torch.compiler.set_stance
-    return stance("force_eager")
+    with _lock:
+        _stances.append(_stances[0] if _stances else stance("force_eager"))
+    try:
+        yield
+    finally:
+        with _lock:
+            first = _stances.pop()
+            if not _stances:
+                first.__exit__(None, None, None)
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:

@@ -42,12 +42,12 @@ FAKED = "the weights that it gives out are not those that it multiplies the valu
 
 @contextlib.contextmanager
 def record_interface(
-    model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None
+    model: nn.Module, edits: Edits = NOTHING, /, *, calls: Calls | None = None, as_loaded: bool = False
 ) -> Iterator[list[Call]]:
     """Record every call of one forward pass inside the block; the list grows as the pass goes on.
 
-    Inside, the model computes eagerly, since only then are there weights; afterwards everything is as it was before.
-    A second forward pass inside the block counts its calls on.
+    Inside, the model computes eagerly, since only then are there weights, unless `as_loaded`; afterwards everything is as it was
+    before. A second forward pass inside the block counts its calls on.
     """
     names = {id(module): name for name, module in model.named_modules()}
     calls = Calls() if calls is None else calls
@@ -65,7 +65,7 @@ def record_interface(
                 rest = given[OWN:]
                 if id(module) not in names:
                     return function(*given, **by_name)
-                order = len(calls)
+                order = calls.order(names[id(module)])
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))
                 multiplied = None if edits.write or edits.hold else _Multiplied(q.shape[2], k.shape[2])
@@ -78,6 +78,7 @@ def record_interface(
                     output = (weights @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2)
                 # the factor of q·k as a number: what was passed, else the module's own
                 scale, mixed = named.get("scaling"), output.transpose(1, 2)
+                output = mixed.transpose(1, 2)  # what is recorded lies on the way to the answer
                 scale = getattr(module, "scaling", None) if scale is None else scale
                 factor = float(scale) if isinstance(scale, (int, float)) else None
                 seen = _with_sink(module, weights, v, mixed)
@@ -89,7 +90,7 @@ def record_interface(
 
             return record
 
-        with eager(model), traceable_forward():
+        with contextlib.nullcontext() if as_loaded else eager(model), traceable_forward():
             AttentionInterface.get_interface = get_interface  # pyright: ignore[reportAttributeAccessIssue]
             try:
                 yield calls

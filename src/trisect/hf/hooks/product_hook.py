@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
+from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
 from trisect.core.subject import Parts
@@ -218,6 +220,7 @@ class MatmulTracer(TorchFunctionMode):
     def __init__(self, model: nn.Module, edits: Edits = NOTHING, pieces: Sequence[WindowedLayer] = ()) -> None:
         super().__init__()
         self.model, self.edits, self.pieces = model, edits, pieces
+        self.now = edits  # those of the pass under way, by the order of its own calls
         self.calls = Calls()
         self.unread: list[UnreadAttention] = []
         self._at: ForwardPass | None = None
@@ -234,7 +237,7 @@ class MatmulTracer(TorchFunctionMode):
             leaving = lambda _m, _a, _o: self._at and self._at.leave()  # noqa: E731
             yield module.register_forward_hook(leaving, always_call=True)
         for one in self.pieces:
-            doing = self.edits.write.get, self.edits.hold.get, self._note_pieces, self._pause
+            doing = lambda n: self.now.write.get(n), self.edits.hold.get, self._note_pieces, self._pause
             yield from PieceReader(self.model, one, self._order, *doing).watch()
         yield self.model.register_forward_hook(lambda _m, _a, _o: self._end(), always_call=True)
 
@@ -249,6 +252,8 @@ class MatmulTracer(TorchFunctionMode):
     def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[CallPlan]]:
         """A pass without edits, to learn at which operation each call's scores and mixing are."""
         keep = len(self.calls), len(self.unread)
+        # the rehearsal writes to caches of its own
+        kwargs = {n: copy.deepcopy(value) if isinstance(value, Cache) else value for n, value in kwargs.items()}
         self._at = ForwardPass(0, True)
         try:
             used = {p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"}
@@ -257,7 +262,8 @@ class MatmulTracer(TorchFunctionMode):
                 model(*args, **kwargs)
             dry = self._at
             # calls that it did not meet, or whose v is not there when their scores are made, cannot be written to
-            for order in self.edits.write:
+            self.now = self.edits._replace(write=self.calls.at_orders(self.edits.write, self.calls[keep[0] :]))
+            for order in self.now.write:
                 if order in dry.late or order >= dry.order:
                     given = f"q, k and v of call {order} of {type(model).__name__} cannot be replaced."
                     known = f"Its forward pass has {dry.order} attention calls, counted from 0."
@@ -315,17 +321,17 @@ class MatmulTracer(TorchFunctionMode):
         elif func is SDPA:
             # `scaled_dot_product_attention`, which the model calls by itself
             order, name = at.order, at.frames[-1].name
-            writer, held = self.edits.write.get(order), self.edits.hold.get(order)
+            writer, held = self.now.write.get(order), self.now.hold.get(order)
             parts, weights, output, scale, result = use_sdpa(args, kwargs, at.rows, writer, held)
             at.order += 1
             self.calls.append(Call(name, order, *parts, weights, output, scale, result))
             return result
         product = product_of(func, args, kwargs)
         if product is not None:
-            if not at.planning and (self.edits.write or self.edits.hold):
-                product = at.edit(product, self.edits, lambda t: bool(self._patterns(t)))
+            if not at.planning and (self.now.write or self.now.hold):
+                product = at.edit(product, self.now, lambda t: bool(self._patterns(t)))
                 tags = [self._patterns(t) for t in (product.left, product.right)]
-                product, given, tag = holding(product, self.edits.hold.get(at.order), tags, at.rows)
+                product, given, tag = holding(product, self.now.hold.get(at.order), tags, at.rows)
                 if given is not None:
                     self._tags[given] = {tag: None}
             out = product.run()
@@ -336,7 +342,7 @@ class MatmulTracer(TorchFunctionMode):
         if at.planning:
             at.born(out, func, args, kwargs)
         elif at.plans:
-            at.keep(out, self.edits)
+            at.keep(out, self.now)
         return out
 
     def _on(self, t: Tensor) -> Mapping[object, float | None]:

@@ -32,6 +32,7 @@ from trisect.hf.hooks.calls import (
     without_compile,
     without_recompute,
 )
+from trisect.hf.hooks.edit import is_edited
 from trisect.hf.hooks.interface_hook import UnreadAttention, eager, find_pieces, record_interface
 from trisect.hf.hooks.product_hook import IN_PIECES, following, record_products
 from trisect.hf.locate.affine import TOLERANCE, CallLaws, is_affine
@@ -328,6 +329,9 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
     own; drawn at random where not given. Raises ModelError where the model cannot be run at all.
     """
     report_step(f"Verifying {name} …")
+    if is_edited(model):
+        known = "A model is verified as it is."
+        raise ModelError(f"{name} is edited here.", known, "Load it before the block, and give what was loaded.")
     with (
         room(name, "Verifying", inputs),
         evaluating(model),

@@ -1,0 +1,228 @@
+"""Functions of one's own at q, k and v while a model runs: in calls of the model, in generation, and in passes of trisect's."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from transformers.cache_utils import Cache
+
+from trisect.core.errors import ModelError
+from trisect.core.subject import EditFunction, Parts, Shape, Writer, write_in_order
+from trisect.core.trace import Address, spell_addresses
+from trisect.hf.hooks.calls import RECORDING, Call, CallHook, Calls, Edits, outline, without_compile, without_recompute
+from trisect.hf.hooks.interface_hook import record_interface
+
+OPEN: WeakKeyDictionary[nn.Module, EditableModel] = WeakKeyDictionary()
+BOUND = "_compiled_call_impl"  # what PyTorch calls in place of a module's own pass, where there is such
+
+
+class _OpenEdit:
+    """The functions of one block, by the order of calls of a whole pass, and the calls that they were run at."""
+
+    def __init__(self, words: str, writers: Mapping[int, Writer]) -> None:
+        self.words = words
+        self.now: set[int] = set()  # in the pass under way
+        self.ever: set[int] = set()
+        self.writers = {order: functools.partial(self._run, order, writer) for order, writer in writers.items()}
+
+    def _run(self, order: int, writer: Writer, parts: Parts) -> Parts:
+        self.now.add(order)
+        return writer(parts)
+
+
+class _ModuleCalls(Calls):
+    """The calls of a pass of a model or of a part of it; the place of each is that of its module's nth call in a whole pass."""
+
+    def __init__(self, prefix: str, places: Mapping[tuple[str, int], int]) -> None:
+        super().__init__(outline)
+        self._prefix, self._places, self._uses = prefix, places, Counter[str]()
+
+    def order(self, module: str) -> int:
+        """The place of a module's next call; −1 for one that a whole pass does not make."""
+        name = f"{self._prefix}{module}"
+        self._uses[name] += 1
+        return self._places.get((name, self._uses[name] - 1), -1)
+
+    def at_orders(self, write: Mapping[int, Writer], rehearsed: Sequence[Call]) -> Mapping[int, Writer]:
+        """Writers by the order of the calls that a rehearsal made."""
+        self._uses.clear()
+        places = {call.order: self.order(call.module) for call in rehearsed}
+        return {order: write[place] for order, place in places.items() if place in write}
+
+
+class EditableModel:
+    """A model whose calls go through here while blocks of edits are open on it; the blocks of a thread are that thread's alone."""
+
+    def __init__(self, name: str, model: nn.Module, addresses: Mapping[Address, str], hook: CallHook) -> None:
+        self.name, self.model = name, model
+        self.addresses = tuple(addresses)
+        uses = Counter[str]()
+        self.places: dict[tuple[str, int], int] = {}
+        for order, module in enumerate(addresses.values()):
+            self.places[module, uses[module]] = order
+            uses[module] += 1
+        self.blocks: dict[int, list[_OpenEdit]] = {}
+        self._busy: set[int] = set()
+        self._replaced: dict[nn.Module, Any] = {}
+        # the model's own implementation of attention goes on: an edit needs no weights
+        self._in_pieces = bool(getattr(hook, "keywords", {}).get("pieces"))
+        self._hook = functools.partial(record_interface, as_loaded=True) if hook is record_interface else hook
+
+    @property
+    def here(self) -> list[_OpenEdit]:
+        """The blocks of this thread, the outermost first."""
+        return self.blocks.get(threading.get_ident(), [])
+
+    def bind(self) -> None:
+        """Lead the calls of the model, and of every module around or at its attention, through `_run`.
+
+        Raises ModelError where another model that is edited shares one of them.
+        """
+        names = {name for name, _ in self.places}
+        parts = {".".join(name.split(".")[:end]) for name in names for end in range(len(name.split(".")) + 1)}
+        parts = {""} if self._in_pieces else parts  # the hook has names of the whole model
+        modules = {self.model.get_submodule(part): part for part in sorted(parts)}
+        for module in modules:
+            if getattr(module.__dict__.get(BOUND), "func", None) is EditableModel._run:
+                known = "Another model that is edited has the same module in it."
+                raise ModelError(f"{self.name} is to be edited.", known, "Leave that block first.")
+        for module, part in modules.items():
+            self._replaced[module] = module.__dict__.get(BOUND)
+            module.__dict__[BOUND] = functools.partial(EditableModel._run, self, part, module)
+
+    def release(self) -> None:
+        """Let the model's calls be its own again."""
+        for module, before in self._replaced.items():
+            module.__dict__.pop(BOUND, None)
+            if before is not None:
+                module.__dict__[BOUND] = before
+        self._replaced.clear()
+
+    def writers(self) -> dict[int, Writer]:
+        """What the blocks of this thread do at each call, one after another."""
+        orders = sorted({order for block in self.here for order in block.writers})
+        own = {n: tuple(block.writers[n] for block in self.here if n in block.writers) for n in orders}
+        return {order: functools.partial(write_in_order, writers) for order, writers in own.items()}
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """One pass of this thread, whose modules run as they are inside; what it did not reach is forgotten if it fails."""
+        thread = threading.get_ident()
+        self._busy.add(thread)
+        try:
+            yield
+        finally:
+            self._busy.discard(thread)
+            for block in self.here:
+                block.ever |= block.now
+
+    def _run(self, part: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """A call of the model or of a part of it: a pass with edits, where this thread has blocks and is not in one."""
+        own: Callable[..., Any] = module._call_impl
+        with RECORDING:
+            if threading.get_ident() in self._busy or not self.here:
+                return own(*args, **kwargs)
+            prefix = f"{part}." if part else ""
+            calls: Calls = Calls(outline) if self._in_pieces else _ModuleCalls(prefix, self.places)
+            goes_on = _goes_on(kwargs)
+            for block in self.here:
+                block.now.clear()
+            with self.passing(), without_recompute(), self._hook(module, Edits(self.writers()), calls=calls):
+                made = own(*args, **kwargs)
+            inside = {order for (name, _), order in self.places.items() if f"{name}.".startswith(prefix)}
+            self._check(inside, goes_on)
+        return made
+
+    def _check(self, inside: set[int], goes_on: bool) -> None:
+        """Raise ModelError for a site that a pass did not reach, nor an earlier one that it goes on from."""
+        for block in self.here:
+            reached = block.now | (block.ever if goes_on else set())
+            if missed := sorted(inside & block.writers.keys() - reached):
+                self._refuse(block, missed, "a pass")
+
+    def _refuse(self, block: _OpenEdit, missed: Sequence[int], where: str) -> None:
+        places = spell_addresses([self.addresses[order] for order in missed])
+        known = f"In {where} of {self.name} its {places} did not attend where that was verified."
+        todo = "Give inputs that go through it, call the model itself, or take the site out."
+        raise ModelError(f"The edit of {block.words} was not made.", known, todo)
+
+    def close(self, block: _OpenEdit, thread: int, failed: bool) -> None:
+        """End a block; raises ModelError for a site that no pass in it reached."""
+        with RECORDING:
+            blocks = self.blocks[thread]
+            blocks.remove(block)
+            if not blocks:
+                del self.blocks[thread]
+            if not self.blocks:
+                self.release()
+                OPEN.pop(self.model, None)
+        if not failed and (missed := sorted(block.writers.keys() - block.ever)):
+            self._refuse(block, missed, "any pass" if block.ever else "no pass (none was made)")
+
+
+def _goes_on(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a pass goes on from an earlier one: with a cache that holds something, or an encoder's output."""
+    caches = [value for value in kwargs.values() if isinstance(value, Cache)]
+    return kwargs.get("encoder_outputs") is not None or any(cache.get_seq_length() for cache in caches)
+
+
+def is_edited(model: nn.Module) -> bool:
+    """Whether this thread has edits open on a model."""
+    return model in OPEN and bool(OPEN[model].here)
+
+
+def edit_notes(model: nn.Module) -> tuple[str, ...]:
+    """What this thread's open edits are, for whoever reads numbers that were measured beside them."""
+    return tuple(f"Measured with an edit: {block.words}." for block in (OPEN[model].here if model in OPEN else ()))
+
+
+@contextmanager
+def beside_edits(model: nn.Module, edits: Edits) -> Iterator[Edits]:
+    """For a pass of trisect's own: its edits after those that are open, which are not made a second time inside."""
+    if not is_edited(model):
+        yield edits
+        return
+    own = OPEN[model]
+    first = own.writers()
+    both = {n: tuple(of[n] for of in (first, edits.write) if n in of) for n in sorted({*first, *edits.write})}
+    with own.passing():
+        yield edits._replace(write={n: functools.partial(write_in_order, writers) for n, writers in both.items()})
+
+
+@contextmanager
+def editing(
+    name: str,
+    model: nn.Module,
+    addresses: Mapping[Address, str],
+    hook: CallHook,
+    shape: Shape,
+    edits: Mapping[str, EditFunction],
+) -> Iterator[None]:
+    """Functions run at sites in every pass of this thread inside; `addresses` are those of a whole pass's calls and their modules.
+
+    Raises SiteError, SpecError; and ModelError, where a site was not reached.
+    """
+    order = {address: n for n, address in enumerate(addresses)}
+    writers = {order[address]: writer for address, writer in shape.writers(edits).items()}
+    words = ", ".join(f"{site} by {getattr(of, '__name__', type(of).__name__)}" for site, of in edits.items())
+    block, thread, failed = _OpenEdit(words, writers), threading.get_ident(), True
+    with without_compile():
+        with RECORDING:
+            if model not in OPEN:
+                own = EditableModel(name, model, addresses, hook)
+                own.bind()
+                OPEN[model] = own
+            own = OPEN[model]
+            own.blocks.setdefault(thread, []).append(block)
+        try:
+            yield
+            failed = False
+        finally:
+            own.close(block, thread, failed)

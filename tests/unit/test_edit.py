@@ -1,0 +1,303 @@
+"""Functions of one's own at q, k and v: what they are given, what they change and nothing else, in which passes, and what is refused."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from tests import tinyhf, zoo
+
+import trisect
+from trisect.core.errors import ModelError, SiteError, SpecError
+from trisect.core.trace import Address
+from trisect.hf.hooks.edit import OPEN
+from trisect.hf.load import load
+
+IDS = torch.tensor([[7, 8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18]])
+
+
+def same(tensor, _where):
+    return tensor
+
+
+def copied(tensor, _where):
+    return tensor.clone()
+
+
+def halved(tensor, _where):
+    return 0.5 * tensor
+
+
+def nothing(tensor, _where):
+    return torch.zeros_like(tensor)
+
+
+def answer(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        made = model(**inputs)
+    return made.logits if hasattr(made, "logits") else made.last_hidden_state
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return load(tinyhf.llama(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def bart():
+    return load(tinyhf.bart(), tinyhf.tokenizer())
+
+
+KINDS = {
+    "gpt2": lambda: tinyhf.gpt2(),  # one fused map
+    "llama": lambda: tinyhf.llama(),  # grouped queries, rotary positions
+    "bert": lambda: tinyhf.bert(),
+    "bart": lambda: tinyhf.bart(),
+    "albert": lambda: zoo.build("albert"),  # layers that are one
+    "gptj": lambda: zoo.build("gptj"),  # without an interface: its products are followed
+    "bloom": lambda: zoo.build("bloom"),
+}
+
+
+def sites(subject: Any) -> list[str]:
+    return ["q+k+v@all" if stack == "plain" else f"{stack}.q+k+v@all" for stack in subject.shape.stacks]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_identity_changes_nothing_bit_for_bit_and_a_function_does(kind):
+    subject = load(KINDS[kind](), tinyhf.tokenizer())
+    inputs = {"input_ids": IDS} | ({"decoder_input_ids": IDS[:, :4]} if kind == "bart" else {})
+    clean = answer(subject.model, inputs)
+    stack = subject.shape.stacks[0]
+    first = ("" if stack == "plain" else f"{stack}.") + "v@1"
+    for function in (same, copied):
+        for own in (sites(subject), [f"{first}.h2"]):
+            with trisect.edit(subject, dict.fromkeys(own, function)) as model:
+                assert model is subject.model
+                assert torch.equal(answer(model, inputs), clean)
+    with trisect.edit(subject, {f"{first}.h2": halved}) as model:
+        assert not torch.equal(answer(model, inputs), clean)
+    assert torch.equal(answer(subject.model, inputs), clean)
+    assert subject.model not in OPEN
+    assert not any("_compiled_call_impl" in module.__dict__ for module in subject.model.modules())
+
+
+@pytest.mark.parametrize("kind", ["llama", "albert", "gptj"])
+def test_a_function_is_given_a_sites_part_alone_and_where_it_is(kind):
+    subject = load(KINDS[kind](), tinyhf.tokenizer())
+    seen: dict[Any, torch.Tensor] = {}
+
+    def note(tensor, where):
+        seen[where.address, where.component, where.heads] = tensor
+        return tensor
+
+    with trisect.edit(subject, {"q@all": note, "v@2.h1": note}) as model:
+        answer(model, {"input_ids": IDS})
+    read = subject.read({"input_ids": IDS})
+    heads = tuple(range(1, read.traces[0].heads + 1))
+    first, last = Address("plain", 1), Address("plain", len(read.traces))
+    assert {key[:2] for key in seen} >= {(first, "q"), (last, "q"), (Address("plain", 2), "v")}
+    torch.testing.assert_close(seen[first, "q", heads], read.traces[0].q)
+    torch.testing.assert_close(seen[last, "q", heads], read.traces[-1].q)
+    torch.testing.assert_close(seen[Address("plain", 2), "v", (1,)], read.traces[1].v[:, :1])
+
+
+def test_zeroing_a_head_is_the_zero_of_interventions_and_of_ablate(gpt, tmp_path):
+    text = "w1 w2 w3 w4 w5"
+    zero = trisect.intervene(gpt, text, {"v@2.h3": "zero"})
+    own = trisect.intervene(gpt, text, {"v@2.h3": nothing})
+    assert torch.equal(own.after, zero.after)
+    assert own.switches == (("v@2.h3", "nothing"),)
+    inputs = next(gpt.batches([text])).inputs
+    assert torch.equal(gpt.predict(inputs, {"v@2.h3": nothing}).logits[0], zero.after)
+    with trisect.edit(gpt, {"v@2.h3": nothing}) as model:
+        torch.testing.assert_close(answer(model, inputs)[0], zero.after)
+        loss = sum(float(gpt.score(batch).total.sum()) for batch in gpt.batches([text]))
+        note = "Measured with an edit: v@2.h3 by nothing."
+        assert note in gpt.notes
+    clean = sum(float(gpt.score(batch).total.sum()) for batch in gpt.batches([text]))
+    table = trisect.ablate(gpt, [text], sites=["v@2.h3"], how="zero", out=tmp_path / "out", quiet=True).tables[
+        "measures"
+    ]
+    rise = table.filter(table["measure"] == "loss_change_nats")["value"][0]
+    assert (loss - clean) / 4 == pytest.approx(rise, rel=1e-4)
+
+
+def test_positions_and_order_of_functions_in_intervene(gpt):
+    text = "w1 w2 w3 w4 w5"
+    some = trisect.intervene(gpt, text, {"v@1": nothing}, positions=(3,))
+    assert torch.equal(some.after[:3], some.before[:3])
+    assert not torch.equal(some.after[3:], some.before[3:])
+    both = trisect.intervene(gpt, text, {"v@1": halved, "v@1.h1": "zero"})
+    assert not torch.equal(both.after, trisect.intervene(gpt, text, {"v@1": halved}).after)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bart", "bloom"])
+def test_generation_with_an_edit_equals_generation_without_a_cache(kind):
+    subject: Any = load(KINDS[kind](), tinyhf.tokenizer(False))
+    stack = "dec." if kind == "bart" else ""
+    edits = {f"{stack}v@1.h1": nothing, f"{stack}k@2": halved, f"{stack}q@2": lambda tensor, _where: -tensor}
+    if kind == "bart":
+        edits |= {"enc.v@1": halved, "cross.k@2": halved}
+    more = {"max_new_tokens": 6, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    plain = subject.model.generate(IDS, **more)
+    made = []
+    for cached in (True, False):
+        with trisect.edit(subject, edits) as model:
+            made.append(model.generate(IDS, use_cache=cached, **more))
+    assert torch.equal(made[0].sequences, made[1].sequences)
+    for one, other in zip(made[0].logits, made[1].logits, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(made[0].logits[0], plain.logits[0], atol=1e-3)
+
+
+def test_a_cache_gives_all_keys_and_holds_none_that_are_edited(gpt):
+    sizes: list[tuple[str, int]] = []
+
+    def note(tensor, where):
+        sizes.append((where.component, tensor.shape[2]))
+        return 0 * tensor
+
+    with trisect.edit(gpt, {"q+k@1": note}) as model:
+        found = model(IDS[:, :4], use_cache=True).past_key_values
+        model(IDS[:, 4:5], past_key_values=found, use_cache=True)
+    assert sizes == [("q", 4), ("k", 4), ("q", 1), ("k", 5)]
+    assert found.layers[0].keys.abs().min() > 0
+
+
+def test_gradients_pass_through_a_function(gpt: Any):
+    weight = torch.tensor(0.7, requires_grad=True)
+    with trisect.edit(gpt, {"v@1": lambda tensor, _where: weight * tensor}) as model:
+        out = model(input_ids=IDS)
+        out.logits.square().mean().backward()
+    assert weight.grad is not None
+    assert abs(float(weight.grad)) > 1e-6
+    gpt.model.zero_grad(set_to_none=True)
+
+
+def test_blocks_are_nested_the_outer_first_and_readings_are_of_the_edited_model(gpt):
+    inputs = {"input_ids": IDS}
+    one = lambda tensor, _where: tensor + 1  # noqa: E731
+    with trisect.edit(gpt, {"v@1": one}) as model, trisect.edit(gpt, {"v@1.h1": halved, "v@2": same}):
+        both = answer(model, inputs)
+        read = gpt.read(inputs)
+        predicted = gpt.predict(inputs).logits
+    with trisect.edit(gpt, {"v@1": lambda tensor, where: halved(tensor[:, :1] + 1, where)}), pytest.raises(ModelError):
+        answer(gpt.model, inputs)
+    with trisect.edit(gpt, {"v@1": one, "v@1.h1": halved}) as model:
+        assert torch.equal(answer(model, inputs), both)
+    torch.testing.assert_close(predicted, both)
+    clean = gpt.read(inputs)
+    torch.testing.assert_close(read.traces[0].v[:, 1:], clean.traces[0].v[:, 1:] + 1)
+    torch.testing.assert_close(read.traces[0].v[:, :1], 0.5 * (clean.traces[0].v[:, :1] + 1))
+    with trisect.edit(gpt, {"v@1": one}):
+        with pytest.raises(ModelError, match="is edited here"):
+            load(gpt.model)
+        gpt.read(inputs)
+
+
+def test_an_edit_holds_for_the_thread_that_opened_it(gpt):
+    inputs, found = {"input_ids": IDS}, {}
+    clean = answer(gpt.model, inputs)
+
+    def other(name, factor):
+        with trisect.edit(gpt, {"v@1": lambda tensor, _where: factor * tensor}) as model:
+            found[name] = [answer(model, inputs) for _ in range(3)]
+
+    with trisect.edit(gpt, {"v@1": halved}) as model:
+        mine = answer(model, inputs)
+        threads = [threading.Thread(target=other, args=(n, factor)) for n, factor in enumerate((0.5, 2.0))]
+        threads.append(threading.Thread(target=lambda: found.setdefault("plain", [answer(gpt.model, inputs)])))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert torch.equal(answer(model, inputs), mine)
+    assert all(torch.equal(one, mine) for one in found[0])
+    assert not torch.equal(found[1][0], mine)
+    assert torch.equal(found["plain"][0], clean)
+    assert torch.equal(answer(gpt.model, inputs), clean)
+
+
+def test_a_compiled_model_runs_with_its_edits_and_is_compiled_again_afterwards(gpt):
+    counted: list[int] = []
+
+    def backend(graph, _example):
+        counted.append(1)
+        return graph
+
+    compiled: Any = torch.compile(gpt.model, backend=backend)
+    with torch.no_grad():
+        clean = compiled(input_ids=IDS).logits
+        before = len(counted)
+        assert before
+        with trisect.edit(gpt, {"v@1": halved}) as model:
+            assert torch.equal(compiled(input_ids=IDS).logits, model(input_ids=IDS).logits)
+            assert not torch.allclose(compiled(input_ids=IDS).logits, clean)
+        assert len(counted) == before
+        torch.testing.assert_close(compiled(input_ids=IDS).logits, clean)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            lambda tensor, _where: tensor[:, :, :2],
+            r"returned \[2, 4, 2, 8\], torch.float32, cpu for v of layer 1, heads 1-4",
+        ),
+        (lambda tensor, _where: tensor.double(), "returned .*torch.float64"),
+        (lambda _tensor, _where: None, "returned NoneType"),
+    ],
+)
+def test_what_a_function_returns_is_like_what_it_was_given(gpt, function, words):
+    with pytest.raises(ModelError, match=words) as error, trisect.edit(gpt, {"v@1": function}) as model:
+        model(input_ids=IDS)
+    assert "[2, 4, 6, 8], torch.float32, cpu" in error.value.known
+    assert gpt.model not in OPEN
+
+
+def test_a_function_may_write_into_what_it_is_given(gpt):
+    def wipe(tensor, _where):
+        tensor.zero_()
+        return tensor
+
+    results = []
+    for function in (wipe, nothing):
+        with trisect.edit(gpt, {"v@1": function}) as model:
+            results.append(answer(model, {"input_ids": IDS}))
+    assert torch.equal(*results)
+
+
+def test_a_site_that_was_not_reached_is_refused(gpt, bart):
+    with pytest.raises(ModelError, match="no pass") as error, trisect.edit(gpt, {"v@2": halved}):
+        pass
+    assert "The edit of v@2 by halved was not made." in str(error.value)
+    with pytest.raises(ModelError, match="layer 2 did not attend"), trisect.edit(gpt, {"v@2": halved}) as model:
+        model.transformer.h[0](torch.zeros(1, 3, tinyhf.WIDTH))
+    given = bart.model.get_encoder()(input_ids=IDS)
+    with pytest.raises(ModelError, match="enc layer 1"), trisect.edit(bart, {"enc.v@1": halved}) as model:
+        model(encoder_outputs=given, decoder_input_ids=IDS[:, :3])
+    with trisect.edit(bart, {"enc.v@1": halved}) as model:
+        given = model.get_encoder()(input_ids=IDS)
+        model(encoder_outputs=given, decoder_input_ids=IDS[:, :3])
+
+
+def test_a_part_of_the_model_is_edited_too(gpt):
+    clean = gpt.model.transformer(input_ids=IDS)[0]
+    with trisect.edit(gpt, {"v@2": halved}) as model:
+        assert not torch.equal(model.transformer(input_ids=IDS)[0], clean)
+
+
+@pytest.mark.parametrize(
+    ("edits", "kind"), [({"v@3": halved}, SiteError), ({"o@1": halved}, SiteError), ({"v@1": "zero"}, SpecError)]
+)
+def test_what_cannot_be_edited_is_said_before_anything_runs(gpt, edits, kind):
+    with pytest.raises(kind) as error, trisect.edit(gpt, edits):
+        raise AssertionError
+    assert error.value.todo
+    assert gpt.model not in OPEN
