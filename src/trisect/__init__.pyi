@@ -37,6 +37,7 @@ from trisect.calls import intervene as intervene
 from trisect.calls import list_claims as list_claims
 from trisect.lab.subject import load as load
 from trisect.calls import prove as prove
+from trisect.calls import read as read
 from trisect.calls import render as render
 from trisect.calls import serve as serve
 from trisect.calls import switchboard as switchboard
@@ -299,6 +300,7 @@ def patch(
     positions: str | None = None,
     path: str = 'all',
     how: str = 'denoise',
+    by: str = 'patch',
     answered: bool = False,
     batch: int = 16,
     seed: int = 0,

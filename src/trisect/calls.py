@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_name, door
 from trisect.core.schema import build
-from trisect.core.subject import EditFunction, ModelInputs, ReadGiven, Texts
+from trisect.core.subject import EditFunction, InputSample, ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
 from trisect.lab.experiment import Experiment, Result
 from trisect.lab.inputs import Workers, open_any
@@ -121,7 +121,7 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
     What is returned goes on, and has the same shape, dtype and device.
 
     A key/value cache holds keys and values unedited: at each step q is of the new positions, k and v of all that the cache
-    gives (a static one's empty places too), edited anew. Blocks are nested, outer functions first, and hold for their
+    gives (a static one's empty places too), edited again. Blocks are nested, outer functions first, and hold for their
     thread; passes of others wait for its own. The attention implementation stays; torch.compile runs eagerly.
     Raises SiteError, SpecError; and ModelError for another kind of tensor, and for a site that a pass, or all, did not reach.
     """
@@ -134,6 +134,27 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
     addresses = dict(zip(subject.addresses, (found.module for found in subject.proof.found), strict=True))
     with editing(subject.name, subject.model, addresses, subject.proof.hook, subject.shape, edits):
         yield subject.model
+
+
+@door()
+def read(model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad: bool = False) -> Reading:
+    """Read texts, images or sound: a Trace per layer of q, k, v, weights and output, as `trisect.load(model).read` does.
+
+    With `grad` traces keep their graph: after a backward pass of any function of `reading.output` [B, T, V] (logits, or last
+    hidden states) `trace.q.grad`, `trace.k.grad`, `trace.v.grad` are its derivatives by what enters the dot product. Tensors
+    then stay on the model's device; weights get no gradient. Raises ModelError.
+    """
+    subject: Any = model if hasattr(model, "outputs") else load(model)
+    if not grad:
+        return subject.read(texts, images, audio) if images or audio else subject.read(texts)
+    if not hasattr(subject, "proof"):
+        known = "A model of a study is computed without a graph."
+        raise ModelError(f"Gradients of {subject.name} were asked for.", known, "Give a pretrained model.")
+    from trisect.hf.gradients import read_with_gradients
+
+    media = [tuple(own) if isinstance(own, (list, tuple)) else (own,) for own in (audio, images)]
+    given = InputSample(texts, media[0], media[1]) if any(media) else texts
+    return read_with_gradients(subject, given)
 
 
 @door()

@@ -346,7 +346,8 @@ class Reading:
 
     `rows` says for each row of the batch which text it is from (counted from 0) and at which token of that text its
     window begins. `notes` say what was done to the texts (cut into windows, used as source and target alike). `sides`
-    are those of stacks whose positions are neither the source's nor the target's, see `side_of`.
+    are those of stacks whose positions are neither the source's nor the target's, see `side_of`. `output` is the model's where
+    it was read with gradients.
     """
 
     model: str
@@ -358,6 +359,7 @@ class Reading:
     objective: str = "output"
     facts: Mapping[str, str] = field(default_factory=dict)
     sides: Mapping[str, Side] = field(default_factory=dict)
+    output: Float[Tensor, "B T V"] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         rows = len(self.source.tokens)
@@ -395,7 +397,7 @@ class Reading:
         said: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
         said["source"] = [list(row) for row in self.source.tokens]
         said["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
-        tensors = {f"{at}.{name}": values.contiguous().clone() for at, name, values in self._arrays()}
+        tensors = {f"{at}.{name}": values.detach().contiguous().clone() for at, name, values in self._arrays()}
         replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(said)}))
         return path
 
@@ -412,7 +414,7 @@ class Reading:
         for at, name, values in self._arrays():
             if name in AXES:
                 axes = tuple(f"{axis}_{n}" for axis, n in zip(AXES[name], values.shape, strict=True))
-                variables[f"{at}.{name}".replace(" ", "_")] = (axes, values.float().numpy())
+                variables[f"{at}.{name}".replace(" ", "_")] = (axes, values.detach().float().cpu().numpy())
         return xarray.Dataset(variables, attrs={"model": self.model, "notes": list(self.notes)})
 
     def _arrays(self) -> Iterator[tuple[Address, str, Tensor]]:

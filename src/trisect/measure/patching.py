@@ -14,7 +14,7 @@ from torch import Tensor
 from trisect.core.errors import ModelError
 from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, Writer
 from trisect.core.tables import NewRow
-from trisect.core.trace import Address
+from trisect.core.trace import Address, Trace
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import jeffreys, ratios
 from trisect.stats.tested import finite
@@ -84,6 +84,61 @@ def put_at(
         return Parts(**new)
 
     return write
+
+
+def attribute(
+    trace: Trace, donor: Parts, queries: Bool[Tensor, "B T"], keys: Bool[Tensor, "B S"]
+) -> dict[str, tuple[Float[Tensor, "B H T"], Float[Tensor, "B H T"]]]:
+    """For q, k, v how far a number would move with each head at each position from a donor alone: corrected, and to first order.
+
+    The trace was read with gradients, and a backward pass was made from the number. To first order that is gradient × difference
+    (Nanda 2023, Attribution Patching). Corrected, the weights that a donor's q or k gives are computed, and only what follows them is
+    taken to be linear (Kramár et al. 2024, AtP*, section 3.1); v stays, and so do all where the scale of q·k is not known. Positions
+    where `queries` or `keys` is false have 0.
+    """
+    found = {}
+    for name, chosen in (("q", queries), ("k", keys), ("v", keys)):
+        part: Tensor = getattr(trace, name)
+        own, source = part.detach().double(), getattr(donor, name).to(part.device).double()[:, :, : part.shape[2]]
+        source = torch.nn.functional.pad(source, (0, 0, 0, own.shape[2] - source.shape[2]))
+        change = torch.where(chosen[:, None, :, None].to(own.device), source - own, 0.0)
+        plain = change.sum(-1) * 0 if part.grad is None else (part.grad.double() * change).sum(-1)
+        corrects = name != "v" and trace.scale is not None and trace.output.grad is not None
+        found[name] = (_through_softmax(trace, name, change) if corrects else plain), plain
+    return found
+
+
+def _through_softmax(trace: Trace, name: str, change: Float[Tensor, "B H T E"]) -> Float[Tensor, "B H T"]:
+    """How far a number moves by the weights that a change of q, or of one position's k, makes; of k by key/value head."""
+    assert trace.scale is not None
+    assert trace.output.grad is not None
+    weights, values = trace.weights.detach().double(), trace.values.detach().double()
+    reach = trace.output.grad.double() @ values.transpose(-1, -2)  # the derivative by each weight
+    if name == "q":
+        scores = trace.scale * change @ trace.keys.detach().double().transpose(-1, -2)
+        return (reach * (shift_weights(weights, scores) - weights)).sum(-1)
+    heads = trace.heads // change.shape[1]
+    scores = trace.scale * trace.q.detach().double() @ change.repeat_interleave(heads, 1).transpose(-1, -2)
+    # one score of a row rises: its weight a becomes a e^d / (1 + a (e^d − 1)), and all others shrink alike
+    rise = weights * torch.expm1(scores.clamp(max=500.0))
+    mean = (reach * weights).sum(-1, keepdim=True)
+    return (rise / (1 + rise) * (reach - mean)).sum(2).unflatten(1, (-1, heads)).sum(2)
+
+
+LEAK = 1e-4  # of a row of weights: what rounding leaves is less, what a sink takes is more
+
+
+def shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]) -> Float[Tensor, "*R S"]:
+    """The weights of a softmax after its scores were raised; what a sink takes of a row keeps its score."""
+    rest = 1 - weights.sum(-1, keepdim=True)
+    rest = torch.where(rest > LEAK, rest, 0.0)
+    top = torch.where(weights > 0, scores, -torch.inf).amax(-1, keepdim=True)
+    top = torch.where(rest > 0, top.clamp_min(0.0), top).nan_to_num(neginf=0.0)
+    raised = torch.where(weights > 0, weights * (scores - top).exp(), 0.0)
+    total = (
+        raised.sum(-1, keepdim=True) + rest * (-top).clamp(max=0.0).exp()
+    )  # where there is a rest, top is no less than 0
+    return raised / total.clamp_min(torch.finfo(total.dtype).tiny)
 
 
 def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]) -> Float[Tensor, "B H S E"]:

@@ -22,6 +22,7 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
     trisect patch MODEL --task bindings --sites q@all k@all v@all
     trisect patch MODEL --task induction --corpus wikitext-2
     trisect patch MODEL --pairs pairs.jsonl --per head
+    trisect patch MODEL --pairs pairs.jsonl --by gradient
     trisect patch MODEL --base "The capital of France is" --donor "The capital of Italy is"
     """
 
@@ -57,6 +58,10 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
     def measure(self, settings: PatchSettings, context: RunContext) -> Measured[PatchFacts]:
         """Do the work; raises TrisectError."""
+        if settings.by == "gradient":
+            from trisect.experiments.patch.gradient import measure as estimate
+
+            return estimate(settings, context)
         from trisect.experiments.patch.run import measure
 
         return measure(settings, context)

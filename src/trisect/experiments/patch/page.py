@@ -58,6 +58,13 @@ REFERENCES = (
     "Fred Zhang, Neel Nanda. Towards Best Practices of Activation Patching in Language Models. ICLR 2024.",
     "Lawrence Brown, Tony Cai, Anirban DasGupta. Interval Estimation for a Binomial Proportion. Statistical Science 2001.",
 )
+ATTRIBUTION_REFERENCES = (
+    "Neel Nanda. Attribution Patching: Activation Patching at Industrial Scale. 2023.",
+    "János Kramár, Tom Lieberum, Rohin Shah, Neel Nanda. AtP*: An efficient and scalable method for localizing LLM behaviour to "
+    "components. 2024.",
+)
+TOP = 20  # estimates by gradient whose exact effect is measured
+OF_RUN = ("answered", "attribution_correlation", "gradient_correlation")  # measures that are of no site
 SiteNumbers = Mapping[str, MeasuredValue]  # of one site in one direction, by measure
 
 
@@ -65,6 +72,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     """The page from the tables."""
     facts, sites = about.facts, read_sites(tables["measures"])
     where_patched = "several layers at once" if facts.per == "site" else f"one {facts.per}"
+    where_patched = "one head and position" if "attributions" in tables else where_patched
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     name = words.display_name(facts.subject, about.command)
     lede = (
@@ -91,13 +99,19 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     )
     columns = ("site", *(["direction"] * both), *(COLUMN_NAMES[m] for m in measures), "pairs")
     numbers = Section("Numbers", tuple(about.notes), (), (Table(columns, rows, "Every site"),))
+    if "attributions" in tables:
+        parts = (_attribution_section(tables), _pair_section(tables, sites), Section("Notes", tuple(about.notes)))
+        references = (*REFERENCES, *ATTRIBUTION_REFERENCES)
+        return Sheet(
+            f"Whose answer? {name}", "Attribution", lede, parts, provenance(about, *own, timed=False), references
+        )
     parts = present(_opening(tables, about, sites), _prediction_section(tables), _pair_section(tables, sites), numbers)
     return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, provenance(about, *own, timed=False), REFERENCES)
 
 
 def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
     """Every site and direction, denoising first, in the order of stacks, layers, heads and components."""
-    rows = Measures.of(measures.filter(pl.col("measure") != "answered"), missing=True).ordered()
+    rows = Measures.of(measures.filter(~pl.col("measure").is_in(OF_RUN)), missing=True).ordered()
     sites = [of.first("measure") for of in rows.by("stack", "layer", "head", "component", "group").values()]
     return sorted(sites, key=lambda site: direction(site) == "noise")
 
@@ -126,6 +140,11 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         values = tuple(row.estimate(row.group or "") for row in answered)
         text = f"Unpatched, texts that are answered as stated: {parts}."
         found.append(Finding("answered", text, "share", values, per="pair", signed=False))
+    if ranked := {name: value for name, value in correlations_of(tables["measures"]).items() if value is not None}:
+        text = "Rank correlation of estimates by gradient and exact effects, over the largest: "
+        values = tuple(Estimate(name, value) for name, value in ranked.items())
+        said = ", ".join(f"{name} {words.number(value, True)}" for name, value in ranked.items())
+        found.append(Finding("attribution_correlation", f"{text}{said}.", "ρ", values))
     for measure, (what, _, unit) in NUMBERS.items():
         for how, sites in directions.items():
             if best := [site[measure] for site in _best(sites, measure)]:
@@ -150,7 +169,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
     # sites where another component's answer comes more often than their own, with intervals that lie apart
     acting = [
         (f"{other.site} {name}", other)
-        for site in next(iter(directions.values()))
+        for site in next(iter(directions.values()), [])
         for name, other in site.items()
         if name.startswith("as ") and "own" in site and (other.low or 0.0) > (site["own"].high or 1.0)
     ]
@@ -160,6 +179,36 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         values = tuple(row.estimate(name) for name, row in most)
         found.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
     return tuple(found)
+
+
+def correlations_of(measures: pl.DataFrame) -> dict[str, float | None]:
+    """Spearman's ρ of estimates and exact effects, over the largest estimates: of the corrected ones and of the plain gradient."""
+    rows = {row["measure"]: row["value"] for row in measures.iter_rows(named=True)}
+    return {name.removesuffix("_correlation"): rows[name] for name in OF_RUN[1:] if name in rows}
+
+
+def _attribution_section(tables: Mapping[str, pl.DataFrame]) -> Section:
+    """The largest estimates by gradient beside what patching gives, and how well they are ranked."""
+    found, ranked = tables["attributions"], correlations_of(tables["measures"])
+    rows = []
+    for row in found.head(TOP).iter_rows(named=True):
+        stack = "" if row["stack"] == "plain" else f"{row['stack']}."
+        exact = number_words(Estimate("", row["exact"], row["low"], row["high"]), True)
+        numbers = (words.number(row[name], True) for name in ("estimate", "gradient"))
+        site = f"{stack}{row['component']}@{row['layer']}.h{row['head']}"
+        rows.append((site, str(row["position"]), *numbers, "–" if row["exact"] is None else exact, str(row["n"])))
+    about = (
+        f"Estimates of {len(found):,} heads at positions from a pass over the base, one back through it, and one over the donor: the "
+        "gradient of the base's answer's logit less the donor's, times the difference of q, k or v. Where the scale of q·k is known, "
+        "attention is computed again for q and k (AtP*). They are shares of the way to the donor, as patching's are.",
+        "The rank correlation (Spearman's ρ) with the exact effect, over the largest estimates: "
+        + ", ".join(f"{name} {words.number(value, True)}" for name, value in ranked.items())
+        + ". Each of them alone was patched; intervals are 95 %, over pairs.",
+    )
+    columns = ("site", "position", "estimate", "gradient alone", "exact", "pairs")
+    return Section(
+        "The largest estimates", about, (), (Table(columns, tuple(rows), "Estimated and exact", folded=False),)
+    )
 
 
 def strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[HypothesisRow, ...]:
@@ -365,7 +414,7 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
     caption = f"Pair {first}{f' ({kind})' if kind else ''}: the base above, the donor below it, from left to right and line by line."
     drawn = text_pair(tokens.filter(pl.col("pair") == first), "A text pair", caption)
-    (first_run, *_) = _by_direction(sites).values()
+    first_run = next(iter(_by_direction(sites).values()), [])
     came: dict[str, dict[int, str]] = {}  # by site, what each pair answered, and whose prediction that was
     for site in _best(first_run, "own" if any("own" in s for s in first_run) else "logit_change")[:3]:
         place = place_of(site)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import polars as pl
+
 from trisect.core.files import Json
-from trisect.experiments.patch.page import direction, mean, place_of, read_sites
+from trisect.experiments.patch.page import TOP, correlations_of, direction, mean, place_of, read_sites
 from trisect.experiments.patch.predictions import HypothesisRow, read_predictions
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.lab.experiment import Result
@@ -56,9 +58,18 @@ class Patched(Result[PatchFacts]):
         """Every hypothesis at every site and position, beside its controls; empty where the model gives no answers."""
         return read_predictions(self.tables.get("predictions"))
 
+    @property
+    def attributions(self) -> pl.DataFrame | None:
+        """Estimates by gradient, the largest first, of the first twenty the exact effect beside; None of a run that patched."""
+        return self.tables.get("attributions")
+
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data, the sites and predictions among the rest."""
         found = super().data()
         found["sites"] = [site.data() for site in self.sites]
         found["predictions"] = [row.data() for row in self.predictions]
+        if self.attributions is not None:
+            correlations = correlations_of(self.tables["measures"])
+            shown: list[Json] = [dict(row) for row in self.attributions.head(TOP).iter_rows(named=True)]
+            found["attributions"] = {"rank_correlation": dict(correlations), "largest": shown}
         return found

@@ -97,7 +97,7 @@ DRAWS = 20  # random subspaces beside that of a label
 STREAM = "stream"  # of what an edit is computed from: the residual stream, or (of cross-attention's k and v) its keys and values
 
 
-class _ReadText(NamedTuple):
+class ReadText(NamedTuple):
     """One side of some pairs as the model reads it unpatched: batch, where it answers, what it gives there, q, k and v.
 
     `outputs` are logits [B 1 V] at `places`, or all outputs [B T D] where the model gives no answers (`places` None). `streams` are
@@ -147,7 +147,7 @@ class _Question(NamedTuple):
 
 
 @dataclass(eq=False)
-class _PatchedRuns:
+class PatchedRuns:
     """All that is run, pair by pair, as arrays over the N pairs.
 
     `predicted` are ids of answers as the pairs have them, the model's own where base or donor is not stated; `own` what it
@@ -167,7 +167,15 @@ class _PatchedRuns:
     differences: dict[str, Float[np.ndarray, " N"]] = field(default_factory=dict)
     tokens: list[NewRow] = field(default_factory=list)
 
-    def note(self, texts: Mapping[str, _ReadText], part: Int[np.ndarray, " B"]) -> None:
+    @classmethod
+    def begin(cls, prepared: PreparedPairs, sites: Sequence[_PatchedSite] = ()) -> PatchedRuns:
+        """Room for what comes of some pairs."""
+        names, count = hypotheses(prepared.pieces), len(prepared.pairs)
+        predicted = {name: ids.copy() for name, ids in prepared.answers.items()}
+        pieces, plain = [dict(of) for of in prepared.pieces], AnswerScores.empty(count, len(names))
+        return cls(prepared, names, sites, predicted, pieces, plain, np.ones(count, dtype=bool))
+
+    def note(self, texts: Mapping[str, ReadText], part: Int[np.ndarray, " B"]) -> None:
         """What the model answers to both texts by itself, and how far apart it holds their answers."""
         if texts["base"].places is None:
             return
@@ -180,18 +188,16 @@ class _PatchedRuns:
             for number, answer in zip(part, mine, strict=True):
                 self.pieces[number].setdefault(name, (int(answer),))
         for name, text in texts.items():
-            self.differences.setdefault(name, np.zeros(count))[part] = self._difference(text.outputs, part)
+            self.differences.setdefault(name, np.zeros(count))[part] = self.difference(text.outputs, part)
 
-    def keep(
-        self, one: _PatchedSite, made: Float[Tensor, "B T V"], run: _ReadText, part: Int[np.ndarray, " B"]
-    ) -> None:
+    def keep(self, one: _PatchedSite, made: Float[Tensor, "B T V"], run: ReadText, part: Int[np.ndarray, " B"]) -> None:
         """What came of one patch, the patched text being `run`."""
         if run.places is None:
             one.values[part] = output_change(made, run.outputs, run.batch).numpy()
         else:
-            one.answers[part], one.values[part] = made[:, 0].argmax(-1).numpy(), self._difference(made, part)
+            one.answers[part], one.values[part] = made[:, 0].argmax(-1).numpy(), self.difference(made, part)
 
-    def questions(self, text: _ReadText, part: Int[np.ndarray, " B"], names: Iterable[str]) -> list[_Question]:
+    def questions(self, text: ReadText, part: Int[np.ndarray, " B"], names: Iterable[str]) -> list[_Question]:
         """The text itself for answers of one token, and one that goes on with it for every answer of several."""
         assert text.places is not None, "outputs that are no answers have no scores"
         single, longer = dict[int, Sequence[tuple[int, ...]]](), []
@@ -203,7 +209,7 @@ class _PatchedRuns:
                 longer.append(_Question(extend(text.batch, text.places, several), {column: several}))
         return [_Question(text.batch, single), *longer]
 
-    def _difference(self, outputs: Float[Tensor, "B 1 V"], part: Int[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
+    def difference(self, outputs: Float[Tensor, "B 1 V"], part: Int[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
         """How far the logit of the base's answer lies above that of the donor's."""
         ids = [torch.from_numpy(self.predicted[name][part])[:, None] for name in ("base", "donor")]
         base, donor = (outputs[:, 0].double().gather(1, of)[:, 0] for of in ids)
@@ -244,10 +250,10 @@ def score(
 
 def check_model(settings: PatchSettings, subject: Subject) -> None:
     """Raise TrisectError where the model lacks a site, cannot do the task, or splits a pair's texts so that they do not fit."""
-    _prepared(settings, subject)
+    prepare(settings, subject)
 
 
-def _prepared(
+def prepare(
     settings: PatchSettings, subject: Subject
 ) -> tuple[AnsweringSubject, tuple[EditedPass, ...], PreparedPairs]:
     """The subject, what is edited, and the pairs, each checked against the model."""
@@ -281,18 +287,9 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     Where answers are read, each patch is made again from another pair's donor and of the residual stream at the same positions,
     and q, k and v of each site together. Raises SiteError, SpecError, CorpusError, ModelError.
     """
-    subject, edits, prepared = _prepared(settings, context.subject)
+    subject, edits, prepared = prepare(settings, context.subject)
     sites, uneven = _planned_sites(settings, subject, edits, prepared)
-    names, count = hypotheses(prepared.pieces), len(prepared.pairs)
-    runs = _PatchedRuns(
-        prepared,
-        names,
-        [one for one in sites if one.shown],
-        {name: ids.copy() for name, ids in prepared.answers.items()},
-        [dict(of) for of in prepared.pieces],
-        AnswerScores.empty(count, len(names)),
-        np.ones(count, dtype=bool),
-    )
+    runs = PatchedRuns.begin(prepared, [one for one in sites if one.shown])
     passes = edited_passes(subject)
     control = _Controls(subject, passes, runs, sites)
     with context.progress(f"patching {len(edits)} sites") as step:
@@ -303,14 +300,28 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     whole, noted, counted = tables(subject, runs, settings)
     rows = control.rows() if subject.objective != "output" else ()
     whole["predictions"] = pl.DataFrame(list(rows), PREDICTIONS, orient="row")
-    facts = PatchFacts(
+    notes = (*prepared.notes, *uneven, *noted, *said, *subject.notes, *passes.notes)
+    return Measured(
+        whole,
+        facts_of(settings, subject, runs, counted),
+        notes,
+        replicates=pair_replicates(runs, counted, settings.seed),
+    )
+
+
+def facts_of(
+    settings: PatchSettings, subject: AnsweringSubject, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]
+) -> PatchFacts:
+    """Model, pairs and settings of what was run."""
+    prepared = runs.prepared
+    return PatchFacts(
         subject.name,
         subject.fingerprint,
         subject.objective,
         "answers" if runs.own else "output",
         prepared.name,
         prepared.fingerprint,
-        count,
+        len(prepared.pairs),
         int(counted.sum()),
         tuple(name for name in SINGLE if name in prepared.answers),
         None if settings.sites is None else tuple(map(str, settings.sites)),
@@ -321,8 +332,6 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         settings.answered,
         settings.seed,
     )
-    notes = (*prepared.notes, *uneven, *noted, *said, *subject.notes, *passes.notes)
-    return Measured(whole, facts, notes, replicates=pair_replicates(runs, counted, settings.seed))
 
 
 def _planned_sites(
@@ -375,7 +384,7 @@ def _patch_pairs(
         control.begin(texts, part)
         positions = read_positions(settings.positions or "all")
         sides = patched_sides(texts["base"].batch, texts["donor"].batch, positions, texts["base"].places)
-        runs.tokens += _token_rows(texts, edits, sides, part)
+        runs.tokens += token_rows(texts, edits, sides, part)
         for how in directions:
             run, donor = ROLES[how]
             if len(edits) > FEW:
@@ -406,24 +415,24 @@ def _read(
     part: Int[np.ndarray, " B"],
     wanted: Mapping[str, Sequence[Address]],
     room: int | None,
-) -> dict[str, _ReadText]:
+) -> dict[str, ReadText]:
     """Both texts of some pairs, each read once without a patch, with q, k and v at what is wanted of it and there is room for."""
     found = {}
     for name in ("base", "donor"):
         batch = prepared.batch(subject, part, name)
         places = None if subject.objective == "output" else answer_places(batch, subject.mask)
-        found[name] = _ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
+        found[name] = ReadText(batch, places, *record(subject, batch, wanted.get(name, ()), places, room))
     return found
 
 
-def _hold(subject: AnsweringSubject, texts: dict[str, _ReadText], name: str, later: Sequence[Address]) -> None:
+def _hold(subject: AnsweringSubject, texts: dict[str, ReadText], name: str, later: Sequence[Address]) -> None:
     """Read again what a text has at the first of some addresses, and at as many of the others as there is room for."""
     texts[name] = text = texts[name]._replace(parts={})  # the earlier ones are let go before others are read
     texts[name] = text._replace(parts=record(subject, text.batch, later, text.places, ROOM).parts)
 
 
 def _alignment(
-    one: _PatchedSite, run: _ReadText, other: _ReadText, batch: Batch, rows: Int[Tensor, " B"]
+    one: _PatchedSite, run: ReadText, other: ReadText, batch: Batch, rows: Int[Tensor, " B"]
 ) -> tuple[PatchedSides, tuple[Tensor, Tensor] | None]:
     """Which positions of a batch (the run's texts, or longer ones) are patched, and from which to which a single one moves."""
     positions = read_positions(one.positions)
@@ -436,8 +445,8 @@ def _alignment(
 
 def _writers(
     one: _PatchedSite,
-    run: _ReadText,
-    other: _ReadText,
+    run: ReadText,
+    other: ReadText,
     batch: Batch,
     later: Sequence[Address] = (),
     rows: Int[Tensor, " B"] | None = None,
@@ -495,7 +504,7 @@ class _Controls:
     """What is patched beside the sites themselves, and the scores of every answer under all of it."""
 
     def __init__(
-        self, subject: AnsweringSubject, passes: EditedPasses, runs: _PatchedRuns, sites: Sequence[_PatchedSite]
+        self, subject: AnsweringSubject, passes: EditedPasses, runs: PatchedRuns, sites: Sequence[_PatchedSite]
     ) -> None:
         self.subject, self.passes, self.runs = subject, passes, runs
         self.sites = [one for one in sites if one.how == "denoise"]
@@ -505,7 +514,7 @@ class _Controls:
         # one result for all sites that are computed from the same stream at the same positions
         self.residual: dict[tuple[object, ...], AnswerScores] = {}
 
-    def begin(self, texts: dict[str, _ReadText], part: Int[np.ndarray, " B"]) -> None:
+    def begin(self, texts: dict[str, ReadText], part: Int[np.ndarray, " B"]) -> None:
         """Read the residual stream of some pairs' donors, score what the unpatched model says, and choose unrelated donors."""
         base, donor = texts["base"], texts["donor"]
         if base.places is None or donor.places is None:
@@ -560,7 +569,7 @@ class _Controls:
         return found if len(found) == len(wanted) else {}
 
     def patch(
-        self, one: _PatchedSite, texts: Mapping[str, _ReadText], part: Int[np.ndarray, " B"], later: Sequence[Address]
+        self, one: _PatchedSite, texts: Mapping[str, ReadText], part: Int[np.ndarray, " B"], later: Sequence[Address]
     ) -> None:
         """Patch a site from its donor, from an unrelated one, and of the residual stream."""
         base, donor = texts["base"], texts["donor"]
@@ -593,7 +602,7 @@ class _Controls:
     def _scored(
         self,
         one: _PatchedSite,
-        texts: Mapping[str, _ReadText],
+        texts: Mapping[str, ReadText],
         part: Int[np.ndarray, " B"],
         into: AnswerScores,
         writers: Callable[[Batch], dict[Address, Writer]],
@@ -609,7 +618,7 @@ class _Controls:
         assert first is not None
         return first
 
-    def _stream_writers(self, one: _PatchedSite, base: _ReadText, donor: _ReadText, batch: Batch) -> StreamWriters:
+    def _stream_writers(self, one: _PatchedSite, base: ReadText, donor: ReadText, batch: Batch) -> StreamWriters:
         """What puts the donor's residual stream into the base's at a site's layers and positions."""
         rows = torch.arange(len(batch.rows))
         sides, way = _alignment(one, base, donor, batch, rows)
@@ -668,7 +677,7 @@ class _Controls:
         return tuple(self.notes)
 
     def _label_moments(
-        self, one: _PatchedSite, whole: Sequence[tuple[Int[np.ndarray, " B"], Mapping[str, _ReadText]]]
+        self, one: _PatchedSite, whole: Sequence[tuple[Int[np.ndarray, " B"], Mapping[str, ReadText]]]
     ) -> LabelMoments:
         """Statistics of what a site holds at the positions of its label, over both texts of all pairs."""
         prepared, found = self.runs.prepared, None
@@ -718,8 +727,8 @@ def output_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"], b
     return torch.where(real, relative_change(new, old), 0.0).sum(1) / real.sum(1)
 
 
-def _token_rows(
-    texts: Mapping[str, _ReadText], edits: Sequence[EditedPass], sides: PatchedSides, part: Int[np.ndarray, " B"]
+def token_rows(
+    texts: Mapping[str, ReadText], edits: Sequence[EditedPass], sides: PatchedSides, part: Int[np.ndarray, " B"]
 ) -> Iterator[NewRow]:
     """Both texts of each pair side by side, token by token, with what is patched where."""
     base, donor = (texts[name].batch for name in ("base", "donor"))
@@ -750,7 +759,7 @@ def _token_rows(
 
 
 def tables(
-    subject: AnsweringSubject, runs: _PatchedRuns, settings: PatchSettings
+    subject: AnsweringSubject, runs: PatchedRuns, settings: PatchSettings
 ) -> tuple[dict[str, pl.DataFrame], tuple[str, ...], Bool[np.ndarray, " N"]]:
     """Tables by name, what a reader has to know, and which pairs count.
 
@@ -820,7 +829,7 @@ def predictions(
 SumsOverPairs = tuple[str, np.ndarray, np.ndarray, Bool[np.ndarray, " P"]]
 
 
-def sums_over_pairs(one: _PatchedSite, runs: _PatchedRuns, counted: Bool[np.ndarray, " N"]) -> Iterator[SumsOverPairs]:
+def sums_over_pairs(one: _PatchedSite, runs: PatchedRuns, counted: Bool[np.ndarray, " N"]) -> Iterator[SumsOverPairs]:
     """The numbers of one site in one direction, each a ratio of sums over some of the P pairs that count.
 
     Of each its measure, what every such pair adds above and below, and which these are; of a share what is added above is
@@ -854,7 +863,7 @@ def sums_over_pairs(one: _PatchedSite, runs: _PatchedRuns, counted: Bool[np.ndar
 
 
 def pair_replicates(
-    runs: _PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
+    runs: PatchedRuns, counted: Bool[np.ndarray, " P"], seed: int
 ) -> Mapping[tuple[str | float | int | bool | None, ...], Replicates]:
     """Numbers of REPLICATED measures in draws of pairs, by what names their rows; those of the same pairs meet the same draws."""
     together: dict[tuple[bytes, bytes], list[tuple[NewRow, SumsOverPairs]]] = {}

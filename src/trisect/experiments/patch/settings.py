@@ -49,6 +49,7 @@ def read_positions(text: str) -> tuple[int, ...] | str:
 
 PATHS = ("all", "direct")
 HOW = ("denoise", "noise", "both")
+BY = ("patch", "gradient")
 COUNT = 100  # unless others are asked for
 SAME_PAIRS = 0.05  # components whose own answers come in shares of pairs that differ by less are alike
 
@@ -103,6 +104,14 @@ class PatchSettings:
         Field(description="denoise (the donor's into the base), noise (the base's into the donor), or both."),
         Option(choices=HOW, metavar="HOW"),
     ] = "denoise"
+    by: Annotated[
+        str,
+        Field(
+            description="patch (one pass for each site), or gradient: every head at every position estimated in three passes, the "
+            "largest twenty patched."
+        ),
+        Option(choices=BY, metavar="BY"),
+    ] = "patch"
     answered: Annotated[
         bool, Field(description="Count only pairs for which the model answers both texts as stated.")
     ] = False
@@ -114,6 +123,10 @@ class PatchSettings:
     def __post_init__(self) -> None:
         """Raise SpecError unless pairs come from one place, and options are of what is there: known before any model is opened."""
         check_source(self, COUNT)
+        if self.by == "gradient" and (self.path, self.how, self.per) != ("all", "denoise", "layer"):
+            given = f"By gradient, with path {self.path}, how {self.how} and per {self.per}."
+            known = "An estimate is of one head at one position, from the donor into the base, along all paths."
+            raise SpecError(given, known, "Leave these out, or patch.")
 
 
 @record

@@ -321,7 +321,8 @@ class MatmulTracer(TorchFunctionMode):
         elif func is SDPA:
             # `scaled_dot_product_attention`, which the model calls by itself
             order, name = at.order, at.frames[-1].name
-            writer, held = self.now.write.get(order), self.now.hold.get(order)
+            edits = NOTHING if at.planning else self.now
+            writer, held = edits.write.get(order), edits.hold.get(order)
             parts, weights, output, scale, result = use_sdpa(args, kwargs, at.rows, writer, held)
             at.order += 1
             self.calls.append(Call(name, order, *parts, weights, output, scale, result))
@@ -334,8 +335,7 @@ class MatmulTracer(TorchFunctionMode):
                 product, given, tag = holding(product, self.now.hold.get(at.order), tags, at.rows)
                 if given is not None:
                     self._tags[given] = {tag: None}
-            out = product.run()
-            self._follow_product(at, product, out)
+            out = self._follow_product(at, product, product.run())
         else:
             out = func(*args, **kwargs)
             self._pass_on(at, func, args, kwargs, out)
@@ -396,34 +396,37 @@ class MatmulTracer(TorchFunctionMode):
             first = min(scores, key=lambda s: s.made)
             self.unread.append(UnreadAttention(first.frames[-1].name, IN_PIECES, first.product.width))
 
-    def _follow_product(self, at: ForwardPass, product: Product, out: Tensor) -> None:
+    def _follow_product(self, at: ForwardPass, product: Product, out: Tensor) -> Tensor:
+        """Note what a product means; returns its result, made of what was recorded of it where that lies in a graph."""
         for side, operand in enumerate((product.left, product.right)):
             if patterns := self._patterns(operand):
                 for pattern in patterns:
                     del at.open[id(pattern)]
-                self._record(at, patterns, product, side, out)
-                return
+                return self._record(at, patterns, product, side, out)
         self._tags[out] = {ScoreProduct(product, tuple(at.frames), at.count): product.factor}
         for operand in () if product.shares_axis else (product.left, product.right):
             self._tags[out] |= score_mixtures(self._on(operand), operand, at.rows)
+        return out
 
     def _record(
         self, at: ForwardPass, patterns: Sequence[OpenSoftmax], product: Product, side: int, out: Tensor
-    ) -> None:
+    ) -> Tensor:
         pattern = patterns[0]
         score, roles = pattern.score, product.mixing(side)
         shared = _common_modules(score.frames, at.frames)
         if (why := reading_fault(pattern, product, side, at.rows)) or roles is None:
             self.unread.append(UnreadAttention(shared[-1].name, why, score.product.width))
-            return
+            return out
         weights, values, result = roles
         if at.planning:
             at.plan(score, shared, values)
         q, k = score.product.parts(at.rows)
-        parts = (q, k, values.take(at.rows), weights.take(at.rows), result.of(out).take(at.rows))
+        mixed = result.of(out).take(at.rows)
+        parts = (q, k, values.take(at.rows), weights.take(at.rows), mixed)
         fault = "" if len(patterns) == 1 else SOFTMAXES.format(len(patterns))
         self.calls.append(Call(shared[-1].name, at.order, *parts, pattern.scale, out, pattern.terms, fault))
         at.order += 1
+        return result.of(out).give(mixed) if out.requires_grad else out
 
 
 def score_mixtures(tags: Mapping[object, float | None], scores: Tensor, rows: int) -> dict[object, float | None]:
