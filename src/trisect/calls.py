@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_name, door
+from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_name, translate_system_errors
 from trisect.core.schema import build
 from trisect.core.subject import EditFunction, InputSample, ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trisect.theory.result import Construction
 
 
-@door()
+@translate_system_errors()
 def texts(
     where: str | Path | Sequence[ReadGiven] | Texts,
     split: str = "test",
@@ -49,7 +49,7 @@ def chart(result: Construction) -> Chart:
     return draw(result)
 
 
-@door()
+@translate_system_errors()
 def prove(
     model: Any,
     inputs: ModelInputs | None = None,
@@ -70,7 +70,7 @@ def prove(
         ).proof
 
 
-@door()
+@translate_system_errors()
 def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
     """A view into every head of one row of a Reading, or of a model and a text, for a notebook.
 
@@ -91,7 +91,7 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
     return show(subject.read(text), row)
 
 
-@door()
+@translate_system_errors()
 def intervene(
     model: Any,
     text: ReadGiven,
@@ -136,7 +136,7 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
         yield subject.model
 
 
-@door()
+@translate_system_errors()
 def read(model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad: bool = False) -> Reading:
     """Read texts, images or sound: a Trace per layer of q, k, v, weights and output, as `trisect.load(model).read` does.
 
@@ -157,7 +157,7 @@ def read(model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad:
     return read_with_gradients(subject, given)
 
 
-@door()
+@translate_system_errors()
 def serve(
     model: Any,
     text: str | Sequence[str] = (),
@@ -192,7 +192,7 @@ def serve(
     return served
 
 
-@door()
+@translate_system_errors()
 def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequence[str] = ()) -> AnyWidget:
     """The page of `serve` inside a notebook, answered by the kernel: switch q, k or v of any site, and see what changes.
 
@@ -205,7 +205,7 @@ def switchboard(model: Any, text: str | Sequence[str] = (), second: str | Sequen
     return show(load(model) if not hasattr(model, "outputs") else model, repr(str(model)) if named else "", *texts)
 
 
-@door()
+@translate_system_errors()
 def render(out: str | Path) -> Result[Any]:
     """Make the page, figures and README.md of a folder again, of whichever command; measures and trains nothing.
 
@@ -221,7 +221,7 @@ def render(out: str | Path) -> Result[Any]:
     return render_report(STUDY, Path(out)) if is_study(Path(out)) else rebuild(EXPERIMENTS, Path(out))
 
 
-@door()
+@translate_system_errors()
 def check(out: str | Path) -> list[StudyError]:
     """Read all that a study, a run of any command, or a corpus folder holds and reads back; an error for each file that is damaged,
     altered or of another run, saying what to do (of results without a list of their files: each table and record). What a command
@@ -309,13 +309,13 @@ def list_claims() -> list[dict[str, object]]:
     return Listing(claims.listing())
 
 
-@door()
+@translate_system_errors()
 def corpus(where: str | Path = "embedded", reader: str | None = None) -> Corpus:
     """A text as numbers: 'embedded', a corpus folder, or a raw folder read by `reader` (detected when None)."""
     return open_corpus(where, reader)
 
 
-@door()
+@translate_system_errors()
 def annotate(
     source: str | Path,
     pipeline: str | Path,

@@ -18,8 +18,8 @@ from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
 
 
-def read(model: Any, inputs: Any, door: Any = record_interface) -> tuple[Any, list[Any]]:
-    with torch.no_grad(), door(model, Edits()) as calls:
+def read(model: Any, inputs: Any, hook: Any = record_interface) -> tuple[Any, list[Any]]:
+    with torch.no_grad(), hook(model, Edits()) as calls:
         answer = first_tensor(model(**inputs))
     return answer, list(calls)
 
@@ -53,7 +53,7 @@ def test_2_weights_come_where_output_attentions_gives_none():
 
 
 def test_3_a_model_without_the_interface_is_seen_to_have_none():
-    """Setting an attention function on it only logs; the number of calls tells, and the other door reads it."""
+    """Setting an attention function on it only logs; the number of calls tells, and the other hook reads it."""
     model = zoo.build("gptj")
     _, calls = read(model, example_inputs("gptj", model))
     assert calls == []
@@ -120,7 +120,7 @@ def test_8_one_module_for_all_layers():
 
 
 def test_9_longt5s_encoder_is_not_forgotten():
-    """The interface sees its decoder only; the proof sees that, and takes the door that sees all."""
+    """The interface sees its decoder only; the proof sees that, and takes the hook that sees all."""
     model = zoo.build("longt5")
     _, calls = read(model, example_inputs("longt5", model))
     assert len(calls) == 4
@@ -192,16 +192,16 @@ def test_everything_is_restored_also_after_an_error():
     before = AttentionInterface.get_interface, model.config._attn_implementation
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     answer = plain(model, inputs)
-    for door in (record_interface, record_products):
+    for hook in (record_interface, record_products):
         try:
-            with door(model, Edits()):
+            with hook(model, Edits()):
                 model(**{n: t[:, :0] for n, t in inputs.items()}, labels="nothing")
         except (AttributeError, RuntimeError, ValueError, TypeError, IndexError):
             pass
         assert (AttentionInterface.get_interface, model.config._attn_implementation) == before
         assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()) == hooks
         assert torch.equal(plain(model, inputs), answer)
-        assert len(read(model, inputs, door)[1]) == 6
+        assert len(read(model, inputs, hook)[1]) == 6
 
 
 def test_generation_is_read_token_by_token():

@@ -81,7 +81,7 @@ def test_it_is_read_or_refused(name):
 
 @torch.no_grad()
 def recorded_is_computed(name, model, proof):
-    """The laws once more, on other inputs (padded where it can be), through the door that the proof chose."""
+    """The laws once more, on other inputs (padded where it can be), through the hook that the proof chose."""
     inputs = padded(name, model)
     with proof.hook(model, Edits()) as calls:
         answer = first_tensor(model(**inputs))

@@ -26,7 +26,7 @@ from trisect.hf.verify.proof import prove
 from trisect.hf.verify.sources import find_addresses
 
 EXACT = 1e-12  # float64: sums over at most 64 terms
-# grouped queries, rotary, position bias, sliding window, softcap, sinks, fused, Conv1D, cross, and the product door
+# grouped queries, rotary, position bias, sliding window, softcap, sinks, fused, Conv1D, cross, and the product hook
 VARIETY = (
     "bert",
     "gpt2",
@@ -56,12 +56,12 @@ def inputs_of(name, model, seed=0):
     return example_inputs(name, model, seed)
 
 
-def door_of(name):
+def hook_of(name):
     return record_interface if name in INTERFACE or name == "qwen2" else record_products
 
 
-def run(model: Any, inputs: Any, door: Any, edits: Edits | None = None) -> tuple[Any, list[Any]]:
-    with torch.no_grad(), door(model, edits or Edits()) as calls:
+def run(model: Any, inputs: Any, hook: Any, edits: Edits | None = None) -> tuple[Any, list[Any]]:
+    with torch.no_grad(), hook(model, edits or Edits()) as calls:
         return first_tensor(model(**inputs)), list(calls)
 
 
@@ -69,11 +69,11 @@ def run(model: Any, inputs: Any, door: Any, edits: Edits | None = None) -> tuple
 @settings(max_examples=2, deadline=None)
 @given(seed=seeds)
 def test_contributions_and_bias_equal_the_modules_output(name, seed):
-    model, door = double(name), door_of(name)
+    model, hook = double(name), hook_of(name)
     inputs = inputs_of(name, model, seed)
-    _, calls = run(model, inputs, door)
-    addresses, _ = find_addresses(name, model, calls, inputs, door)
-    for call, found in zip(calls, find_weights(model, inputs, door, addresses), strict=True):
+    _, calls = run(model, inputs, hook)
+    addresses, _ = find_addresses(name, model, calls, inputs, hook)
+    for call, found in zip(calls, find_weights(model, inputs, hook, addresses), strict=True):
         p, weights = found.projections, call.weights
         assert p.w_o is not None
         assert p.w_v is not None
@@ -96,7 +96,7 @@ def test_contributions_and_bias_equal_the_modules_output(name, seed):
 @settings(max_examples=2, deadline=None)
 @given(seed=seeds)
 def test_both_doors_read_the_same(name, seed):
-    """The product door knows nothing of the interface, and reads an eager model through it."""
+    """The product hook knows nothing of the interface, and reads an eager model through it."""
     model = double(name)
     inputs = inputs_of(name, model, seed)
     answer, by_interface = run(model, inputs, record_interface)
@@ -117,14 +117,14 @@ def test_both_doors_read_the_same(name, seed):
 
 @pytest.mark.parametrize("name", [*VARIETY, "longformer", "led", "funnel"])
 def test_writing_back_what_was_read_changes_nothing(name):
-    model, door = zoo.build(name), prove(name, zoo.build(name)).hook
+    model, hook = zoo.build(name), prove(name, zoo.build(name)).hook
     inputs = inputs_of(name, model)
-    plain, calls = run(model, inputs, door)
+    plain, calls = run(model, inputs, hook)
     same = {n: lambda parts: parts for n in range(len(calls))}
-    written, again = run(model, inputs, door, Edits(write=same))
+    written, again = run(model, inputs, hook, Edits(write=same))
     assert torch.equal(plain, written)
     assert [c.order for c in again] == list(range(len(calls)))
-    held, _ = run(model, inputs, door, Edits(hold={n: c.weights for n, c in enumerate(calls) if c.weights is not None}))
+    held, _ = run(model, inputs, hook, Edits(hold={n: c.weights for n, c in enumerate(calls) if c.weights is not None}))
     assert (held - plain).abs().max() <= 1e-5 * plain.abs().max()  # float32, once more through a softmax
 
 
@@ -133,15 +133,15 @@ def test_writing_back_what_was_read_changes_nothing(name):
 @given(data=st.data())
 def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name, data):
     model = double(name)
-    inputs, door = (
+    inputs, hook = (
         inputs_of(name, model),
         record_interface if name in ("bert", "mistral", "t5", "gpt_neox") else record_products,
     )
-    _, calls = run(model, inputs, door)
+    _, calls = run(model, inputs, hook)
     order = data.draw(st.integers(0, len(calls) - 1))
     heads = calls[order].v.shape[1]
     head = data.draw(st.integers(0, heads - 1))
-    origin = find_weights(model, inputs, door, find_addresses(name, model, calls, inputs, door)[0])[
+    origin = find_weights(model, inputs, hook, find_addresses(name, model, calls, inputs, hook)[0])[
         order
     ].projections.origins["o"]
     assert origin.rows is not None
@@ -151,7 +151,7 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
         v[:, head] = 0
         return parts._replace(v=v)
 
-    written, _ = run(model, inputs, door, Edits(write={order: silence}))
+    written, _ = run(model, inputs, hook, Edits(write={order: silence}))
     weight = model.get_parameter(origin.parameter or "")
     group = calls[order].q.shape[1] // heads
     columns = origin.rows[head * group : (head + 1) * group].flatten()
@@ -159,11 +159,11 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
     with torch.no_grad():
         weight[:, columns] = 0
     try:
-        without, _ = run(model, inputs, door)
+        without, _ = run(model, inputs, hook)
     finally:
         with torch.no_grad():
             weight.copy_(before)
-    plain, _ = run(model, inputs, door)
+    plain, _ = run(model, inputs, hook)
     assert (written - without).abs().max() <= EXACT * plain.abs().max()
     assert (written - plain).abs().max() > 1e-6 * plain.abs().max()
 
@@ -172,12 +172,12 @@ def test_values_of_zero_in_a_head_are_that_heads_columns_of_w_o_set_to_zero(name
 def test_blocks_hold_the_residual_and_the_norm(name):
     """A post block's norm of residual + attention is what goes on; a pre block's norm of the residual is attention's x."""
     model = double(name)
-    inputs, door = inputs_of(name, model), prove(name, double(name)).hook
-    _, calls = run(model, inputs, door)
-    addresses, _ = find_addresses(name, model, calls, inputs, door)
-    found = find_weights(model, inputs, door, addresses)
+    inputs, hook = inputs_of(name, model), prove(name, double(name)).hook
+    _, calls = run(model, inputs, hook)
+    addresses, _ = find_addresses(name, model, calls, inputs, hook)
+    found = find_weights(model, inputs, hook, addresses)
     with watch(model, name, {f.projections.address: f.around for f in found if f.around}) as blocks:
-        _, calls = run(model, inputs, door)
+        _, calls = run(model, inputs, hook)
     assert set(blocks) == set(addresses)
     for call, one in zip(calls, found, strict=True):
         block, p = blocks[one.projections.address], one.projections

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from trisect.core.errors import ModelError
-from trisect.hf.files.model_errors import NoRoomError
+from trisect.hf.files.model_errors import ModelOutOfMemoryError
 from trisect.hf.hooks.calls import Call
 from trisect.hf.load import load
 from trisect.hf.verify import agreement
@@ -95,7 +95,7 @@ def test_memory_that_does_not_suffice_for_the_models_own_answer_is_said(monkeypa
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(agreement, "apart", lacking)
-    with pytest.raises(NoRoomError, match="Running"):
+    with pytest.raises(ModelOutOfMemoryError, match="Running"):
         subject.read(LONG)
 
 

@@ -15,7 +15,7 @@ from tests import tinyhf
 
 import trisect
 from trisect.cli import main
-from trisect.core.errors import DamagedFileError, StudyError, TrisectError, door
+from trisect.core.errors import DamagedFileError, StudyError, TrisectError, translate_system_errors
 from trisect.core.files import read_json, replace_file
 from trisect.core.tables import read_table
 from trisect.hf.small import gpt
@@ -113,7 +113,7 @@ def test_and_so_does_every_call():
     ],
 )  # fmt: skip
 def test_each_kind_has_its_own_advice(raised, given, known, todo):
-    with pytest.raises(StudyError) as error, door():
+    with pytest.raises(StudyError) as error, translate_system_errors():
         raise raised
     assert given in error.value.given
     assert known in error.value.known
@@ -131,7 +131,7 @@ def test_each_kind_has_its_own_advice(raised, given, known, todo):
     ],
 )
 def test_nothing_else_is_swallowed(raised):
-    with pytest.raises(type(raised)) as error, door():
+    with pytest.raises(type(raised)) as error, translate_system_errors():
         raise raised
     assert error.value is raised
 

@@ -9,10 +9,10 @@ from trisect.measure.patching import (
     UNKNOWN,
     all_differ,
     logit_ratio,
+    match_prediction,
     ratio_of_sums,
     share_of,
     shares,
-    which_came,
 )
 
 PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
@@ -60,8 +60,8 @@ def test_all_differ_finds_equals_that_do_not_stand_beside_each_other() -> None:
 
 
 def test_which_came_names_the_first_that_predicted_it() -> None:
-    assert which_came([1, 2, 7, 4, 4], PREDICTIONS) == ("base", "q", "other", "v", "v")
-    assert which_came([UNKNOWN], {"base": [1], "q": [UNKNOWN]}) == ("other",)
+    assert match_prediction([1, 2, 7, 4, 4], PREDICTIONS) == ("base", "q", "other", "v", "v")
+    assert match_prediction([UNKNOWN], {"base": [1], "q": [UNKNOWN]}) == ("other",)
 
 
 def logit_change(*differences):

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from trisect.lab import jobs
-from trisect.lab.jobs import SETTLED, STEADY, Pace, bar, clock, remaining_words, screen, whole
+from trisect.lab.jobs import SETTLED, STEADY, Pace, bar, clock, remaining_words, screen, track_jobs
 
 
 class Clock:
@@ -84,7 +84,7 @@ def test_the_first_line_is_there_exactly_while_no_other_is(terminal, capsys):
 
 
 def test_work_below_the_whole_moves_its_line(terminal, capsys):
-    with screen("trisect dissect") as display, whole("dissect", {"a": 3.0, "b": 1.0}, False) as pace:
+    with screen("trisect dissect") as display, track_jobs("dissect", {"a": 3.0, "b": 1.0}, False) as pace:
         assert display is not None
         with jobs.part(pace, "a", "The first part", False):
             assert shown(display) == ["dissect", "The first part"]
@@ -103,7 +103,7 @@ def test_work_below_the_whole_moves_its_line(terminal, capsys):
 
 
 def test_nothing_is_shown_where_it_is_to_be_quiet_or_there_is_no_terminal(capsys, terminal, monkeypatch):
-    with screen("x", quiet=True) as none, bar("y", quiet=True) as step, whole("z", {"a": 1.0}, True) as pace:
+    with screen("x", quiet=True) as none, bar("y", quiet=True) as step, track_jobs("z", {"a": 1.0}, True) as pace:
         step(1, 2)
         with jobs.part(pace, "a", "A", True):
             assert none is None

@@ -10,7 +10,7 @@ import torch
 from tests import tinyhf
 
 from trisect.core.errors import ModelError, is_out_of_memory
-from trisect.hf.files.model_errors import LESS, SMALLER, NoRoomError, room
+from trisect.hf.files.model_errors import LESS, SMALLER, ModelOutOfMemoryError, memory_guard
 from trisect.hf.load import Pretrained, load
 
 TOO_MANY = 2**60
@@ -62,7 +62,7 @@ def test_reading_and_running_without_enough_memory_say_what_makes_a_pass_smaller
         lambda: subject.score(batch),
         lambda: subject.each(batch, lambda trace: None),
     ):
-        with pytest.raises(NoRoomError) as found:
+        with pytest.raises(ModelOutOfMemoryError) as found:
             call()
         given, known, todo = found.value.given, found.value.known, found.value.todo
         assert "input_ids of 2×7" in given
@@ -77,7 +77,7 @@ def test_reading_and_running_without_enough_memory_say_what_makes_a_pass_smaller
 def test_a_model_that_memory_does_not_suffice_for_is_not_refused_as_one_that_cannot_be_verified(fail):
     model = tinyhf.llama()
     model.get_submodule("model.layers.1").register_forward_pre_hook(lambda *_: fail())
-    with pytest.raises(NoRoomError, match="Verifying LlamaForCausalLM") as found:
+    with pytest.raises(ModelOutOfMemoryError, match="Verifying LlamaForCausalLM") as found:
         load(model)
     assert "cannot be tried out" not in str(found.value)
 
@@ -89,18 +89,21 @@ def test_what_is_wrong_with_inputs_is_still_said_of_them(subject, failing):
     failing.append(wrong)
     with pytest.raises(ModelError, match="do not go through") as found:
         subject.batch_of({"input_ids": torch.arange(6, 13)[None]})
-    assert not isinstance(found.value, NoRoomError)
+    assert not isinstance(found.value, ModelOutOfMemoryError)
 
 
 def test_loading_names_what_loads_less():
-    with pytest.raises(NoRoomError, match="Loading M needs more memory") as found, room("M", "Loading"):
+    with (
+        pytest.raises(ModelOutOfMemoryError, match="Loading M needs more memory") as found,
+        memory_guard("M", "Loading"),
+    ):
         gpu()
     assert found.value.todo == SMALLER
     assert "--dtype" in SMALLER
 
 
 def test_other_errors_pass_as_they_are():
-    with pytest.raises(RuntimeError, match=r"^no$"), room("M", "Running"):
+    with pytest.raises(RuntimeError, match=r"^no$"), memory_guard("M", "Running"):
         raise RuntimeError("no")
     assert not is_out_of_memory(ValueError("out of memory"))
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))

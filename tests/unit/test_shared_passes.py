@@ -10,7 +10,7 @@ import torch
 from tests import tinyhf
 
 from trisect.core.subject import Batch
-from trisect.hf.files.model_errors import NoRoomError
+from trisect.hf.files.model_errors import ModelOutOfMemoryError
 from trisect.hf.forward import APART, FAILED, NO_ROWS, SharedPasses
 from trisect.hf.load import Pretrained, load
 from trisect.lab.passes import WholePasses, edited_passes, plan_edits
@@ -70,7 +70,7 @@ def test_memory_that_does_not_do_for_one_is_an_error(subject):
     def meet(_rows: int) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    with pytest.raises(NoRoomError):
+    with pytest.raises(ModelOutOfMemoryError):
         edited(subject, of(subject), meet)
 
 

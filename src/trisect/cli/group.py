@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from trisect.core.errors import FULL, SpecError, StudyError, TrisectError, door, file_error
+from trisect.core.errors import FULL, SpecError, StudyError, TrisectError, file_error, translate_system_errors
 from trisect.core.printable import safe
 
 
@@ -141,7 +141,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Print one message and leave with 2 for bad input and for what the system refuses, with 130 when interrupted."""
         try:
-            with door():
+            with translate_system_errors():
                 return super().invoke(ctx)
         except TrisectError as error:
             say(f"trisect: {error}", err=True)

@@ -10,7 +10,7 @@ import click
 
 from trisect.cli.group import main, open_page, say, say_json, say_step
 from trisect.cli.options import columns, parameters_of
-from trisect.core.errors import SpecError, StudyError, door
+from trisect.core.errors import SpecError, StudyError, translate_system_errors
 from trisect.lab.inputs import ModelSource
 from trisect.text.readers import HELP
 
@@ -73,7 +73,7 @@ def show(folder: str, reader: str | None, as_json: bool, quiet: bool) -> None:
     from trisect.lab.jobs import screen
     from trisect.text.sources import describe, open_corpus
 
-    with screen("trisect corpus show", quiet, say_step), door():
+    with screen("trisect corpus show", quiet, say_step), translate_system_errors():
         facts = describe(open_corpus(folder, reader))
     say_json(facts, 1) if as_json else say("\n".join(_corpus_lines(facts)))
 

@@ -123,7 +123,7 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
-def door() -> Iterator[None]:
+def translate_system_errors() -> Iterator[None]:
     """Every command and every call passes it once: what the system refuses inside is raised as a TrisectError.
 
     That is each OSError (no permission, a name that is too long, a full disk, a broken link, …), also where a library

@@ -18,7 +18,7 @@ from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, StreamPoi
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor, output_at, row_scores, takes_any
 from trisect.hf.files.checkpoints import State, check_state
-from trisect.hf.files.model_errors import NoRoomError, check_ids, room
+from trisect.hf.files.model_errors import ModelOutOfMemoryError, check_ids, memory_guard
 from trisect.hf.hooks.calls import (
     NOTHING,
     Call,
@@ -230,7 +230,7 @@ def run_forward(
             give = lambda own, *_given, **_named: own  # noqa: E731
             given = {m: functools.partial(give, fresh[id(output)]) for m, output in start.given.items()}
             around.enter_context(replace_forwards(given))
-        around.enter_context(room(proved.name, "Running", own))
+        around.enter_context(memory_guard(proved.name, "Running", own))
         made = proved.model(**own)
     todo = (
         "Give inputs of the kind that it was loaded with, or load it with these as an example: load(model, inputs=...)."
@@ -404,7 +404,7 @@ class SharedPasses:
             own = writers[len(found) : len(found) + max(1, self.together)]
             try:
                 made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
-            except (torch.OutOfMemoryError, NoRoomError):
+            except (torch.OutOfMemoryError, ModelOutOfMemoryError):
                 self.together = len(own) // 2
                 continue
             found += made or [self.score(batch, {address: writer}, hold, clean) for writer in own]
@@ -473,7 +473,7 @@ class SharedPasses:
         marked = None  # of what a pass that begins there gives, so that it need not be kept
         try:
             marked = mark_of_bits(first_tensor(run_forward(self.proved, batch.inputs, edits, start=start)[1]))
-        except NoRoomError:
+        except ModelOutOfMemoryError:
             raise
         except Exception as error:  # a model that does not run so
             reraise_out_of_memory(error)

@@ -45,7 +45,7 @@ from trisect.hf.batches import (
 )
 from trisect.hf.files.checkpoints import State, check_state, check_writes, mark_of
 from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
-from trisect.hf.files.model_errors import check_finite, not_through
+from trisect.hf.files.model_errors import check_finite, forward_error
 from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.forward import (
     ROWS_TOGETHER,
@@ -398,7 +398,7 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
         calls = subject._walk(inputs, take, pattern=True)
     except (RuntimeError, IndexError, ValueError, TypeError, KeyError) as error:
         limit = longest_window(config, None)
-        raise not_through(subject.name, inputs, subject.batcher.accepts, limit, error) from error
+        raise forward_error(subject.name, inputs, subject.batcher.accepts, limit, error) from error
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     rows = tuple((i, 0) for i in range(len(source.tokens)))
     return Batch(labelled(inputs, config), source, target, rows, subject.notes, beside)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from trisect.core.errors import DamagedFileError, StudyError, door
+from trisect.core.errors import DamagedFileError, StudyError, translate_system_errors
 from trisect.core.files import Json, inside, read_json, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine
@@ -75,7 +75,7 @@ S = TypeVar("S")
 F = TypeVar("F")
 
 
-@door()
+@translate_system_errors()
 def run(
     experiment: Experiment[S, F],
     settings: S,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from trisect.core.errors import door
+from trisect.core.errors import translate_system_errors
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine
@@ -361,7 +361,7 @@ class Utility(Command[S]):
         """What it says to these settings; raises TrisectError."""
         raise NotImplementedError(self.name)
 
-    @door()
+    @translate_system_errors()
     def reply(self, settings: S) -> Reply:
         """What it says to these settings; what the system refuses is a TrisectError too."""
         return self.answer(settings)

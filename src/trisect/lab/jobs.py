@@ -153,7 +153,7 @@ def screen(title: str, quiet: bool = False, line: Callable[[str], object] | None
 
 
 @contextmanager
-def whole(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[Pace]:
+def track_jobs(title: str, costs: Mapping[str, float], quiet: bool) -> Iterator[Pace]:
     """A line over several parts with the time that is left; other lines come and go below it. Yields what is to be
     updated as parts begin and end.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import TypedDict
 
-from trisect.core.errors import ModelError, check_name, door
+from trisect.core.errors import ModelError, check_name, translate_system_errors
 from trisect.core.files import digest, digest_file
 from trisect.core.spec import Run
 from trisect.core.subject import InputSample, SeeingSubject, Subject, Texts
@@ -71,7 +71,7 @@ def at_revision(model: Any) -> _NamedRevision | None:
     return _NamedRevision(base, revision) if base and revision else None
 
 
-@door()
+@translate_system_errors()
 def load(
     model: Any,
     tokenizer: Any = None,

@@ -219,7 +219,7 @@ def all_differ(predictions: Sequence[Int[np.ndarray, " N"]]) -> Bool[np.ndarray,
     return (table[0] >= 0) & (np.diff(table, axis=0) != 0).all(0)
 
 
-def which_came(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -> tuple[str, ...]:
+def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -> tuple[str, ...]:
     """For each pair the first name in `predictions` whose answer came, or OTHER."""
     came = np.asarray(answers)
     found = np.full(len(came), OTHER, dtype=object)

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trisect.core.errors import SpecError, TrisectError, door
+from trisect.core.errors import SpecError, TrisectError, translate_system_errors
 from trisect.report import sheet
 from trisect.server.answering import (
     BODY,
@@ -145,7 +145,9 @@ def make_app(answering: PageModel, hosts: frozenset[str], token: str) -> Guard:
 
         watching = asyncio.create_task(watch())
         try:
-            return await line.run(asked.client, asked.sequence, lambda check: door()(work)(asked, check), gone.is_set)
+            return await line.run(
+                asked.client, asked.sequence, lambda check: translate_system_errors()(work)(asked, check), gone.is_set
+            )
         finally:
             watching.cancel()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import ModelError, SpecError, TrisectError, door, need_extra
+from trisect.core.errors import ModelError, SpecError, TrisectError, need_extra, translate_system_errors
 from trisect.core.finding import Json
 from trisect.core.printable import safe
 from trisect.core.schema import read
@@ -41,7 +41,7 @@ def reply(model: PageModel, content: Mapping[str, Json]) -> KernelReply:
         "sequence": number if isinstance(number, int) else 0,
     }
     try:
-        with door():
+        with translate_system_errors():
             asked = read(PageQuestion, given, "the request")
             if page:
                 return KernelReply({**whose, "page": model.page(asked.state)})

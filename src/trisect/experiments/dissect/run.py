@@ -105,7 +105,7 @@ class DissectWork:
         """Run what is not finished yet, and put together the findings of all parts, each line with the page of its numbers."""
         folder, quiet = context.folder, self.machine.quiet
         costs = {part.name: part.seconds for part in PARTS}
-        with reuse_workers(), jobs.whole("dissect", costs, quiet) as pace:
+        with reuse_workers(), jobs.track_jobs("dissect", costs, quiet) as pace:
             pages = page_links(self.settings)
             runner = Runner(folder, quiet, read_notes(folder), pace, pages)
             for part in PARTS:

@@ -56,13 +56,13 @@ from trisect.measure.patching import (
     UNKNOWN,
     hold_later,
     logit_ratio,
+    match_prediction,
     moved,
     put_at,
     ratio_of_sums,
     record,
     share_hits,
     share_of,
-    which_came,
 )
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios
@@ -801,7 +801,7 @@ def tables(
         pairs.append(row | {f"own_{name}": word(int(mine[i])) for name, mine in runs.own.items()})
     for one in runs.sites:
         where, value = one.edit.row(one.how), "logit_difference" if runs.own else "output_change"
-        who = which_came(one.answers, predictions(one.how, one.component, runs.predicted)) if runs.own else ()
+        who = match_prediction(one.answers, predictions(one.how, one.component, runs.predicted)) if runs.own else ()
         for i, number in enumerate(one.values):
             answer = {"came": who[i], "answer": word(int(one.answers[i]))} if who else {}
             came.append({**where, "pair": i + 1, value: finite(number), **answer})

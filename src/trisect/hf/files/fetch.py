@@ -19,7 +19,7 @@ from torch import nn
 from trisect.core import files
 from trisect.core.errors import ModelError, check_name, report_step, shorten, unknown
 from trisect.core.files import Json
-from trisect.hf.files.model_errors import LOADING, check_finite, not_loaded, room, said_of, saying
+from trisect.hf.files.model_errors import LOADING, check_finite, memory_guard, not_loaded, saying, summarize_error
 from trisect.hf.files.tokenizers import load_tokenizer
 from trisect.hf.hooks.calls import alone
 
@@ -136,7 +136,7 @@ def _broken(path: Path, error: BaseException) -> ModelError:
         if file.read(len(POINTER)) == POINTER:
             known = "It is a pointer of Git LFS, which stands for the file."
             return ModelError(f"The weights {path} cannot be read.", known, "Fetch the file itself: git lfs pull.")
-    known = f"It is no whole file of safetensors: {said_of(error, 120)}."
+    known = f"It is no whole file of safetensors: {summarize_error(error, 120)}."
     return ModelError(f"The weights {path} cannot be read.", known, "Give the whole file.")
 
 
@@ -188,7 +188,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
     stated = getattr(config, "quantization_config", None)  # which may or may not name its method
     method = stated.get("quant_method", "unknown") if isinstance(stated, dict) else stated
     report_step(f"Loading {name} …")
-    with room(name, LOADING), saying(_refusal(name, method)), quiet():
+    with memory_guard(name, LOADING), saying(_refusal(name, method)), quiet():
         model, info = kind.from_pretrained(
             name,
             config=config,
@@ -204,7 +204,7 @@ def fetch(where: str | Path, options: Options) -> tuple[nn.Module, Any, str]:
         raise ModelError(f"The weights of {name} are incomplete.", known_of, "Give the files of the whole model.")
     check_finite(name, model)
     if options.device_map is None:
-        with room(name, LOADING):
+        with memory_guard(name, LOADING):
             model = model.to(device)
     return model.eval(), load_tokenizer(name, known), objective
 
@@ -220,7 +220,7 @@ def commit_of(name: str, revision: str | None, remote_code: bool) -> str:
     import transformers
 
     known = {"revision": revision, "trust_remote_code": remote_code, "local_files_only": not _reachable(name, revision)}
-    with room(name, LOADING), saying(_refusal(name)), quiet():
+    with memory_guard(name, LOADING), saying(_refusal(name)), quiet():
         config = transformers.AutoConfig.from_pretrained(name, **known)
     return str(getattr(config, "_commit_hash", None) or "")
 
@@ -317,7 +317,7 @@ def _reachable(name: str, revision: str | None) -> bool:
         raise ModelError(f"{name!r} is no model.", known, todo) from None
     except Exception as error:  # no network, a proxy, a hub that is down: what is in the cache may still do
         said, kinds = (
-            f"{hub.endpoint} answered with {said_of(error, 60)}",
+            f"{hub.endpoint} answered with {summarize_error(error, 60)}",
             {kind.__name__ for kind in type(error).__mro__},
         )
         # the hub's library changed its own errors from httpx to httpx2

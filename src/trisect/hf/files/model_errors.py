@@ -22,7 +22,7 @@ def saying(refusal: Callable[[BaseException], ModelError]) -> Iterator[None]:
     """Around a call of another library alone: whatever it raises of what it was given becomes that ModelError.
 
     Those libraries raise what they like of a file that lies (TypeError, AttributeError, ZeroDivisionError, plain Exception, a panic);
-    nothing of our own stands inside. A file that the system refuses, and memory, are said by the door.
+    nothing of our own stands inside. A file that the system refuses, and memory, are reported by translate_system_errors.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def saying(refusal: Callable[[BaseException], ModelError]) -> Iterator[None]:
         raise refusal(error) from error
 
 
-def said_of(error: BaseException, most: int = 300) -> str:
+def summarize_error(error: BaseException, most: int = 300) -> str:
     """The kind of an error and its first words, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
 
@@ -49,7 +49,7 @@ def not_loaded(name: str, method: object, error: BaseException) -> ModelError:
     if method is not None:
         given = f"{name} is quantised, and cannot be loaded as it is."
         todo = "Install the package that it names, or give the model as it was before it was quantised."
-        return ModelError(given, f"Its method is {method!r}. {said_of(error, 200)}", todo)
+        return ModelError(given, f"Its method is {method!r}. {summarize_error(error, 200)}", todo)
     if "accelerate" in said:
         known = "Spreading a model over devices is done by the package accelerate, which is not installed."
         todo = "Run 'pip install accelerate', or leave the device map out."
@@ -63,13 +63,13 @@ def not_loaded(name: str, method: object, error: BaseException) -> ModelError:
         return ModelError(f"{name} cannot be loaded.", known, todo)
     if "device_map" in said:
         todo = "Give a device map that there is, or leave it out."
-        return ModelError(f"{name} cannot be loaded with a device map.", said_of(error), todo)
+        return ModelError(f"{name} cannot be loaded with a device map.", summarize_error(error), todo)
     hub = "Check the name, the revision and the network; a folder works without one."
     todo = "Check that its files are whole, and those of one model." if Path(name).is_dir() else hub
-    return ModelError(f"The model {name} cannot be loaded.", said_of(error), todo)
+    return ModelError(f"The model {name} cannot be loaded.", summarize_error(error), todo)
 
 
-def not_through(
+def forward_error(
     name: str, inputs: ModelInputs, accepts: Iterable[str], limit: int | None, error: Exception
 ) -> ModelError:
     """The refusal of inputs that a model's forward raises an error for; `limit` is how many positions it has, where it says."""
@@ -79,7 +79,7 @@ def not_through(
         return ModelError(
             f"{ids.shape[1]:,} tokens were given to {name}.", known, "Give shorter texts, or parts of one."
         )
-    known = f"The model says: {said_of(error, 200)}"
+    known = f"The model says: {summarize_error(error, 200)}"
     todo = f"Give what its forward takes: {', '.join(sorted(accepts)[:8])}."
     return ModelError(f"The inputs {', '.join(map(repr, inputs))} do not go through {name}.", known, todo)
 
@@ -150,13 +150,13 @@ LESS = "Read fewer texts at once (--batch), shorter ones (--window), or in a nar
 SMALLER = "Load it in a narrower precision (--dtype bfloat16), over several devices (--device-map auto), or choose a smaller one."
 
 
-class NoRoomError(ModelError):
+class ModelOutOfMemoryError(ModelError):
     """Memory did not suffice for a model with what it was given; nothing is said of either."""
 
 
 @contextmanager
-def room(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> Iterator[None]:
-    """Inside, an error that says that memory did not suffice becomes a NoRoomError; `doing` is what was done with the model."""
+def memory_guard(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Inside, an error that says that memory did not suffice becomes a ModelOutOfMemoryError; `doing` is what was done with the model."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -170,4 +170,4 @@ def room(name: str, doing: str, inputs: Mapping[str, object] | None = None) -> I
         given = f"{doing} {name}{f' with {shapes[0]}' if shapes else ''} needs more memory than there is."
         said = " ".join(str(error).split())[:200]
         known = f"The system says: {said}" if said else "The system gave no more of it."
-        raise NoRoomError(given, known, SMALLER if doing == LOADING else LESS) from error
+        raise ModelOutOfMemoryError(given, known, SMALLER if doing == LOADING else LESS) from error

@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from trisect.core.errors import ModelError, is_panic, shorten
-from trisect.hf.files.model_errors import said_of, saying
+from trisect.hf.files.model_errors import saying, summarize_error
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 CHARACTERS = (
@@ -46,7 +46,7 @@ def load_tokenizer(name: str, options: dict[str, Any]) -> Any:
             raise
         if there:
             given = f"The tokenizer of {name} cannot be read: {', '.join(there)}."
-            raise ModelError(given, said_of(error, 200), SAVE_AGAIN) from error
+            raise ModelError(given, summarize_error(error, 200), SAVE_AGAIN) from error
         return None
     longest = getattr(found, "model_max_length", None)  # transformers accepts whatever stands there
     if longest is not None and type(longest) not in (int, float):
@@ -63,7 +63,7 @@ def tokenize(name: str, tokenizer: Any, text: str, is_target: bool = False, **op
     _check_growth(name, _stages(tokenizer), text)
     todo = "Save the tokenizer again beside the model, or give another text."
     given = f"The tokenizer of {name} cannot cut {text[:40]!r}."
-    with saying(lambda error: ModelError(given, said_of(error, 200), todo)):
+    with saying(lambda error: ModelError(given, summarize_error(error, 200), todo)):
         return tokenizer(**{"text_target" if is_target else "text": text}, verbose=False, **options)
 
 

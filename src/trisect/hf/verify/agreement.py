@@ -21,7 +21,7 @@ from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import ModelInputs, Parts
 from trisect.core.trace import Projections
 from trisect.hf.batches import first_tensor
-from trisect.hf.files.model_errors import room
+from trisect.hf.files.model_errors import memory_guard
 from trisect.hf.hooks.calls import (
     Call,
     CallHook,
@@ -75,7 +75,7 @@ class Agreement:
             return
         with ExitStack() as around:
             quiet = (torch.no_grad(), evaluating(model), copy_caches(model), without_compile())
-            for one in (room(name, "Running", inputs), *quiet):
+            for one in (memory_guard(name, "Running", inputs), *quiet):
                 around.enter_context(one)
             own = first_tensor(model(**inputs))
             share = apart(first_tensor(made), own, masks)

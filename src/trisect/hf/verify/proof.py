@@ -16,7 +16,7 @@ from trisect.core.errors import ModelError, report_step, reraise_out_of_memory
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
-from trisect.hf.files.model_errors import room, said_of, saying
+from trisect.hf.files.model_errors import memory_guard, saying, summarize_error
 from trisect.hf.hooks.calls import (
     NOTHING,
     Call,
@@ -333,7 +333,7 @@ def prove(name: str, model: nn.Module, inputs: ModelInputs | None = None) -> Pro
         known = "A model is verified as it is."
         raise ModelError(f"{name} is edited here.", known, "Load it before the block, and give what was loaded.")
     with (
-        room(name, "Verifying", inputs),
+        memory_guard(name, "Verifying", inputs),
         evaluating(model),
         copy_caches(model),
         differentiate_quantisation(model),
@@ -379,7 +379,7 @@ def try_out(name: str, model: nn.Module, given: ModelInputs) -> None:
     known = ", ".join(f"{n} {tuple(t.shape)}" if isinstance(t, Tensor) else n for n, t in given.items())
     words = f"{name} does not run with the example {known}."
     todo = "Give an example of what its forward takes, as tensors: load(model, inputs={...})."
-    with saying(lambda error: ModelError(words, said_of(error, 200), todo)), without_compile():
+    with saying(lambda error: ModelError(words, summarize_error(error, 200), todo)), without_compile():
         model(**given)
 
 
