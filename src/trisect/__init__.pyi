@@ -179,6 +179,8 @@ def dissect(
     workers: int | None = None,
     engine: str | None = None,
     model: Any = None,
+    corpus: str | Path = 'embedded',
+    lookup: Mapping[str, str | float | int | bool | None] | None = None,
     study: str | Path | Design = 'all-layers',
     roles: str | Path | Design = 'roles-quick',
     recall: Mapping[str, str | float | int | bool | None] | None = None,

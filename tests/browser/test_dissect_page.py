@@ -7,6 +7,7 @@ import pytest
 from tests import aligned
 from tests.accessible import barriers
 from tests.controlled import made
+from tests.unit import test_lookup_page as lookups
 
 from trisect.core.finding import About, Finding
 from trisect.experiments.align import page as alignment_page
@@ -51,14 +52,16 @@ def address(lines, tmp_path_factory) -> str:
     judged = tables["claims"], aligned.tables(aligned.planted((0.5, 0.6), (0.8, 0.7)))["claims"]
     asked, said = (tuple(table["claim"].unique(maintain_order=True)) for table in judged)
     attack, laws = Finding("attack", f"{LONG}.", title="Findings"), Finding("laws", "A finding.")
+    shown = lookups.tables()
     parts = (
+        PartFacts("lookup", "Looking up", "What do q, k and v say?", lookups.answers(shown), ("G-1",), {}),
         PartFacts("attacks", "Attacks", "What happens?", (attack,), asked, {"the study": "study.html"}),
         PartFacts("norms", "Norms", "Weights alone?", (Finding("aer", "Said after."),), said, {}),
         PartFacts("hand", "By hand", "What can it do?", (laws,), (), {"theory": "theory.html", LONG: "recall.html"}),
     )
     facts = DissectFacts(parts, "3 language models")
     about = About("dissect", f"trisect dissect --out {LONG}", 61.4, (LONG,), {"trisect": "0.1.0"}, None, facts)
-    page = dissect.page({"claims": pl.concat(judged), "evidence": as_table(lines)}, about)
+    page = dissect.page({**shown, "claims": pl.concat(judged), "evidence": as_table(lines)}, about)
     links = (
         StudyLink("Here", "", True),
         StudyLink("Norms", "n.html", models=(("seed 1", "n.html"), ("seed 2", "m.html"))),
@@ -93,6 +96,13 @@ def test_every_line_of_evidence_and_every_claim_is_read_without_opening_anything
     assert wholes.height > 10
     assert {*wholes["claim"], "C-5"} <= set(names)
     assert tab.get_by_text("Said after.").is_visible()
+
+
+def test_the_first_screen_has_a_pair_in_four_lines_and_a_sentence_for_each_of_q_k_and_v(opened):
+    answer = opened(360).locator("section", has=opened(360).locator("#short-answer")).first
+    names = answer.get_by_role("rowheader")
+    assert [names.nth(i).inner_text() for i in range(4)] == ["base", "donor", "predicted", "came"]
+    assert [answer.get_by_text(f"with the donor's {c}, ").count() for c in "qkv"] == [1, 1, 1]
 
 
 def test_marks_of_any_page_are_read_by_pointer_and_keys(opened, lines):

@@ -26,7 +26,6 @@ from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers
 from trisect.papers import SOURCES
-from trisect.papers.lookup import SOURCE as LOOKUP
 
 SITES = golden.SITES[:3]
 SMALL = read_experiment(
@@ -44,7 +43,10 @@ ROLES = read_experiment(golden.ROLES | {"seeds": [1]} | dict.fromkeys(("rewind",
 RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs_without": 1, "epochs_after": 1}
 RECALL |= {"invented": 40, "pretraining_batch": 64}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1, "batch": 128, "longest": 6}
-ASKED = DissectSettings(machine=Workers(workers=0), study=SMALL, recall=RECALL, translation=TRANSLATION, roles=ROLES)
+LOOKUP = {"width": 16, "checkpoints": 1, "steps": 2, "batch": 8, "warmup": 1}
+ASKED = DissectSettings(
+    machine=Workers(workers=0), lookup=LOOKUP, study=SMALL, recall=RECALL, translation=TRANSLATION, roles=ROLES
+)
 OF_MODELS = {"norms", "alignment", "similarity", "ablation", "interchange", "profile"}
 
 
@@ -63,9 +65,7 @@ def test_it_measures_what_it_did(done, capsys):
 
 def test_every_claim_of_every_source_is_judged_once(done):
     wholes = done.tables["claims"].filter(pl.col("part").is_null())
-    # models that learn to look up in real text take longer than a dissection: their claims are `trisect lookup`'s
-    asked = [c.id for source in SOURCES for c in source.claims if source is not LOOKUP]
-    assert sorted(wholes["claim"]) == sorted(asked)
+    assert sorted(wholes["claim"]) == sorted(c.id for source in SOURCES for c in source.claims)
     assert set(wholes["verdict"]) <= {"supported", "refuted", "inconclusive", "not tested"}
     untested = set(wholes.filter(verdict="not tested")["claim"])
     assert untested == set(wholes.filter(pl.col("reason").str.contains("not measured"))["claim"])
@@ -73,13 +73,12 @@ def test_every_claim_of_every_source_is_judged_once(done):
     assert [one.claim for one in done.findings if one.claim] == wholes["claim"].to_list()
 
 
-def test_the_first_screen_answers_for_each_of_q_k_and_v_or_says_that_it_does_not_show(done):
-    answers = [one for one in done.findings if one.measure == "answer"]
-    assert [one.groups for one in answers] == [("q",), ("k",), ("v",)]
-    assert all(one.words.startswith("One model, which decides nothing: ") for one in answers)
+def test_models_that_formed_no_induction_head_answer_nothing_and_the_planted_task_calibrates(done):
+    assert not [one for one in done.findings if one.measure == "answer"]
     page = done.report.read_text()
     short = page[page.index('id="short-answer"') : page.index('id="sure"')]
-    assert all(one.words.partition(" (")[0] in short for one in answers)
+    assert "In 2 models no induction head formed" in short
+    assert "Calibration: in <a href=\"roles/report.html\">" in short
     for place in ("How sure?", "What could not be distinguished, and why", "What decides it", "trisect study roles"):
         assert place in page
     assert page.index('id="open"') < page.index(PARTS[0].question)

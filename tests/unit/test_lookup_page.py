@@ -1,10 +1,17 @@
 """A lookup study's numbers and page: which models formed, what exceeds the controls, in which order, and what is judged."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import polars as pl
 import pytest
 
 from trisect.core.finding import About
 from trisect.core.tables import frame
+from trisect.experiments.dissect import page as dissect
+from trisect.experiments.dissect.parts import PARTS
+from trisect.experiments.dissect.settings import DissectFacts, PartFacts
 from trisect.experiments.lookup.page import LookupNumbers, findings, judge_lookups, page
 from trisect.experiments.lookup.settings import LookupFacts
 from trisect.report.sheet import html
@@ -116,3 +123,29 @@ def test_a_pair_in_which_not_all_came_says_so_and_without_any_there_is_no_such_s
     assert "none had all three come" in pair.words[0]
     bare = {name: table for name, table in tables().items() if name in ("measures", "claims")}
     assert page(bare, ABOUT).sections[0].title == "When do they learn to look up?"
+
+
+def answers(shown):
+    """What a dissection takes from such a study."""
+    study: Any = SimpleNamespace(findings=findings(shown, ABOUT), about=ABOUT)
+    return tuple(PARTS[0].says((study,)))
+
+
+@pytest.mark.parametrize(("lead", "shows"), [(3.0, True), (0.2, False)])
+def test_a_dissection_begins_with_the_pair_and_says_of_each_only_what_exceeds_its_controls(lead, shows):
+    shown = tables(lead)
+    facts = DissectFacts((PartFacts("lookup", "Looking up", "What?", answers(shown), ("G-1",), {}),), "6 models")
+    about = About("dissect", "trisect dissect", 1.0, (), {}, None, facts)
+    sheet = dissect.page({**shown, "evidence": dissect.as_table(())}, about)
+    text = html(replace(sheet, sections=sheet.sections[:1]))
+    assert [text.index(word) for word in ("a b c a", "c d a c", "q from the donor: q;")] == sorted(
+        text.index(word) for word in ("a b c a", "c d a c", "q from the donor: q;")
+    )
+    said = dissect.findings({**shown, "evidence": dissect.as_table(())}, about)[:3]
+    assert [(one.measure, one.groups) for one in said] == [("answer", (c,)) for c in "qkv"]
+    for one in said:
+        assert one.words.startswith("Not shown here: ") != shows
+        assert "an unrelated donor&#39;s +4.000, with all of the donor&#39;s residual stream there +6.000" in text
+    before = {**shown, "measures": shown["measures"].filter(pl.col("at") < 200)}
+    bare = html(dissect.page({**before, "evidence": dissect.as_table(())}, about))
+    assert "In 6 models no induction head formed" in bare

@@ -12,6 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import About, Comparison, Finding
+from trisect.experiments.lookup.page import LookupNumbers, answer_sections
 from trisect.papers import SOURCES
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
@@ -230,13 +231,19 @@ def section(lines: Sequence[Line], verdicts: Mapping[str, str], number: str = ""
 OPEN = ("inconclusive", "not tested")  # verdicts
 TITLE = "What do query, key and value each do?"
 LEDE = (
-    "Answered first where the truth is known, then asked in the ways of four sources on models that were trained for it on "
-    "generated text, so that all of it can be repeated in minutes; every verdict speaks of these models and these texts alone."
+    "Answered first by models that learnt to look up in their text, beside controls, then asked in the ways of four sources on models "
+    "that were trained for it on generated text, so that all of it can be repeated in minutes; every verdict speaks of these models "
+    "and these texts alone."
+)
+NOT_FORMED = (
+    "Attention lets a word read others. In {} no induction head formed in the time that was there, so they do not look up, and the "
+    "answer is open here; five models that did are on the page of results/lookup."
 )
 # What decides the claims of a source that stay open at this size.
 DECIDES = {
     "submodules": "trisect study wikitext2-small --corpus CORPUS",
     "tying": "trisect study wikitext2-small --corpus CORPUS --only tie",
+    "lookup": "trisect lookup --corpus CORPUS --seeds 5",
     "roles": "trisect study roles",
     "profile": "trisect profile MODEL... --corpus TREEBANK (five models or more, or one of many layers)",
     "recall": "trisect recall --seeds 8",
@@ -254,7 +261,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
         "trisect · the answer, and four sources",
         LEDE,
         (
-            *_first_screen(about, claims, lines),
+            *_first_screen(about, tables, lines),
             *(_section(one, claims) for one in about.facts.parts),
             section(lines, _by_claim(claims), "Figure 1"),
             *sheet.present(sheet.notes_section(about)),
@@ -267,7 +274,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
 def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> tuple[Finding, ...]:
     """Every claim's verdict, then what the evidence says together."""
     together = summary(from_table(tables["evidence"]))
-    answers = sheet.answers_of(one for part in about.facts.parts if part.name == "roles" for one in part.findings)
+    answers = sheet.answers_of(one for part in about.facts.parts if part.name == "lookup" for one in part.findings)
     return (
         *answers,
         *sheet.verdict_findings(tables["claims"].filter(pl.col("part").is_null())),
@@ -275,16 +282,12 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> 
     )
 
 
-def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Sequence[Line]) -> tuple[sheet.Section, ...]:
-    """The answer in three sentences and one picture; how sure it is; what could not be distinguished, and what would decide it."""
+def _first_screen(
+    about: About[DissectFacts], tables: Mapping[str, pl.DataFrame], lines: Sequence[Line]
+) -> tuple[sheet.Section, ...]:
+    """The answer; how sure it is; what could not be distinguished, and what would decide it."""
+    claims = tables["claims"]
     every = [one for part in about.facts.parts for one in part.findings]
-    planted = next((part for part in about.facts.parts if part.name == "roles"), None)
-    answers = sheet.answers_of(planted.findings) if planted else ()
-    caption = (
-        "Which answer comes when one of q, k and v is another text's, in the world with planted roles: its own prediction, another "
-        "component's, or the answer as it was. The three predict different answers, so that it shows which of them does what. Means "
-        "over models, 95 % intervals."
-    )
     also = {"all_layers": None, "profile": "Kept and dropped, {}", "largest_logit_change": "In a model that recalls"}
     more = [
         Markup("<small><strong>{}.</strong> {}</small>").format(
@@ -305,16 +308,49 @@ def _first_screen(about: About[DissectFacts], claims: pl.DataFrame, lines: Seque
     # what the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v
     by = _by_claim(claims)
     fixed = (
-        "Claim F-1, that each does this and nothing else, was fixed before these data; in a world that one layer solves it calibrates "
-        "the instrument, since it is nearly an identity of attention's formula"
+        "Claim G-1, that each of q, k and v shifts the answer toward its own prediction by a nat more than toward any other, was fixed "
+        "before these data and asks for five models"
     )
-    rests = [f"{fixed}: {by['F-1']}."] if "F-1" in by else []
+    rests = [f"{fixed}: {by['G-1']}."] if "G-1" in by else []
     rests += [words.tally(cards.tally(cards.cards(claims)))] if len(claims) else []
     return (
-        sheet.opening(answers, sheet.picture_of(answers, caption, caption), (*more, _look_on(about.facts))),
+        _answer(about.facts, LookupNumbers.of(tables), more),
         sheet.sure([*rests, *filter(None, (summary(lines),))]),
         replace(unlike, blocks=(*unlike.blocks, *_deciding(claims))),
     )
+
+
+def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup]) -> sheet.Section:
+    """One worked pair, what q, k and v each say beside the controls, who made them, and the calibration."""
+    found = {part.name: part for part in facts.parts}
+    sections = answer_sections(numbers) if numbers.formed else ()
+    trained = [one for one in found["lookup"].findings if one.measure != "answer"] if "lookup" in found else []
+    blocks: list[sheet.PageBlock] = []
+    for one in sections:
+        answers = one.words if one.title != "One pair" else ()
+        blocks += [sheet.TextBlock(text) for text in one.words if not answers]
+        blocks += [sheet.Bullets(answers, look="findings answers")] if answers else []
+        blocks += [*(sheet.Picture(of) for of in one.figures), *one.tables]
+    if not sections:
+        blocks.append(sheet.TextBlock(NOT_FORMED.format(words.several(len(numbers.seeds), "model")), "notice"))
+    blocks += [*sheet.quiet(map(str, trained[:1])), sheet.Facts(sheet.DEFINITIONS)]
+    blocks += [
+        sheet.TextBlock(text) for text in sheet.present(_calibration(found.get("roles")), *more, _look_on(facts))
+    ]
+    return sheet.Section("The answer", (sheet.LED,), blocks=tuple(blocks), id="short-answer", short="The answer")
+
+
+def _calibration(planted: PartFacts | None) -> Markup | None:
+    """What the same intervention finds where the roles are planted, in a line with a link."""
+    answers = [one for one in sheet.answers_of(planted.findings) if one.unit == "of pairs"] if planted else []
+    if planted is None or not answers:
+        return None
+    shares = words.join_words([f"{one.groups[0]} {words.share(one.values[0].mean or 0.0)}" for one in answers])
+    place = _link(next(iter(planted.pages.values()), ""), "a synthetic task with known roles")
+    line = Markup(
+        "Calibration: in {}, which one layer solves, the answer that each predicts comes in these shares of pairs: {}."
+    )
+    return line.format(place, shares)
 
 
 def _look_on(facts: DissectFacts) -> Markup:
@@ -354,7 +390,7 @@ def _section(one: PartFacts, claims: pl.DataFrame) -> sheet.Section:
     """A part: its question, what it found, its pages, and the verdicts on its claims."""
     links = Markup(", ").join(_link(place, name) for name, place in one.pages.items())
     places = (Markup("Read on: {}.").format(links),) * bool(one.pages)
-    said = (str(found) for found in one.findings if found.measure != "answer")
+    said = (str(found) for found in one.findings if one.name != "lookup" or found.measure != "answer")
     judged = claims.filter(pl.col("claim").is_in(one.claims))
     rows = []
     for row, weakest in words.weakest_parts(judged):

@@ -16,6 +16,8 @@ from trisect.experiments.align import ALIGN
 from trisect.experiments.align.settings import AlignSettings
 from trisect.experiments.dissect.page import COMPONENTS, Line
 from trisect.experiments.dissect.settings import DissectSettings
+from trisect.experiments.lookup import LookupStudy
+from trisect.experiments.lookup.settings import LookupSettings
 from trisect.experiments.norms import NORMS
 from trisect.experiments.norms.settings import NormsSettings
 from trisect.experiments.patch import PATCH
@@ -38,9 +40,13 @@ from trisect.lab.inputs import ModelSource, ModelsSource, TextSource
 from trisect.papers import roles
 from trisect.report import format as words
 from trisect.report.format import compare_by_seed, interval
-from trisect.report.sheet import present
+from trisect.report.sheet import NAMES, present
 from trisect.text.generated import bitext_corpus
 
+LOOKUP = LookupStudy(PATCH)
+LOOKUP_PAIRS = 60
+ROLES = "roles-quick"
+FEW = 3  # of the trained models are read, and of the planted study's seeds trained: for a look in minutes
 TEXTS = 60  # texts that the trained models are read on: enough for claims that resample texts
 Findings = tuple[Finding, ...]
 Results = tuple[Result[Any], ...]
@@ -116,10 +122,11 @@ def baseline_models(runner: PartRunner) -> dict[int, Path]:
 
 
 def each_model(experiment: Experiment[S, Any], settings: Callable[[ModelSource, TextSource], S]) -> PartRun:
-    """The `run` of a part that reads every trained model over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
+    """The `run` of a part that reads the first trained models over the same texts, in folders NAME/seed-1, NAME/seed-2, …"""
 
     def run(asked: DissectSettings, runner: PartRunner) -> Results:
-        models, texts, name = baseline_models(runner), TextSource("embedded", limit=TEXTS), experiment.name
+        models = dict(list(baseline_models(runner).items())[:FEW])
+        texts, name = TextSource("embedded", limit=TEXTS), experiment.name
         steps = (
             DissectStep(experiment, settings(ModelSource(model), texts), f"{name}/seed-{seed}", 1 / len(models))
             for seed, model in models.items()
@@ -145,6 +152,23 @@ def over_models(models: Sequence[Findings], shown: Finding, measure: str, margin
 def _first(findings: Findings, measure: str) -> Finding | None:
     """The first finding of that measure; None where there is none."""
     return next((one for one in findings if one.measure == measure), None)
+
+
+# --- models that look up
+
+
+def _lookups(asked: DissectSettings) -> tuple[DissectStep, ...]:
+    seeds, settings = (1, 2), asked.lookup or {}
+    models = LookupSettings(asked.corpus, seeds=seeds, settings=settings, pairs=LOOKUP_PAIRS, machine=asked.machine)
+    return (DissectStep(LOOKUP, models, "lookup"),)
+
+
+def _answers(results: Results) -> Iterator[Finding]:
+    """What q, k and v each say, as the answers, and the rest."""
+    for one in part_findings(results):
+        component = one.measure.removeprefix("shift_")
+        name = NAMES.get(component)
+        yield one if name is None else replace(one, measure="answer", title=name.capitalize(), groups=(component,))
 
 
 # --- synthetic tasks with known roles, and training
@@ -251,7 +275,7 @@ LINKED_BY = {"awi weight": "q+k", "awi norm": "v"}
 
 
 def _translates(asked: DissectSettings) -> tuple[DissectStep, ...]:
-    settings = TranslateSettings(seeds=(1, 2), settings=asked.translation or {}, machine=asked.machine)
+    settings = TranslateSettings(seeds=(1,), settings=asked.translation or {}, machine=asked.machine)
     return (DissectStep(TRANSLATE, settings, "translation", 0.8),)
 
 
@@ -317,12 +341,22 @@ def _similarity_lines(models: Sequence[Findings]) -> Iterator[Line | None]:
 
 PARTS: tuple[DissectPart, ...] = (
     DissectPart(
+        "lookup",
+        "Models that look up in their text",
+        "In models that learnt to look up what followed a word before: what do a query, a key and a value each say?",
+        60.0,
+        begins=_lookups,
+        says=_answers,
+    ),
+    DissectPart(
         "roles",
         "Synthetic task with known roles",
         "Where it is known what query, key and value have to carry: does each do that, and which methods find it?",
-        90.0,
+        55.0,
         evidence=_role_lines,
-        begins=lambda asked: _study(asked.roles, asked, "roles"),
+        begins=lambda asked: _study(
+            asked.roles, asked, "roles", seeds=tuple(range(1, FEW + 1)) if asked.roles == ROLES else None
+        ),
         # shares at single sites stand on the study's own page
         says=lambda results: (one for one in part_findings(results) if one.measure in ("answer", "planted")),
     ),
@@ -330,7 +364,7 @@ PARTS: tuple[DissectPart, ...] = (
         "training",
         "Rewinding, freezing, tying",
         "What is lost when q, k or v is rewound, frozen, replaced or shared, in all layers at once?",
-        120.0,
+        80.0,
         evidence=training_lines,
         begins=lambda asked: _study(asked.study, asked, "training", seeds=asked.seeds),
     ),
@@ -374,7 +408,7 @@ PARTS: tuple[DissectPart, ...] = (
         "alignment",
         "Word alignment",
         "Which words does cross-attention link: those with the highest weights, or those that add the longest vectors?",
-        90.0,
+        55.0,
         _aligns,
         alignment_lines,
         _translates,
@@ -383,7 +417,7 @@ PARTS: tuple[DissectPart, ...] = (
         "norms",
         "Norms",
         "Is attention its weights alone, or do the vectors that they weigh decide what is passed on?",
-        30.0,
+        20.0,
         each_model(NORMS, NormsSettings),
         _mean_lines(
             "dispersion",
@@ -397,7 +431,7 @@ PARTS: tuple[DissectPart, ...] = (
         "similarity",
         "Three matrices",
         "Why three matrices: how alike are they?",
-        40.0,
+        25.0,
         each_model(SIMILARITY, SimilaritySettings),
         _similarity_lines,
         page="similarity/seed-{seed}/report.html",
@@ -406,7 +440,7 @@ PARTS: tuple[DissectPart, ...] = (
         "ablation",
         "Ablation",
         "What does a trained model lose where the queries, keys or values of one layer are replaced by their mean?",
-        20.0,
+        15.0,
         each_model(ABLATE, lambda model, texts: AblateSettings(model, texts, how="mean")),
         _mean_lines("mean_change", Finding("ablation", ABLATION_WHAT, "nats", what=ABLATION_WHAT), "Ablation"),
         page="ablate/seed-{seed}/report.html",

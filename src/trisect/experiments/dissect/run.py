@@ -22,7 +22,15 @@ from trisect.core.machine import Machine, versions
 from trisect.core.tables import frame
 from trisect.engine.processes import reuse_workers
 from trisect.experiments.dissect.page import Line, as_table
-from trisect.experiments.dissect.parts import PARTS, DissectPart, DissectStep, Results, baseline_models, first_of_each
+from trisect.experiments.dissect.parts import (
+    FEW,
+    PARTS,
+    DissectPart,
+    DissectStep,
+    Results,
+    baseline_models,
+    first_of_each,
+)
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
 from trisect.experiments.explore import EXPLORE
 from trisect.experiments.explore.settings import ExploreSettings
@@ -126,10 +134,11 @@ class DissectWork:
             places = {one.about.experiment: os.path.relpath(one.report, folder) for one in firsts if one.paged}
             parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, places))
             notes |= dict.fromkeys(note for one in firsts for note in one.notes)
-        runs = runner.results("training")[0].tables["runs"]
-        models = f"{len(runs)} language models of the training study, those of recall and of translation"
+        runs, lookups = runner.results("training")[0].tables["runs"], runner.results("lookup")[0].tables
+        models = f"{len(runs)} language models of the training study, those of lookup, recall and translation"
+        tables = {name: table for name, table in lookups.items() if name not in ("claims", "metrics")}
         return Measured(
-            {"claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
+            {**tables, "claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
             DissectFacts(tuple(parts), models, explorer, tutorial(folder)),
             tuple(notes),
             seconds=runner.notes["seconds"],
@@ -141,7 +150,7 @@ class DissectWork:
 
 def page_links(settings: DissectSettings) -> PageLinks:
     """Every page that the dissection will have: the front page, one or several for each part, and the explorer."""
-    seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds
+    seeds = designs(DesignSource(settings.study, seeds=settings.seeds))[0].seeds[:FEW]
 
     def pages(part: DissectPart) -> dict[str, str]:
         place = part.page or f"{part.name}/report.html"

@@ -22,7 +22,7 @@ RECORD = "dissect.json"
 class DissectSettings:
     """All four sources at one small size; in Python also with other studies, or other settings of two recipes.
 
-    `model` is a pretrained model to profile; else one that was just trained is.
+    `model` is a pretrained model to profile; else one that was just trained is. `corpus` is the text that models learn to look up in.
     """
 
     seeds: (
@@ -39,6 +39,22 @@ class DissectSettings:
             Any,
             Field(description="A pretrained model to profile: a folder or a name on a hub."),
             Option(metavar="MODEL", unset="none"),
+        ]
+        | None
+    ) = None
+    corpus: Annotated[
+        str | Path,
+        Field(
+            description="The text that models learn to look up in: a raw folder with a train and a valid split, hf:NAME[:CONFIG], or "
+            "'embedded'."
+        ),
+        Option(metavar="CORPUS"),
+    ] = "embedded"
+    lookup: (
+        Annotated[
+            Mapping[str, SettingValue],
+            Field(description="Other values for settings of their recipe."),
+            Option(name="", many="pairs"),
         ]
         | None
     ) = None

@@ -192,8 +192,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
     """The page; what was not measured leaves no section."""
     numbers, facts = LookupNumbers.of(tables), about.facts
     kept = present(
-        _worked_pair(numbers),
-        _roles(numbers),
+        *answer_sections(numbers),
         _through_training(numbers),
         _formation(numbers),
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
@@ -209,6 +208,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
     made = provenance(about, ("Text", facts.corpus), ("Settings", settings))
     title = "A model that looks up in real text: what do q, k and v say, and since when?"
     return Sheet(title, "trisect · lookup", lede, tuple(sections), made, REFERENCES)
+
+
+def answer_sections(numbers: LookupNumbers) -> tuple[Section, ...]:
+    """One worked pair, and what q, k and v each say; a section without numbers is left out."""
+    return present(_worked_pair(numbers), _roles(numbers))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> tuple[Finding, ...]:
@@ -234,17 +238,20 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
     found = numbers.shifts(component, numbers.last)
     if not found:
         return None
-    own, other, unrelated = (
-        words.interval([value for one in found.values() if (value := getattr(one, name)) is not None])
-        for name in ("own", "other", "unrelated")
-    )
+    means = {
+        name: words.interval([value for one in found.values() if (value := getattr(one, name)) is not None])
+        for name in ("own", "other", "unrelated", "residual")
+    }
+    own, other, unrelated, residual = means.values()
+    thesis = ROLES[component]
+    if own.mean - max(other.mean, unrelated.mean) < EXCESS:
+        thesis = f"Not shown here: {thesis[0].lower()}{thesis[1:]}"
     text = (
-        f"{ROLES[component]}: with the donor's {component}, {ANSWERS[component]} gains {words.mean_words(own, 'nats')} on the base's, "
-        f"the largest other answer {words.number(other.mean, True)}, and with an unrelated donor's {words.number(unrelated.mean, True)}."
+        f"{thesis}: with the donor's {component}, {ANSWERS[component]} gains {words.mean_words(own, 'nats')} on the base's, the largest "
+        f"other answer {words.number(other.mean, True)}; with an unrelated donor's {words.number(unrelated.mean, True)}, with all of the "
+        f"donor's residual stream there {words.number(residual.mean, True)}."
     )
-    values = tuple(
-        Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("own", own), ("other", other), ("unrelated", unrelated))
-    )
+    values = tuple(Estimate(name, mean.mean, mean.low, mean.high, mean.n) for name, mean in means.items())
     return Finding(
         f"shift_{component}", text, "nats", values, what=f"shift to its own answer by {component}", per="seed"
     )

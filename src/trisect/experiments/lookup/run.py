@@ -97,7 +97,7 @@ def _train(
         save(model, tokenizer, files.model(versions[0]))
 
     def rows(number: int, draw: np.random.Generator) -> list[Example]:
-        segments = recipe.repeats, recipe.shortest, recipe.longest
+        segments = recipe.repeats, recipe.shortest, recipe.longest, recipe.random
         found = repeat_rows(ids, recipe.steps * recipe.batch, recipe.block + 1, draw, *segments).tolist()
         return [Example(tuple(row[:-1]), tuple(row[1:])) for row in found]
 
@@ -129,11 +129,12 @@ def _measure(
     versions, block, rows = asked.versions(), asked.recipe.block, list[NewRow]()
     patch, predictions, examples = find_experiment(asked.module, "patch"), list[NewRow](), list[NewRow]()
     windows = torch.from_numpy(ids[: len(ids) // block * block].reshape(-1, block)[:WINDOWS])
+    pieces = torch.from_numpy(np.unique(ids))
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
         load_weights(model, files.model(version))
         named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
-        rows += [named | row for row in _looking_back(measure_induction(model.eval(), windows))]
+        rows += [named | row for row in _looking_back(measure_induction(model.eval(), windows, pieces))]
         source = ModelSource(str(files.model(version)), device=asked.device)
         settings = patch.settings(source, sites=SITES, given=pairs, positions="all", batch=len(pairs))
         context = RunContext(files.home, Machine(quiet=True), (source.open(),), show=lambda share, words: None)

@@ -97,13 +97,13 @@ class InductionMeasure(NamedTuple):
 
 
 @torch.no_grad()
-def measure_induction(model: Any, windows: Int[Tensor, "R T"]) -> InductionMeasure:
-    """How a model predicts windows of a text, and as wide rows of random pieces repeated once (Olsson et al. 2022); which heads look
-    back in those.
+def measure_induction(model: Any, windows: Int[Tensor, "R T"], pieces: Int[Tensor, " P"]) -> InductionMeasure:
+    """How a model predicts windows of a text, and as wide rows of random `pieces` repeated once (Olsson et al. 2022); which heads look
+    back in those. Pieces that the model never read would say nothing of it.
     """
-    half, embedding = windows.shape[1] // 2, model.get_input_embeddings()
-    draw, device = torch.Generator().manual_seed(5), embedding.weight.device
-    ids = torch.randint(2, embedding.num_embeddings, (ROWS, half), generator=draw).repeat(1, 2).to(device)
+    half, device = windows.shape[1] // 2, model.get_input_embeddings().weight.device
+    draw = torch.Generator().manual_seed(5)
+    ids = pieces[torch.randint(len(pieces), (ROWS, half), generator=draw)].repeat(1, 2).to(device)
 
     def losses(ids: Tensor, logits: Tensor) -> Tensor:
         rows = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
