@@ -44,6 +44,7 @@ RECALL = {"width": 16, "heads": 2, "layers": 1, "pretraining_epochs": 1, "epochs
 RECALL |= {"invented": 40, "pretraining_batch": 64}
 TRANSLATION = {"width": 16, "heads": 2, "layers": 1, "inner": 16, "epochs": 1, "batch": 128, "longest": 6}
 LOOKUP = {"width": 16, "checkpoints": 1, "steps": 2, "batch": 8, "warmup": 1}
+LOOKUP |= {"repeats": 0.75, "longest": 16, "weight_decay": 0.02}
 ASKED = DissectSettings(
     machine=Workers(workers=0), lookup=LOOKUP, study=SMALL, recall=RECALL, translation=TRANSLATION, roles=ROLES
 )
@@ -78,7 +79,7 @@ def test_models_that_formed_no_induction_head_answer_nothing_and_the_planted_tas
     page = done.report.read_text()
     short = page[page.index('id="short-answer"') : page.index('id="sure"')]
     assert "In 2 models no induction head formed" in short
-    assert "Calibration: in <a href=\"roles/report.html\">" in short
+    assert 'Calibration: in <a href="roles/report.html">' in short
     for place in ("How sure?", "What could not be distinguished, and why", "What decides it", "trisect study roles"):
         assert place in page
     assert page.index('id="open"') < page.index(PARTS[0].question)

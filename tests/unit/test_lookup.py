@@ -37,14 +37,6 @@ def test_rows_repeat_a_segment_to_their_end_and_the_rest_are_windows_of_the_text
     assert all((np.diff(row) == 1).all() for row in rows[30:])
 
 
-def test_segments_that_are_drawn_evenly_repeat_too_and_leave_the_other_rows_as_they_are():
-    ids = np.repeat(np.arange(20), 50)
-    mixed, plain = (repeat_rows(ids, 40, 33, np.random.default_rng(1), 0.75, 4, 10, of) for of in (0.5, 0.0))
-    assert (mixed[15:] == plain[15:]).all()
-    assert all(any((row[p:] == row[:-p]).all() for p in range(4, 11)) for row in mixed[:15])
-    assert set(mixed[:15].ravel()) == set(range(20))
-
-
 def test_a_text_shorter_than_a_row_is_refused():
     with pytest.raises(CorpusError, match="Give a longer text"):
         repeat_rows(np.arange(7), 2, 8, np.random.default_rng(0), 0.5, 2, 3)

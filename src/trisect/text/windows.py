@@ -55,10 +55,8 @@ def repeat_rows(
     share: float,
     shortest: int,
     longest: int,
-    random: float = 0.0,
 ) -> Int[np.ndarray, "R T"]:
-    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end; the
-    first `random` of these are no windows but ids of the text drawn evenly, so that each of them has to be looked up.
+    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end.
 
     Raises CorpusError for a text that is shorter than a window.
     """
@@ -69,8 +67,6 @@ def repeat_rows(
     found = ids[starts[:, None] + np.arange(length)]
     count = round(share * rows)
     periods = draw.integers(shortest, longest + 1, size=count)
-    if mixed := round(random * count):
-        found[:mixed] = draw.choice(np.unique(ids), (mixed, length))
     found[:count] = np.take_along_axis(found[:count], np.arange(length) % periods[:, None], 1)
     return found
 

@@ -236,8 +236,8 @@ LEDE = (
     "and these texts alone."
 )
 NOT_FORMED = (
-    "Attention lets a word read others. In {} no induction head formed in the time that was there, so they do not look up, and the "
-    "answer is open here; five models that did are on the page of results/lookup."
+    "In {} no induction head formed in the time that was there, so that they do not look up, and the answer is open here; the project's "
+    "results have five that did."
 )
 # What decides the claims of a source that stay open at this size.
 DECIDES = {

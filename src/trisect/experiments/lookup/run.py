@@ -97,7 +97,7 @@ def _train(
         save(model, tokenizer, files.model(versions[0]))
 
     def rows(number: int, draw: np.random.Generator) -> list[Example]:
-        segments = recipe.repeats, recipe.shortest, recipe.longest, recipe.random
+        segments = recipe.repeats, recipe.shortest, recipe.longest
         found = repeat_rows(ids, recipe.steps * recipe.batch, recipe.block + 1, draw, *segments).tolist()
         return [Example(tuple(row[:-1]), tuple(row[1:])) for row in found]
 

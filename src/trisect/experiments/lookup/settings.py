@@ -72,9 +72,6 @@ class LookupRecipe(Recipe):
     block: Annotated[int, Field(description="Pieces read at once.", ge=16, le=TRAINING["window"])] = 64
     batch: Annotated[int, Field(description="Rows of a step.", ge=1, le=TRAINING["columns"])] = 32
     repeats: Annotated[float, Field(description="Share of rows that repeat a segment.", ge=0, le=1)] = 0.75
-    random: Annotated[
-        float, Field(description="Share of these rows whose segments are pieces drawn evenly, not of the text.", ge=0, le=1)
-    ] = 0.0
     shortest: Annotated[int, Field(description="Fewest pieces of a segment.", ge=1, le=WHOLE)] = 4
     longest: Annotated[int, Field(description="Most pieces of a segment.", ge=1, le=WHOLE)] = 20
     checkpoints: Annotated[int, Field(description="Checkpoints after the first.", ge=1, le=TRAINING["epochs"])] = 16
@@ -112,7 +109,18 @@ class LookupRecipe(Recipe):
 
 SMALL = LookupRecipe(name="small")
 DEEP = replace(SMALL, name="deep", layers=4, inner=256)
+# segments up to half a row and longer, as the random rows that induction is measured on
 EMBEDDED = replace(
-    SMALL, name="embedded", heads=2, width=64, pieces=512, block=48, longest=16, checkpoints=5, steps=200
+    SMALL,
+    name="embedded",
+    heads=2,
+    width=64,
+    pieces=512,
+    block=48,
+    repeats=0.9,
+    longest=30,
+    weight_decay=0.1,
+    checkpoints=5,
+    steps=200,
 )
 RECIPES = {recipe.name: recipe for recipe in (EMBEDDED, SMALL, DEEP)}
