@@ -16,8 +16,7 @@ import trisect
 from trisect import theory
 from trisect.core.errors import SpecError, StudyError, TheoryError
 from trisect.experiments.theory import THEORY, page
-from trisect.experiments.theory.build import build
-from trisect.experiments.theory.page import base_draws, chart, figure
+from trisect.experiments.theory.page import base_draws, build, chart, figure
 from trisect.experiments.theory.run import SCHEMA
 from trisect.lab.driver import render
 from trisect.report.charts import Panel

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from trisect.experiments.theory.build import Given, build, select_constructions
+from trisect.experiments.theory.page import Given, build, select_constructions
 from trisect.experiments.theory.settings import TheoryFacts, TheorySettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.theory import Construction
