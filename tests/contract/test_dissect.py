@@ -25,7 +25,7 @@ from trisect.experiments.profile import PROFILE
 from trisect.experiments.profile.settings import ProfileSettings
 from trisect.lab import driver
 from trisect.lab.inputs import ModelSource, Workers
-from trisect.papers import SOURCES
+from trisect.papers import SOURCES, lookup
 
 SITES = golden.SITES[:3]
 SMALL = read_experiment(
@@ -66,7 +66,9 @@ def test_it_measures_what_it_did(done, capsys):
 
 def test_every_claim_of_every_source_is_judged_once(done):
     wholes = done.tables["claims"].filter(pl.col("part").is_null())
-    assert sorted(wholes["claim"]) == sorted(c.id for source in SOURCES for c in source.claims)
+    # a dissection has no model of speech
+    asked = [c.id for source in SOURCES for c in source.claims if source is not lookup.SPEECH]
+    assert sorted(wholes["claim"]) == sorted(asked)
     assert set(wholes["verdict"]) <= {"supported", "refuted", "inconclusive", "not tested"}
     untested = set(wholes.filter(verdict="not tested")["claim"])
     assert untested == set(wholes.filter(pl.col("reason").str.contains("not measured"))["claim"])

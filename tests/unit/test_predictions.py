@@ -11,9 +11,17 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
-from trisect.core.subject import StreamPoint
+from trisect.core.subject import Heads, Shape, StreamPoint
 from trisect.core.trace import Address
-from trisect.experiments.patch.predictions import AnswerScores, hypotheses, prediction_rows, usable_pairs
+from trisect.experiments.patch.predictions import (
+    AnswerScores,
+    hypotheses,
+    judge_speech,
+    prediction_rows,
+    spoken_hits,
+    usable_pairs,
+)
+from trisect.lab.passes import plan_edits
 from trisect.text.pairs import ENGLISH, draw_spoken
 
 WORDS = ENGLISH[:30]
@@ -215,6 +223,39 @@ def test_spoken_pairs_say_what_their_answers_name():
         assert (kind == "another order") == (set(base.words) == set(donor.words))
     with pytest.raises(CorpusError, match="needs 12 words"):
         draw_spoken(words[:11], 1, 0)
+
+
+def speech_verdicts(asks):
+    """The verdicts on 90 pairs, a third of which say nothing of content, where nine in ten queries ask for a hypothesis."""
+    shape = Shape({Address(stack, n): Heads(1, 1) for n in (1, 2) for stack in ("dec", "cross")})
+    whole = {name: (number,) for number, name in enumerate(("base", "q-content", "q-place", "k-content", "v-content"))}
+    late = {name: whole[name] for name in ("base", "q-place", "v-content")}
+    pieces = [late if n % 3 == 2 else whole for n in range(90)]
+    names, answered = hypotheses(pieces), np.arange(90) % 9 > 0
+
+    def came(name):
+        scores = AnswerScores.empty(90, len(names))
+        scores.nats[:] = 0.0
+        scores.comes[np.arange(90) % 10 > 0, names.index(name)] = True
+        return scores
+
+    edits = plan_edits(shape, ["cross.q@2", "cross.k@all", "cross.v@all"], "site")
+    say = {("q", "last"): asks, ("k", "last"): "base", ("k", "all"): "k-content", ("v", "last"): "v-content"}
+    which = [(edit, p) for edit in edits for p in ("all", "last") if (edit.site.components[0], p) in say]
+    sites = [(edit, p, [came(say[edit.site.components[0], p]), came("base")]) for edit, p in which]
+    hits = spoken_hits(shape, sites, names, pieces, answered)
+    assert (len(hits["q_time_less_content"]), len(hits["v_content"])) == (
+        int(answered[np.arange(90) % 3 < 2].sum()),
+        80,
+    )
+    table = judge_speech(hits, 0, {"subject": "planted"})
+    claims = table.filter(table["part"].is_null())
+    return dict(zip(claims["claim"], claims["verdict"], strict=True))
+
+
+def test_claims_on_speech_are_judged_by_what_the_reading_query_asks_for():
+    assert speech_verdicts("q-place") == {"G-3": "supported", "G-4": "supported"}
+    assert speech_verdicts("q-content") == {"G-3": "refuted", "G-4": "supported"}
 
 
 def test_recordings_are_asked_of_models_of_speech(gpt2, tmp_path):

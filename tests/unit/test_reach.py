@@ -30,6 +30,7 @@ RESAMPLED = {
     "matrices": DRAWS,
     "profile": DRAWS,
     "alignment": ALIGN_DRAWS,
+    "speech": DRAWS,
 }
 
 

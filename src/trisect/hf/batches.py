@@ -273,11 +273,11 @@ def find_sides(
         for name in dict.fromkeys(a.stack for a in addresses)
     ]
     by_name = {one.name: one for one in stacks}
-    named = next((n for n in ("enc", "plain", "text") if n in by_name), stacks[0].name)
+    # of an encoder without attention, or whose output is given, cross-attention still sees the positions
+    rest = "cross" if {"dec", "cross"} <= by_name.keys() else stacks[0].name
+    named = next((n for n in ("enc", "plain", "text") if n in by_name), rest)
     first, made = by_name[named], {one.name: one for one in stacks if one.name in ("dec", "merged")}
-    # an encoder without attention: cross-attention still sees its positions
-    alone = named == stacks[0].name and crosses(named)
-    source = _side(inputs, "input_ids", tokenizer, first, first.sees if alone else first.asks)
+    source = _side(inputs, "input_ids", tokenizer, first, first.sees if crosses(named) else first.asks)
     target = None
     for one in made.values():
         target = target or _side(inputs, "decoder_input_ids", tokenizer, one, one.asks)

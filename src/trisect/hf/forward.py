@@ -448,7 +448,7 @@ class SharedPasses:
         if order not in self.restarts.compared:
             alone = first_tensor(self._run_edits(batch, {address: writers[-1]}, hold))
             self.restarts.compared.add(order)
-            if not _near(made[-rows:], alone):
+            if not near(made[-rows:], alone):
                 self.restarts.apart = APART
                 return None
         return [row_scores(part, batch, self.objective, clean) for part in made.split(rows)]
@@ -509,7 +509,7 @@ def _copies(given: Mapping[K, Any], rows: int, count: int) -> dict[K, Any]:
     return {name: same[id(value)] for name, value in given.items()}
 
 
-def _near(made: Tensor, alone: Tensor) -> bool:
+def near(made: Tensor, alone: Tensor) -> bool:
     """Whether two answers are the same to rounding."""
     if made.shape != alone.shape:
         return False

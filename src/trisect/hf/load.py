@@ -36,6 +36,7 @@ from trisect.hf.batches import (
     TextBatcher,
     computed_at,
     find_sides,
+    first_tensor,
     labelled,
     longest_window,
     output_at,
@@ -56,6 +57,7 @@ from trisect.hf.forward import (
     SharedPasses,
     Written,
     confirm,
+    near,
     path_gradients,
     run_forward,
 )
@@ -402,6 +404,39 @@ def _batch_of(subject: Pretrained, inputs: Inputs, take: Take) -> Batch:
     source, target, beside = find_sides(inputs, subject.tokenizer, calls, subject.addresses)
     rows = tuple((i, 0) for i in range(len(source.tokens)))
     return Batch(labelled(inputs, config), source, target, rows, subject.notes, beside)
+
+
+def encode_sample(subject: Pretrained, sample: InputSample) -> tuple[InputSample, tuple[str, ...]] | None:
+    """Sound or images as what the model's own encoder makes of them, with what its decoder reads, and what was decided about them.
+
+    The encoder runs by itself, once. None where a model's forward does not take that.
+    """
+    inputs, notes = subject._sample_inputs(sample)
+    main, encoder = str(getattr(subject.model, "main_input_name", "")), getattr(subject.model, "get_encoder", None)
+    if not {"encoder_outputs", "decoder_input_ids"} <= subject.batcher.accepts or encoder is None:
+        return None
+    if main not in inputs or "decoder_input_ids" not in inputs or inputs.keys() & {"encoder_outputs"}:
+        return None
+    check_state(subject.name, subject.state, subject.model)
+    with torch.no_grad(), evaluating(subject.model):
+        made = first_tensor(encoder()(inputs[main]))
+    rest = {name: value for name, value in inputs.items() if name != main}
+    return InputSample(inputs=rest | {"encoder_outputs": (made,)}), notes
+
+
+@torch.no_grad()
+def decoder_of(subject: Pretrained, sample: InputSample) -> Pretrained | None:
+    """The model as it reads what its encoder made (`encode_sample`), verified with such a sample after a read of the whole model.
+
+    None where it does not take that, or answers otherwise than the whole model to rounding. Raises ModelError.
+    """
+    encoded = encode_sample(subject, sample)
+    if encoded is None or encoded[0].inputs is None:
+        return None
+    whole = subject.outputs(subject.batch_of(subject._sample_inputs(sample)[0]))
+    decoder = subject.for_sample(encoded[0])
+    made = decoder.outputs(decoder.batch_of(encoded[0].inputs))
+    return decoder if near(made, whole) else None
 
 
 @alone

@@ -362,7 +362,7 @@ PairCorpus = Annotated[
     str | Path,
     Field(
         description="For induction: a text whose words and passages the pairs are made of (default: English words among others); "
-        "for audio-words: a folder of sound files, a word each, named by it."
+        "for audio-words: a folder of sound files, a word each, named by it, or of a folder of them for each speaker."
     ),
     Option(metavar="CORPUS"),
 ]

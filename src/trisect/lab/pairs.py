@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -25,6 +25,7 @@ from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,
     CONTENT,
+    SPOKEN_KINDS,
     SpokenText,
     TextPair,
     as_pairs,
@@ -203,7 +204,8 @@ class PreparedPairs:
 
     `answers` are the first token's ids of the answers that a part from the donor predicts, by name, UNKNOWN where one is not
     stated; `pieces` all tokens of each pair's answers. `read` holds both batches of a pair that is no text; `tokens` are the one
-    token of every word that `facts` of pairs name; on the sides `uneven` base and donor have other numbers of tokens.
+    token of every word that `facts` of pairs name; on the sides `uneven` base and donor have other numbers of tokens. `reader` is
+    the model as it reads `read`, where that is not as it was given: what its encoder made is read in place of sound.
     """
 
     name: str
@@ -215,18 +217,21 @@ class PreparedPairs:
     read: Sequence[Mapping[str, Batch]] = ()
     tokens: Mapping[str, int] = field(default_factory=dict)
     uneven: frozenset[str] = frozenset()
+    reader: AnsweringSubject | None = None
 
     def groups(self, size: int) -> list[Int[np.ndarray, " B"]]:
-        """Numbers of the pairs that are read together: texts in their order, others where their inputs have the same shapes."""
+        """Numbers of the pairs that are read together: texts in their order, others where what they are read from has the same shapes."""
         if not self.read:
             return [np.arange(start, min(start + size, len(self.pairs))) for start in range(0, len(self.pairs), size)]
         alike: dict[object, list[int]] = {}
         for number, batches in enumerate(self.read):
             shapes = [
-                [(n, tuple(getattr(t, "shape", ()))) for n, t in sorted(b.inputs.items())] for b in batches.values()
+                [(n, _shapes(t)) for n, t in sorted(b.inputs.items()) if n not in DECODED or DECODER_MASK in b.inputs]
+                for b in batches.values()
             ]
             alike.setdefault(str(shapes), []).append(number)
-        return [np.array(some[start : start + size]) for some in alike.values() for start in range(0, len(some), size)]
+        # as even as can be, so that none stands alone whose donor could be another's
+        return [part for some in alike.values() for part in np.array_split(np.array(some), -(-len(some) // size))]
 
     def batch(self, subject: Subject, numbers: Int[np.ndarray, " B"], side: str) -> Batch:
         """Base or donor of some pairs."""
@@ -236,27 +241,52 @@ class PreparedPairs:
         return next(iter(subject.batches(texts, len(texts))))
 
 
+DECODED = {"decoder_input_ids": 0, "labels": -100}  # what a decoder reads and says, with what fills it up at the end
+DECODER_MASK = "decoder_attention_mask"
+
+
+def _shapes(value: object) -> object:
+    """The shape of a tensor, or of each in a tuple."""
+    return [_shapes(one) for one in value] if isinstance(value, tuple) else tuple(getattr(value, "shape", ()))
+
+
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Batches of the same shapes as one."""
+    """Batches of the same shapes as one; a decoder, which sees nothing behind a position, is given shorter texts filled up."""
     if len(batches) == 1:
         return batches[0]
 
     def side(of: Sequence[Side]) -> Side:
-        ids = [one.ids for one in of if one.ids is not None]
-        real, special = (torch.cat([getattr(one, name) for one in of]) for name in ("real", "special"))
-        tokens = tuple(row for one in of for row in one.tokens)
+        width = max(one.real.shape[1] for one in of)
+        ids = [_filled(one.ids, width, 0) for one in of if one.ids is not None]
+        real, special = (
+            torch.cat([_filled(t, width, v) for t in given])
+            for given, v in (([one.real for one in of], False), ([one.special for one in of], True))
+        )
+        tokens = tuple((*row, *[""] * (width - len(row))) for one in of for row in one.tokens)
         return Side(tokens, real, special, torch.cat(ids) if len(ids) == len(of) else None)
 
+    def joined(name: str, given: Sequence[Any]) -> Any:
+        if isinstance(given[0], tuple):
+            return tuple(joined(name, of) for of in zip(*given, strict=True))
+        if not isinstance(given[0], Tensor) or not given[0].dim():
+            return given[0]
+        if name in DECODED:
+            width = max(one.shape[1] for one in given)
+            given = [_filled(one, width, DECODED[name]) for one in given]
+        return torch.cat(list(given))
+
     first = batches[0]
-    inputs = {
-        n: torch.cat([one.inputs[n] for one in batches]) if isinstance(t, Tensor) and t.dim() else t
-        for n, t in first.inputs.items()
-    }
+    inputs = {n: joined(n, [one.inputs[n] for one in batches]) for n in first.inputs}
     targets = [one.target for one in batches if one.target is not None]
     sides = {name: side([one.sides[name] for one in batches]) for name in first.sides}
     rows = tuple((number, 0) for number in range(sum(len(one.rows) for one in batches)))
     source = side([one.source for one in batches])
     return Batch(inputs, source, side(targets) if targets else None, rows, first.notes, sides)
+
+
+def _filled(given: Tensor, width: int, value: int) -> Tensor:
+    """Rows filled up at their end."""
+    return torch.nn.functional.pad(given, (0, width - given.shape[1]), value=value)
 
 
 def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[int]]) -> Batch:
@@ -275,7 +305,7 @@ def extend(batch: Batch, places: Int[Tensor, " B"], pieces: Sequence[Sequence[in
         ids[i, : len(row)], real[i, : len(row)] = torch.tensor(row), True
     old = batch.inputs[names[0]]
     inputs = {n: t for n, t in batch.inputs.items() if n != "labels"} | {names[0]: ids.to(old)}
-    mask = "decoder_attention_mask" if names[0] == "decoder_input_ids" else "attention_mask"
+    mask = DECODER_MASK if names[0] == "decoder_input_ids" else "attention_mask"
     if mask in inputs:
         inputs[mask] = real.to(inputs[mask])
     tokens = tuple((*row, *[""] * (width - len(row))) for row in side.tokens)
@@ -313,10 +343,10 @@ def prepare_pairs(settings: PairSettings, subject: AnsweringSubject, targets: Se
     samples = any(isinstance(pair.base, InputSample) for pair in pairs)
     noted: dict[str, None] = {}
     both: list[dict[str, Batch]] = []
+    reader: AnsweringSubject | None = None
     if samples:
-        for pair in pairs:
-            both.append({side: next(iter(subject.batches([getattr(pair, side)], 1))) for side in ("base", "donor")})
-            noted.update(dict.fromkeys(note for batch in both[-1].values() for note in batch.notes))
+        reader, both = _read_samples(subject, pairs, all(target.address.stack != "enc" for target in targets))
+        noted.update(dict.fromkeys(note for batches in both for batch in batches.values() for note in batch.notes))
         read = [_of_batch(batches[side]) for batches in both for side in ("base", "donor")]
     else:
         texts = [text for pair in pairs for text in (pair.base, pair.donor)]
@@ -358,7 +388,32 @@ def prepare_pairs(settings: PairSettings, subject: AnsweringSubject, targets: Se
     tokens = {word: one.source[-1] for word, one in zip(words, spelled, strict=True) if one.source}
     known = {name: answers[name] for name in ANSWERS if name in answers}
     mark = digest(json.dumps(body).encode(), 8)
-    return PreparedPairs(name, mark, pairs, known, pieces, (*notes, *noted), both, tokens, frozenset(uneven))
+    return PreparedPairs(name, mark, pairs, known, pieces, (*notes, *noted), both, tokens, frozenset(uneven), reader)
+
+
+def _read_samples(
+    subject: AnsweringSubject, pairs: Sequence[TextPair], past_encoder: bool
+) -> tuple[AnsweringSubject | None, list[dict[str, Batch]]]:
+    """Both batches of every pair, and the model that reads them where sounds and images are encoded once and for all.
+
+    That is done where nothing of the encoder is patched (`past_encoder`) and the model takes what its encoder makes.
+    """
+    from trisect.hf.load import Pretrained, decoder_of, encode_sample
+
+    first, reader = pairs[0].base, None
+    media = all(isinstance(t, InputSample) and (t.audio or t.images) for pair in pairs for t in (pair.base, pair.donor))
+    if isinstance(subject, Pretrained) and past_encoder and media and isinstance(first, InputSample):
+        reader = decoder_of(subject, first)
+
+    def read(sample: TextOrPair) -> Batch:
+        if reader is None or not isinstance(subject, Pretrained) or not isinstance(sample, InputSample):
+            return next(iter(subject.batches([sample], 1)))
+        encoded = encode_sample(subject, sample)
+        assert encoded is not None, "another such sample was encoded"
+        batch = next(iter(reader.batches([encoded[0]], 1)))
+        return replace(batch, notes=(*batch.notes, *encoded[1]))
+
+    return reader, [{"base": read(pair.base), "donor": read(pair.donor)} for pair in pairs]
 
 
 def tokenize(
@@ -447,13 +502,15 @@ def _task_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tupl
 
 GAP = 0.25  # seconds of silence before the first word
 SLOT = 0.9  # seconds of a word with the silence behind it, unless a recording is longer
+SOUNDS = (".wav", ".flac", ".ogg")
 
 
 def spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tuple[TextPair, ...], tuple[str, ...]]:
     """Pairs of sounds put together from recordings of single words, with the words so far as what the decoder has said.
 
-    The folder holds a sound file for each word, named by it. Words are those that are one token behind a comma. Raises
-    SpecError, CorpusError, ModelError.
+    The folder holds a sound file for each word, named by it, or folders of such files, one for each speaker or pace: these take
+    turns, and both sounds of a pair are of the same. Words are those that are one token behind a comma. Raises SpecError,
+    CorpusError, ModelError.
     """
     from trisect.hf.processor import open_sound
 
@@ -463,13 +520,15 @@ def spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tup
         todo = "Give a model of speech with a decoder, such as Whisper."
         raise SpecError("The task 'audio-words' was asked for.", known, todo)
     tokenizer: Any = getattr(subject, "tokenizer", None)
-    files = {file.stem: file for file in sorted(folder.glob("*")) if file.suffix.lower() in (".wav", ".flac", ".ogg")}
+    speakers = [one for one in sorted(folder.iterdir()) if one.is_dir()] or [folder]
+    files = [{f.stem: f for f in sorted(one.iterdir()) if f.suffix.lower() in SOUNDS} for one in speakers]
     own = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
-    words = [word for word in files if len(own(f" {word}")) == 1]
-    waves = {word: open_sound(files[word], rate)[0] for word in words}
-    slot = max(int(SLOT * rate), *(len(wave) for wave in waves.values())) if waves else 1
+    shared = [word for word in files[0] if all(word in of for of in files)]
+    words = [word for word in shared if len(own(f" {word}")) == 1]
+    spoken = [{word: open_sound(of[word], rate)[0] for word in words} for of in files]
+    slot = max(int(SLOT * rate), *(len(wave) for waves in spoken for wave in waves.values())) if words else 1
 
-    def sound(text: SpokenText) -> InputSample:
+    def sound(text: SpokenText, waves: Mapping[str, Float[np.ndarray, " S"]]) -> InputSample:
         first = int(GAP * rate) + text.delay * slot
         samples = np.zeros(first + len(text.words) * slot + int(GAP * rate), np.float32)
         for number, word in enumerate(text.words):
@@ -477,13 +536,15 @@ def spoken_pairs(settings: PairSettings, subject: AnsweringSubject) -> tuple[tup
         said = [word.capitalize() if not i else word for i, word in enumerate(text.words[: text.written])]
         return InputSample("".join(f" {word}," for word in said), (samples,))
 
-    drawn = draw_spoken(words, settings.count, settings.seed)
-    pairs = tuple(
-        TextPair(sound(base), sound(donor), {n: f" {w}" for n, w in answers.items()}, f"pair {i} of audio-words", kind)
-        for i, (base, donor, answers, kind) in enumerate(drawn, start=1)
-    )
-    note = f"{len(words)} of {len(files)} recordings of {folder.name} are words of one token; a word has {slot / rate:.2f} s."
-    return pairs, (note,)
+    pairs = []
+    for number, (base, donor, answers, kind) in enumerate(draw_spoken(words, settings.count, settings.seed)):
+        who = number // len(SPOKEN_KINDS) % len(speakers)  # so that each says as many pairs of every kind
+        place = f"pair {number + 1} of audio-words ({speakers[who].name})"
+        said = {name: f" {word}" for name, word in answers.items()}
+        pairs.append(TextPair(sound(base, spoken[who]), sound(donor, spoken[who]), said, place, kind))
+    by = f", said by {len(speakers)} speakers or at as many paces" if len(speakers) > 1 else ""
+    note = f"{len(words)} of {len(shared)} recordings of {folder.name} are words of one token{by}; a word has {slot / rate:.2f} s."
+    return tuple(pairs), (note,)
 
 
 def _tried(subject: Subject, texts: Sequence[TextOrPair]) -> list[_TokenizedText]:

@@ -13,6 +13,7 @@ SOURCES = (
     profile.SOURCE,
     roles.SOURCE,
     lookup.SOURCE,
+    lookup.SPEECH,
 )
 
 

@@ -429,6 +429,7 @@ def _of_text(texts: Iterable[Labelled]) -> tuple[tuple[str, ...], tuple[tuple[st
 
 
 SPOKEN = 6  # words of one sound
+SPOKEN_KINDS = ("other words", "another order", "a slot later")  # what a donor has
 
 
 class SpokenText(NamedTuple):
@@ -455,9 +456,8 @@ def draw_spoken(
             f"The task 'audio-words' needs {least} words.", known, "Add recordings, each named by its word."
         )
     draw, found = np.random.default_rng([seed, 16]), []
-    kinds = ("other words", "another order", "a slot later")
     while len(found) < count:
-        kind, shuffled = kinds[len(found) % len(kinds)], _shuffle(draw, words)
+        kind, shuffled = SPOKEN_KINDS[len(found) % len(SPOKEN_KINDS)], _shuffle(draw, words)
         said, other = shuffled[:SPOKEN], list(shuffled[SPOKEN : 2 * SPOKEN])
         n, m = (int(i) for i in draw.permutation(np.arange(1, SPOKEN))[:2])
         if kind == "a slot later":

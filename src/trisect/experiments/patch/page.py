@@ -17,7 +17,7 @@ from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
 from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
@@ -105,7 +105,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         return Sheet(
             f"Whose answer? {name}", "Attribution", lede, parts, provenance(about, *own, timed=False), references
         )
-    parts = present(_opening(tables, about, sites), _prediction_section(tables), _pair_section(tables, sites), numbers)
+    claims = Section("What the claims say here", cards=tables["claims"]) if "claims" in tables else None
+    parts = present(
+        _opening(tables, about, sites), claims, _prediction_section(tables), _pair_section(tables, sites), numbers
+    )
     return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, provenance(about, *own, timed=False), REFERENCES)
 
 
@@ -178,7 +181,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> tu
         text = f"Another component's answer than their own, share of pairs: {parts}. What passes there becomes the other's further up."
         values = tuple(row.estimate(name) for name, row in most)
         found.append(Finding("acts_as", text, "share", values, per="pair", signed=False))
-    return tuple(found)
+    return (*found, *verdict_findings(tables["claims"])) if "claims" in tables else tuple(found)
 
 
 def correlations_of(measures: pl.DataFrame) -> dict[str, float | None]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float
 
+from trisect.claims.models import Drawn, judge_by_draws
 from trisect.core.files import Json
+from trisect.core.subject import Shape
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.lab.passes import EditedPass
+from trisect.papers.lookup import SPEECH
+from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.paired import t_quantile
 from trisect.stats.shares import wilson
 from trisect.stats.tested import ALPHA, finite
@@ -181,3 +186,66 @@ def prediction_rows(
             if name not in (BASE, OTHER) and (nats := [one.mean() for one in map(shifts, of) if len(one)]):
                 row[f"{control}_nats"] = finite(np.mean(nats))
         yield row
+
+
+SitesPatched = Iterable[
+    tuple[EditedPass, str, Sequence[AnswerScores]]
+]  # edit, positions, scores and an unrelated donor's
+
+
+def spoken_hits(
+    shape: Shape,
+    sites: SitesPatched,
+    names: Sequence[str],
+    pieces: AnswerPieces,
+    answered: Bool[np.ndarray, " N"],
+) -> dict[str, Float[np.ndarray, " M"]]:
+    """For each statistic of the claims on speech what every answered pair adds to it that states its hypotheses.
+
+    q is that of the last layer of cross-attention, k and v those of all; what was not patched has no statistic.
+    """
+    crossed = tuple(address for address in shape.heads if address.stack == "cross")
+    wanted = {"q": crossed[-1:], "k": crossed, "v": crossed}
+    found: dict[tuple[str, str], Sequence[AnswerScores]] = {}
+    for edit, positions, scores in sites:
+        component = "+".join(edit.site.components)
+        if edit.addresses == wanted.get(component) and edit.site.heads is None:
+            found[component, positions] = scores
+    usable, hits = usable_pairs(names, pieces), dict[str, Float[np.ndarray, " M"]]()
+
+    def add(
+        statistic: str, where: tuple[str, str], plus: tuple[str, int], minus: tuple[str, int] | None = None
+    ) -> None:
+        """What comes of one hypothesis, under the donor (0) or an unrelated one (1), less what comes of another."""
+        terms = [(plus, 1.0)] + ([] if minus is None else [(minus, -1.0)])
+        scores = found.get(where, ())
+        if any(number >= len(scores) or name not in names for (name, number), _ in terms):
+            return
+        counted, total = answered.copy(), np.zeros(len(answered))
+        for (name, number), sign in terms:
+            column = names.index(name)
+            stated = usable["k-content"] if name == BASE else usable[name]
+            counted &= stated & np.isfinite(scores[number].nats[:, column])
+            total += sign * scores[number].comes[:, column]
+        if counted.any():
+            hits[statistic] = total[counted]
+
+    if {"q-place", "q-content", "k-content", "v-content"} <= set(names):
+        add("q_time_less_content", ("q", "last"), ("q-place", 0), ("q-content", 0))
+        add("q_unrelated", ("q", "last"), ("q-place", 0), ("q-place", 1))
+        add("v_content", ("v", "last"), ("v-content", 0))
+        add("v_unrelated", ("v", "last"), ("v-content", 0), ("v-content", 1))
+        add("k_last_unchanged", ("k", "last"), (BASE, 0))
+        add("k_last_content", ("k", "last"), ("k-content", 0))
+        add("k_content", ("k", "all"), ("k-content", 0))
+        add("k_unrelated", ("k", "all"), ("k-content", 0), ("k-content", 1))
+    return hits
+
+
+def judge_speech(hits: Mapping[str, Float[np.ndarray, " M"]], seed: int, about: Mapping[str, object]) -> pl.DataFrame:
+    """The table `claims` of those on speech, over draws of the pairs of each statistic."""
+    draws = {name: bootstrap_ratios(of[:, None], np.ones(len(of)), seed)[:, 0] for name, of in hits.items()}
+    means = {name: float(of.mean()) for name, of in hits.items()}
+    each = {name: Drawn(len(of), len(of), SPEECH.unit) for name, of in hits.items()}
+    most = max((len(of) for of in hits.values()), default=0)
+    return judge_by_draws(SPEECH, draws, means, most, about, each=each)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError, is_installed
 from trisect.core.files import digest
+from trisect.core.finding import About
 from trisect.core.site import Site
 from trisect.core.subject import (
     AnsweringSubject,
@@ -35,7 +36,9 @@ from trisect.experiments.patch.predictions import (
     PREDICTIONS,
     AnswerScores,
     hypotheses,
+    judge_speech,
     prediction_rows,
+    spoken_hits,
     usable_pairs,
 )
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
@@ -93,6 +96,7 @@ CHANGES = {
 REPLICATED = ("own", DONOR, "logit_change", "output_change")  # measures whose differences between models are tested
 ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a layer's at least
 FEW = 2  # edits of a batch for which one more pass, to begin from, would cost more than it spares
+CLAIMED = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "pairs", "seed")  # what a verdict is on
 DRAWS = 20  # random subspaces beside that of a label
 STREAM = "stream"  # of what an edit is computed from: the residual stream, or (of cross-attention's k and v) its keys and values
 
@@ -261,7 +265,8 @@ def prepare(
         known = "It says what its loss is, and not what it predicts."
         raise ModelError(f"{subject.name} cannot be patched.", known, "Give a model that trisect.load gives.")
     edits = plan_edits(subject.shape, settings.sites, settings.per)
-    return subject, edits, prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
+    prepared = prepare_pairs(settings, subject, [target for edit in edits for target in edit.targets])
+    return prepared.reader or subject, edits, prepared
 
 
 def _joint_edits(subject: AnsweringSubject, edits: Sequence[EditedPass]) -> Iterator[EditedPass]:
@@ -297,16 +302,23 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         # with later layers put back, what passes through a label's subspace would be another intervention
         with_labels = subject.objective != "output" and settings.path != "direct"
         said = control.subspaces(settings.seed) if with_labels else tuple(control.notes)
+        if control.alone:
+            of = f"{control.alone} of {len(prepared.pairs)}"
+            said += (f"Pairs without an unrelated donor, since no other answer stands beside their donor's: {of}.",)
     whole, noted, counted = tables(subject, runs, settings)
     rows = control.rows() if subject.objective != "output" else ()
     whole["predictions"] = pl.DataFrame(list(rows), PREDICTIONS, orient="row")
     notes = (*prepared.notes, *uneven, *noted, *said, *subject.notes, *passes.notes)
-    return Measured(
-        whole,
-        facts_of(settings, subject, runs, counted),
-        notes,
-        replicates=pair_replicates(runs, counted, settings.seed),
-    )
+    facts, drawn = facts_of(settings, subject, runs, counted), pair_replicates(runs, counted, settings.seed)
+    if settings.task != "audio-words":
+        return Measured(whole, facts, notes, replicates=drawn)
+    each = ((one.edit, one.positions, [one.scores, *one.controls.get("unrelated", ())]) for one in control.sites)
+    hits = spoken_hits(subject.shape, each, runs.names, runs.pieces, runs.answered)
+
+    def judge(about: About[PatchFacts]) -> pl.DataFrame:
+        return judge_speech(hits, settings.seed, {name: getattr(about.facts, name) for name in CLAIMED})
+
+    return Measured(whole, facts, notes, judge, "pair", replicates=drawn)
 
 
 def facts_of(
@@ -511,6 +523,7 @@ class _Controls:
         self.rows_of: Int[Tensor, " B"] | None = None
         self.questions: list[_Question] = []
         self.notes: dict[str, None] = {}
+        self.alone = 0  # pairs without an unrelated donor
         # one result for all sites that are computed from the same stream at the same positions
         self.residual: dict[tuple[object, ...], AnswerScores] = {}
 
@@ -532,23 +545,22 @@ class _Controls:
         stated = np.array([[name in runs.prepared.pieces[number] for name in (BASE, DONOR)] for number in part])
         mine = np.stack([runs.plain.comes[part, 0], right.comes[part, runs.names.index(DONOR)]], 1)
         runs.answered[part] = (mine | ~stated).all(1)
-        self.rows_of = self._unrelated(part)
+        self.rows_of = self._unrelated(part, donor.places)
         texts["donor"] = donor._replace(streams=self._streams(donor.batch))
 
-    def _unrelated(self, part: Int[np.ndarray, " B"]) -> Int[Tensor, " B"] | None:
-        """For each pair of a batch the next one of the same kind with another answer of its donor; None where a pair has none."""
+    def _unrelated(self, part: Int[np.ndarray, " B"], places: Int[Tensor, " B"]) -> Int[Tensor, " B"] | None:
+        """For each pair of a batch another with another answer of its donor; None where a pair has none. `places` are the donors'."""
         pairs, pieces = self.runs.prepared.pairs, self.runs.pieces
         found = []
         for row in range(len(part)):
             others = [(row + step) % len(part) for step in range(1, len(part))]
             others = [o for o in others if pieces[part[o]].get(DONOR) != pieces[part[row]].get(DONOR)]
-            alike = [o for o in others if pairs[part[o]].kind == pairs[part[row]].kind]
             if not others:
-                self.notes[
-                    "Unrelated donors are no control here: donors of some pairs have no other answer beside them."
-                ] = None
+                self.alone += len(part)
                 return None
-            found.append((alike or others)[0])
+            # of the same kind, and one that has come elsewhere: where it stands may be all that it says
+            unlike = lambda o, row=row: (pairs[part[o]].kind != pairs[part[row]].kind, places[o] == places[row])  # noqa: E731
+            found.append(min(others, key=unlike))
         return torch.tensor(found)
 
     def _streams(self, batch: Batch) -> dict[Address, Float[Tensor, "B T D"]]:
