@@ -11,7 +11,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import trisect
 from trisect.core.errors import CorpusError, SpecError
-from trisect.core.subject import Heads, Shape, StreamPoint
+from trisect.core.finding import About
+from trisect.core.site import Site
+from trisect.core.subject import StreamPoint
 from trisect.core.trace import Address
 from trisect.experiments.patch.predictions import (
     AnswerScores,
@@ -21,7 +23,7 @@ from trisect.experiments.patch.predictions import (
     spoken_hits,
     usable_pairs,
 )
-from trisect.lab.passes import plan_edits
+from trisect.experiments.patch.settings import PatchFacts
 from trisect.text.pairs import ENGLISH, draw_spoken
 
 WORDS = ENGLISH[:30]
@@ -227,7 +229,6 @@ def test_spoken_pairs_say_what_their_answers_name():
 
 def speech_verdicts(asks):
     """The verdicts on 90 pairs, a third of which say nothing of content, where nine in ten queries ask for a hypothesis."""
-    shape = Shape({Address(stack, n): Heads(1, 1) for n in (1, 2) for stack in ("dec", "cross")})
     whole = {name: (number,) for number, name in enumerate(("base", "q-content", "q-place", "k-content", "v-content"))}
     late = {name: whole[name] for name in ("base", "q-place", "v-content")}
     pieces = [late if n % 3 == 2 else whole for n in range(90)]
@@ -239,16 +240,17 @@ def speech_verdicts(asks):
         scores.comes[np.arange(90) % 10 > 0, names.index(name)] = True
         return scores
 
-    edits = plan_edits(shape, ["cross.q@2", "cross.k@all", "cross.v@all"], "site")
     say = {("q", "last"): asks, ("k", "last"): "base", ("k", "all"): "k-content", ("v", "last"): "v-content"}
-    which = [(edit, p) for edit in edits for p in ("all", "last") if (edit.site.components[0], p) in say]
-    sites = [(edit, p, [came(say[edit.site.components[0], p]), came("base")]) for edit, p in which]
-    hits = spoken_hits(shape, sites, names, pieces, answered)
+    at = {"q": "cross.q@2", "k": "cross.k@1-2", "v": "cross.v@1-2"}
+    sites = [(Site.parse(at[c]), positions, [came(name), came("base")]) for (c, positions), name in say.items()]
+    hits = spoken_hits((1, 2), sites, names, pieces, answered)
     assert (len(hits["q_time_less_content"]), len(hits["v_content"])) == (
         int(answered[np.arange(90) % 3 < 2].sum()),
         80,
     )
-    table = judge_speech(hits, 0, {"subject": "planted"})
+    of = ("planted", "", "seq2seq", "answers", "audio-words", "", 90, 80, ("q", "k", "v"), None)
+    facts = PatchFacts(*of, "site", "all", "all", "denoise", answered=False, seed=0)
+    table = judge_speech(hits, 0, About("patch", "", 0.0, (), {}, None, facts))
     claims = table.filter(table["part"].is_null())
     return dict(zip(claims["claim"], claims["verdict"], strict=True))
 

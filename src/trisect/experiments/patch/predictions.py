@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -11,15 +11,18 @@ from jaxtyping import Bool, Float
 
 from trisect.claims.models import Drawn, judge_by_draws
 from trisect.core.files import Json
-from trisect.core.subject import Shape
+from trisect.core.finding import About
+from trisect.core.site import Site
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
-from trisect.lab.passes import EditedPass
 from trisect.papers.lookup import SPEECH
 from trisect.stats.bootstrap import bootstrap_ratios
 from trisect.stats.paired import t_quantile
 from trisect.stats.shares import wilson
 from trisect.stats.tested import ALPHA, finite
 from trisect.text.pairs import CONTENT
+
+if TYPE_CHECKING:
+    from trisect.experiments.patch.settings import PatchFacts
 
 BASE, DONOR, OTHER = "base", "donor", "other"
 CONTROLS = ("unrelated", "residual", "random", "label", "complement")
@@ -188,13 +191,11 @@ def prediction_rows(
         yield row
 
 
-SitesPatched = Iterable[
-    tuple[EditedPass, str, Sequence[AnswerScores]]
-]  # edit, positions, scores and an unrelated donor's
+SitesPatched = Iterable[tuple[Site, str, Sequence[AnswerScores]]]  # positions, scores and an unrelated donor's
 
 
 def spoken_hits(
-    shape: Shape,
+    crossed: tuple[int, ...],
     sites: SitesPatched,
     names: Sequence[str],
     pieces: AnswerPieces,
@@ -202,15 +203,10 @@ def spoken_hits(
 ) -> dict[str, Float[np.ndarray, " M"]]:
     """For each statistic of the claims on speech what every answered pair adds to it that states its hypotheses.
 
-    q is that of the last layer of cross-attention, k and v those of all; what was not patched has no statistic.
+    q is that of the last of the layers of cross-attention `crossed`, k and v those of all; what was not patched has no statistic.
     """
-    crossed = tuple(address for address in shape.heads if address.stack == "cross")
-    wanted = {"q": crossed[-1:], "k": crossed, "v": crossed}
-    found: dict[tuple[str, str], Sequence[AnswerScores]] = {}
-    for edit, positions, scores in sites:
-        component = "+".join(edit.site.components)
-        if edit.addresses == wanted.get(component) and edit.site.heads is None:
-            found[component, positions] = scores
+    wanted = {Site((c,), crossed[-1:] if c == "q" else crossed, stack="cross") for c in ("q", "k", "v")}
+    found = {(site.components[0], positions): scores for site, positions, scores in sites if site in wanted}
     usable, hits = usable_pairs(names, pieces), dict[str, Float[np.ndarray, " M"]]()
 
     def add(
@@ -242,10 +238,12 @@ def spoken_hits(
     return hits
 
 
-def judge_speech(hits: Mapping[str, Float[np.ndarray, " M"]], seed: int, about: Mapping[str, object]) -> pl.DataFrame:
+def judge_speech(hits: Mapping[str, Float[np.ndarray, " M"]], seed: int, about: About[PatchFacts]) -> pl.DataFrame:
     """The table `claims` of those on speech, over draws of the pairs of each statistic."""
+    named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "pairs", "seed")
+    mine = {name: getattr(about.facts, name) for name in named}
     draws = {name: bootstrap_ratios(of[:, None], np.ones(len(of)), seed)[:, 0] for name, of in hits.items()}
     means = {name: float(of.mean()) for name, of in hits.items()}
     each = {name: Drawn(len(of), len(of), SPEECH.unit) for name, of in hits.items()}
     most = max((len(of) for of in hits.values()), default=0)
-    return judge_by_draws(SPEECH, draws, means, most, about, each=each)
+    return judge_by_draws(SPEECH, draws, means, most, mine, each=each)

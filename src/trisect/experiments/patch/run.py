@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product, zip_longest
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from trisect.core.errors import ModelError, is_installed
 from trisect.core.files import digest
-from trisect.core.finding import About
 from trisect.core.site import Site
 from trisect.core.subject import (
     AnsweringSubject,
@@ -96,7 +96,6 @@ CHANGES = {
 REPLICATED = ("own", DONOR, "logit_change", "output_change")  # measures whose differences between models are tested
 ROOM = 64 * 2**20  # bytes of another text's q, k and v that are held at once: a layer's at least
 FEW = 2  # edits of a batch for which one more pass, to begin from, would cost more than it spares
-CLAIMED = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "pairs", "seed")  # what a verdict is on
 DRAWS = 20  # random subspaces beside that of a label
 STREAM = "stream"  # of what an edit is computed from: the residual stream, or (of cross-attention's k and v) its keys and values
 
@@ -312,13 +311,9 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
     facts, drawn = facts_of(settings, subject, runs, counted), pair_replicates(runs, counted, settings.seed)
     if settings.task != "audio-words":
         return Measured(whole, facts, notes, replicates=drawn)
-    each = ((one.edit, one.positions, [one.scores, *one.controls.get("unrelated", ())]) for one in control.sites)
-    hits = spoken_hits(subject.shape, each, runs.names, runs.pieces, runs.answered)
-
-    def judge(about: About[PatchFacts]) -> pl.DataFrame:
-        return judge_speech(hits, settings.seed, {name: getattr(about.facts, name) for name in CLAIMED})
-
-    return Measured(whole, facts, notes, judge, "pair", replicates=drawn)
+    each = ((o.edit.site, o.positions, [o.scores, *o.controls.get("unrelated", ())]) for o in control.sites)
+    hits = spoken_hits(subject.shape.layers("cross"), each, runs.names, runs.pieces, runs.answered)
+    return Measured(whole, facts, notes, partial(judge_speech, hits, settings.seed), "pair", replicates=drawn)
 
 
 def facts_of(
