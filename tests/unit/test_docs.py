@@ -113,6 +113,10 @@ def test_documents_are_no_longer_than_they_are_to_be():
     results = sum(n for path, n in counts.items() if path.is_relative_to(ROOT / "results"))
     assert results <= 12_000
     assert sum(counts.values()) - results <= 50_000
+    article = (ROOT / "docs" / "what-we-found.md").read_text(encoding="utf-8")
+    answer, _, appendix = article.partition("## Appendix")
+    assert len(answer.split()) <= 610  # with the two titles
+    assert len(appendix.split()) <= 2_500
 
 
 def test_the_article_has_every_verdict_of_the_results_and_no_other():

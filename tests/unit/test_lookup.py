@@ -135,6 +135,8 @@ def test_the_recipe_of_two_layers_has_attention_alone_and_the_deep_one_four_with
     assert (RECIPES["deep"].layers, RECIPES["deep"].inner) == (4, 256)
     assert SMALL.schedule().rate_at(10**9) == SMALL.schedule().rate_at(10**6) == SMALL.rate
     assert SMALL.block <= 192
+    assert SMALL.words() == "2 layers of 4 attention heads, width 128, trained for 1,600 steps of 32 rows"
+    assert "with feed-forward networks" in RECIPES["deep"].words()
 
 
 @pytest.fixture(scope="module")

@@ -134,13 +134,17 @@ def answers(shown):
 @pytest.mark.parametrize(("lead", "shows"), [(3.0, True), (0.2, False)])
 def test_a_dissection_begins_with_the_pair_and_says_of_each_only_what_exceeds_its_controls(lead, shows):
     shown = tables(lead)
-    facts = DissectFacts((PartFacts("lookup", "Looking up", "What?", answers(shown), ("G-1",), {}),), "6 models")
+    facts = DissectFacts(
+        (PartFacts("lookup", "Looking up", "What?", answers(shown), ("G-1",), {}),), "6 models", lookup="2 layers"
+    )
     about = About("dissect", "trisect dissect", 1.0, (), {}, None, facts)
     sheet = dissect.page({**shown, "evidence": dissect.as_table(())}, about)
     text = html(replace(sheet, sections=sheet.sections[:1]))
     assert [text.index(word) for word in ("a b c a", "c d a c", "q from the donor: q;")] == sorted(
         text.index(word) for word in ("a b c a", "c d a c", "q from the donor: q;")
     )
+    assert "Induction heads formed in 5 of 6 models" in text
+    assert "Each is a model of 2 layers." in text
     said = dissect.findings({**shown, "evidence": dissect.as_table(())}, about)[:3]
     assert [(one.measure, one.groups) for one in said] == [("answer", (c,)) for c in "qkv"]
     for one in said:

@@ -333,7 +333,8 @@ def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup])
         blocks += [*(sheet.Picture(of) for of in one.figures), *one.tables]
     if not sections:
         blocks.append(sheet.TextBlock(NOT_FORMED.format(words.several(len(numbers.seeds), "model")), "notice"))
-    blocks += [*sheet.quiet(map(str, trained[:1])), sheet.Facts(sheet.DEFINITIONS)]
+    formed = f"{' '.join(map(str, trained[:1]))} {facts.lookup and f'Each is a model of {facts.lookup}.'}"
+    blocks += [*sheet.quiet([formed]), sheet.Facts(sheet.DEFINITIONS)]
     blocks += [
         sheet.TextBlock(text) for text in sheet.present(_calibration(found.get("roles")), *more, _look_on(facts))
     ]

@@ -34,6 +34,7 @@ from trisect.experiments.dissect.parts import (
 from trisect.experiments.dissect.settings import RECORD, DissectFacts, DissectSettings, PartFacts
 from trisect.experiments.explore import EXPLORE
 from trisect.experiments.explore.settings import ExploreSettings
+from trisect.experiments.lookup.settings import LookupRecipe
 from trisect.experiments.study.plan import designs
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab import driver, jobs
@@ -134,12 +135,15 @@ class DissectWork:
             places = {one.about.experiment: os.path.relpath(one.report, folder) for one in firsts if one.paged}
             parts.append(PartFacts(part.name, part.title, part.question, tuple(part.says(firsts)), ids, places))
             notes |= dict.fromkeys(note for one in firsts for note in one.notes)
-        runs, lookups = runner.results("training")[0].tables["runs"], runner.results("lookup")[0].tables
+        runs, lookup = runner.results("training")[0].tables["runs"], runner.results("lookup")[0]
+        recipe = LookupRecipe(**lookup.about.facts.settings)
         models = f"{len(runs)} language models of the training study, those of lookup, recall and translation"
-        tables = {name: table for name, table in lookups.items() if name not in ("claims", "metrics")}
+        tables = {name: table for name, table in lookup.tables.items() if name not in ("claims", "metrics")}
         return Measured(
             {**tables, "claims": pl.concat(judged) if judged else frame("claims", ()), "evidence": as_table(lines)},
-            DissectFacts(tuple(parts), models, explorer, tutorial(folder)),
+            DissectFacts(
+                tuple(parts), models, explorer, tutorial(folder), f"{recipe.words()}, on {lookup.about.facts.corpus}"
+            ),
             tuple(notes),
             seconds=runner.notes["seconds"],
             packages=("transformers", "scikit-learn"),

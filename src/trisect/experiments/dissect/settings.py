@@ -100,9 +100,12 @@ class PartFacts:
 
 @record
 class DissectFacts:
-    """Every part in order, how many models were trained for them, and the pages of the explorer and the tutorial."""
+    """Every part in order, how many models were trained for them, and the pages of the explorer and the tutorial; `lookup` says what
+    the models are that look up, and what they read.
+    """
 
     parts: tuple[PartFacts, ...]
     models: str
     explorer: str | None = None
     tutorial: str | None = None
+    lookup: str = ""

@@ -297,14 +297,14 @@ def _worked_pair(numbers: LookupNumbers) -> Section | None:
     rows = (
         ("base", f"{row['base']} →{row['answer_base']}"),
         ("donor", f"{row['donor']} →{row['answer_donor']}"),
-        ("predicted", "; ".join(f"{c} from the donor:{row[f'answer_{c}']}" for c in PARTS)),
-        ("came", "; ".join(f"{c} from the donor:{shown[c]['answer']}" for c in PARTS)),
+        ("predicted", "; ".join(f"{c} from the donor: {str(row[f'answer_{c}']).strip()}" for c in PARTS)),
+        ("came", "; ".join(f"{c} from the donor: {str(shown[c]['answer']).strip()}" for c in PARTS)),
     )
-    which = "the first pair of which all three came" if came else "the first pair; none had all three come"
+    which = "the first in which all three predictions came" if came else "the first; none had all three come"
     text = (
         "Each text is a window of the validation text with one of its words behind it as a question; the answer is the word that "
-        f"followed it there. Of {words.several(len(whole), 'pair')} (in all models with induction heads) this is {which}; in {len(came)} "
-        "all three did."
+        f"followed it there. This is {which} of {words.several(len(whole), 'pair')} (in all models with induction heads); in {len(came)} "
+        "all three came."
     )
     return Section("One pair", (text,), (), (Table(("", "text"), rows, "One worked pair", prose=True, folded=False),))
 

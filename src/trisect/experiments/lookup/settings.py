@@ -98,6 +98,13 @@ class LookupRecipe(Recipe):
         rates = self.rate, self.warmup * step, whole, self.floor
         return Schedule(self.checkpoints, self.batch, *rates, self.weight_decay, (self.beta1, self.beta2), self.clip)
 
+    def words(self) -> str:
+        """The model and how long it learns, in words."""
+        layers = (
+            f"{self.layers} layers of {self.heads} attention heads{' with feed-forward networks' * bool(self.inner)}"
+        )
+        return f"{layers}, width {self.width}, trained for {self.checkpoints * self.steps:,} steps of {self.batch} rows"
+
     def check(self) -> None:
         """Raise SpecError for a model, a schedule or segments that cannot be."""
         self.architecture()
