@@ -102,6 +102,7 @@ def test_the_page_and_the_json_have_exact_effects_and_rank_correlations(tmp_path
     assert "The largest estimates" in text
     assert "rank correlation" in text
     assert "Kramár" in text
+    assert "per head and position" in text
     assert done.sites == ()
     assert trisect.patch(model, given=pairs, sites="v@2", out=tmp_path / "two", quiet=True).attributions is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -69,7 +70,8 @@ def measure(settings: PatchSettings, context: RunContext) -> Measured[PatchFacts
         correlations.append({"subject": subject.name, "measure": name, "value": value, "n": len(ranked)})
     whole["measures"] = pl.concat([whole["measures"], frame("measures", correlations)])
     notes = (*prepared.notes, *noted, *estimates.notes, *subject.notes)
-    return Measured(whole, facts_of(settings, subject, runs, counted), notes)
+    facts = replace(facts_of(settings, subject, runs, counted), per="head and position")
+    return Measured(whole, facts, notes)
 
 
 def wanted_heads(edits: Sequence[EditedPass], shape: Mapping[Address, Heads]) -> dict[LayerPart, tuple[int, ...]]:

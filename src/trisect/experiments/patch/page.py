@@ -72,7 +72,6 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     """The page from the tables."""
     facts, sites = about.facts, read_sites(tables["measures"])
     where_patched = "several layers at once" if facts.per == "site" else f"one {facts.per}"
-    where_patched = "one head and position" if "attributions" in tables else where_patched
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     name = words.display_name(facts.subject, about.command)
     lede = (
