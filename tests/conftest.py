@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -88,28 +89,22 @@ def one_thread():
 
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Write no drawing while a patch holds."""
-    patch.setattr("trisect.report.sheet.draw_figure", lambda figure: (b'<svg width="8"></svg>', b""))
+    """Draw nothing while a patch holds, neither on a page nor beside it: figures are built, and their numbers read."""
+    from trisect.report import render
+
+    blank = '<svg width="8"></svg>'
+    drawing = SimpleNamespace(**vars(render) | {"svg": lambda chart, name, legend=True: blank})
+    patch.setattr("trisect.report.charts.render", drawing)
+    patch.setattr("trisect.report.sheet.draw_figure", lambda figure: (blank.encode(), b""))
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def undrawn(request) -> Iterator[pytest.MonkeyPatch]:
-    """Pages whose figures are built and not drawn, which takes most of a small run's time, in modules that are not marked `drawn`."""
+    """Pages without drawings, which take most of a small run's time, unless the module is marked `drawn`."""
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("drawn") is None:
             leave_undrawn(patch)
         yield patch
-
-
-@pytest.fixture(autouse=True)
-def _drawn(request, undrawn) -> Iterator[None]:
-    """A test that is itself marked `drawn` draws what it makes; what its module's fixtures made before is not drawn."""
-    marked = any(one.name == "drawn" for one in request.node.own_markers)
-    if marked:
-        undrawn.undo()
-    yield
-    if marked:
-        leave_undrawn(undrawn)
 
 
 @pytest.fixture

@@ -37,6 +37,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="no Chromium on the PATH"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _files_undrawn():
+    """A page is looked at, and not the files of its figures beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trisect.report.sheet.draw_figure", lambda figure: (b"<svg></svg>", b""))
+        yield
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory) -> Made:
     shape = {"seeds": (1, 2), "epochs": 3, "layers": 2}

@@ -1,4 +1,4 @@
-"""What contract tests share: a Ray cluster, started by the first test that asks for it."""
+"""What contract tests share: pages without drawings; a Ray cluster, started by the first test that asks for it."""
 
 import sys
 from collections.abc import Iterator
@@ -7,6 +7,11 @@ import pytest
 from tests.ray_cluster import TestCluster
 
 from trisect.core.errors import is_installed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _undrawn(undrawn: pytest.MonkeyPatch) -> None:
+    """Browser tests look at drawings, and what is marked `drawn`."""
 
 
 @pytest.fixture(scope="session")

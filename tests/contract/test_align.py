@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tests import tinyhf, zoo
+from tests.conftest import leave_undrawn
 from tests.raw import read_json
 
 import trisect
@@ -96,11 +97,12 @@ def test_it_writes_tables_links_figures_and_a_page(done):
     assert any("test.talp counts words from 1" in note for note in done.notes)
 
 
-@pytest.mark.drawn
-def test_words_stand_on_the_page_as_text(barts, tmp_path):
+def test_words_stand_on_the_page_as_text(barts, tmp_path, undrawn):
     words = (NASTY, "&amp;", "a'b\"c\\", "w4")
     pair = SentencePair(words, words, frozenset({(0, 0)}), frozenset({(0, 0), (1, 2)}))
+    undrawn.undo()
     made = aligned(barts[0], Bitext("one <i>", (), (), (pair,)), tmp_path)
+    leave_undrawn(undrawn)
     text = made.report.read_text(encoding="utf-8")
     assert NASTY not in text
     assert "&lt;b&gt;w3&lt;/b&gt;" in text
@@ -237,7 +239,6 @@ def test_findings_are_both_rates_and_the_verdict(done):
     assert [one.claim for one in done.findings if one.claim is not None] == ["C-5"]
 
 
-@pytest.mark.drawn
 def test_the_page_is_made_again_from_what_lies_in_the_folder(done):
     before = done.report.read_bytes()
     again = render(ALIGN, done.folder)

@@ -146,7 +146,6 @@ def test_batches_change_no_value_and_seeds_only_intervals(bert, done, tmp_path):
     assert (known["low"].drop_nulls() != known["low_b"].drop_nulls()).any()
 
 
-@pytest.mark.drawn
 def test_the_page_is_made_from_the_tables_alone(done, tmp_path):
     again = {name: read_table(done.folder / "tables", name) for name in ("measures", "claims")}
     sheet = page.page(again, read_about(NORMS, done.folder))

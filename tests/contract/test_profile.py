@@ -156,7 +156,6 @@ def test_the_command_prints_it(bank, tmp_path):
     }
 
 
-@pytest.mark.drawn
 def test_the_page_says_it_and_the_same_rows_give_the_same_bytes(found, tmp_path):
     text = found.report.read_text()
     assert all(str(escape(finding.words)) in text for finding in found.findings if finding.measure == "profile")

@@ -53,6 +53,8 @@ import trisect
 from trisect.cli import main
 from trisect.report.sheet import Sheet
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 RECORDS = Path(__file__).with_name("commands")
 UPDATE = os.environ.get("TRISECT_GOLDEN") == "update"
 

@@ -32,6 +32,8 @@ from trisect.measure.profile import MapScores
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import paired_difference
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(7)]
 
 

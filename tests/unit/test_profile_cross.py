@@ -28,6 +28,8 @@ from trisect.measure.profile import MapScores, Prober, deal_folds, random_maps
 from trisect.text.bitext import SentencePair
 from trisect.text.labels import PairTexts, make_pair_labeller, open_pairs
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 PAIRS = 60
 LABELS = ("word", "position")
 ONE = Address("cross", 1)

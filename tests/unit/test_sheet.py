@@ -99,7 +99,6 @@ def test_what_is_there_is_shown_and_what_is_not_leaves_no_empty_heading():
     assert not [w for w in ("How to reproduce", "References", "<figure", "<table", "<article") if w in bare]
 
 
-@pytest.mark.drawn
 def test_the_same_sheet_gives_the_same_bytes_and_files(tmp_path):
     first, second = write_page(tmp_path / "a", sheet()), write_page(tmp_path / "b", sheet())
     assert first.read_bytes() == second.read_bytes()
@@ -116,7 +115,6 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         write_page(tmp_path / "file", sheet())
 
 
-@pytest.mark.drawn
 def test_a_document_lies_under_its_own_name_with_its_figures(tmp_path):
     figure = next(figure for section in sheet().sections for figure in section.figures)
     page = write_page(tmp_path, Document("other.html", "<p>ä</p>", (figure,)))

@@ -25,8 +25,6 @@ from trisect.theory import CONSTRUCTIONS, KeyDraws
 from trisect.theory.constructions import self_attention
 from trisect.theory.solver import certificate, max_rank
 
-pytestmark = pytest.mark.drawn
-
 NAMES = (
     "copying",
     "average",

@@ -20,6 +20,8 @@ from trisect.experiments.explore.run import take_picture
 from trisect.experiments.norms.run import OTHER_INPUT
 from trisect.hf.load import load
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TEXTS = [" ".join(f"w{(7 * i + 3 * j) % 38}" for j in range(20)) for i in range(4)]
 
 
