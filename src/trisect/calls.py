@@ -150,7 +150,7 @@ def read(model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad:
     if not hasattr(subject, "proof"):
         known = "A model of a study is computed without a graph."
         raise ModelError(f"Gradients of {subject.name} were asked for.", known, "Give a pretrained model.")
-    from trisect.hf.gradients import read_with_gradients
+    from trisect.hf.load import read_with_gradients
 
     media = [tuple(own) if isinstance(own, (list, tuple)) else (own,) for own in (audio, images)]
     given = InputSample(texts, media[0], media[1]) if any(media) else texts

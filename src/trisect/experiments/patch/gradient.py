@@ -19,8 +19,7 @@ from trisect.experiments.patch.page import OF_RUN, TOP
 from trisect.experiments.patch.run import PatchedRuns, ReadText, facts_of, prepare, tables, token_rows
 from trisect.experiments.patch.settings import PatchFacts, PatchSettings, read_positions
 from trisect.hf.batches import output_at
-from trisect.hf.gradients import read_graph
-from trisect.hf.load import Pretrained
+from trisect.hf.load import Pretrained, read_graph
 from trisect.lab.experiment import Measured, RunContext
 from trisect.lab.pairs import PatchedSides, answer_places, patched_sides
 from trisect.lab.passes import EditedPass, edited_passes
