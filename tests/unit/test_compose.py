@@ -11,7 +11,7 @@ from tests import interchanged, tinyhf
 import trisect
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.site import Site
-from trisect.core.subject import StreamPoint
+from trisect.core.subject import SharingSubject, StreamPoint
 from trisect.core.trace import Address
 from trisect.experiments.compose.run import ALL
 from trisect.measure.composition import Paths, composition_scores, read_stream
@@ -29,7 +29,7 @@ def load(kind):
 
 def paths_of(model):
     base, donor = (next(model.batches(texts)) for texts in (["w1 w2 w3", "w9 w8 w7"], ["w4 w5 w6", "w1 w3 w2"]))
-    return Paths(model, base, donor, torch.tensor([2, 2]), torch.tensor([5, 6])), base, donor
+    return Paths(model, base, donor, torch.tensor([2, 2]), torch.tensor([[5, 7], [6, 8]])), base, donor
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -47,7 +47,7 @@ def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_val
         swapped = model.outputs(
             base, {address: put_at([edit], theirs, base.source.real, base.source.real)}, places=paths.places
         )
-        wanted = paths.clean - paths._logged(swapped)
+        wanted = paths._logged(swapped) - paths.clean
         torch.testing.assert_close(paths.effect(writers, last, component, None, True), wanted, rtol=0, atol=ROUNDING)
 
 
@@ -69,7 +69,7 @@ def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(
         made = model.stream_outputs(
             base, {StreamPoint(address, "attention"): lambda x, s=seen: s["out"]}, places=paths.places
         )
-        torch.testing.assert_close(both, paths.clean - paths._logged(made), rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(both, paths._logged(made) - paths.clean, rtol=0, atol=ROUNDING)
 
 
 def test_direct_and_total_differ_by_what_lies_between():
@@ -83,14 +83,40 @@ def test_direct_and_total_differ_by_what_lies_between():
 def test_first_order_effects_are_the_slope_of_exact_ones():
     paths, *_ = paths_of(load("gpt2"))
     slope = paths.attributed([2])
-    for writer in paths.stream.before(2):
+    for number, writer in enumerate(paths.stream.before(2)):
         whole = paths.change[writer]
         paths.change[writer] = whole * 1e-5
         paths.forget()
         for component in "qkv":
-            small = paths.effect([writer], 2, component, 1, True) / 1e-5
-            torch.testing.assert_close(small, slope[writer, 2, component, 1], rtol=1e-3, atol=1e-5)
+            small = paths.effect([writer], 2, component, 1, True)[:, 0] / 1e-5
+            torch.testing.assert_close(small, slope[2, component, 1][number], rtol=1e-3, atol=1e-5)
         paths.change[writer] = whole
+
+
+def test_an_unrelated_donor_is_the_path_of_another_pair_and_shared_passes_are_whole_ones():
+    model = load("gpt2")
+    paths, base, donor = paths_of(model)
+    rows, first = torch.tensor([1, 0]), paths.stream.before(2)[1]
+    crossed = paths.effect([first], 2, "k", 1, True, rows)
+    theirs = next(model.batches(["w1 w3 w2", "w4 w5 w6"]))
+    swapped = Paths(model, base, theirs, paths.places, paths.answers)
+    torch.testing.assert_close(crossed, swapped.effect([first], 2, "k", 1, True), rtol=0, atol=ROUNDING)
+    assert isinstance(model, SharingSubject)
+    shared = Paths(model, base, donor, paths.places, paths.answers, model.edited_passes())
+    for _ in range(2):  # the first is compared with a whole pass, the second begins at its layer
+        assert torch.equal(shared.effect([first], 2, "v", 2, True), paths.effect([first], 2, "v", 2, True))
+
+
+def test_total_is_run_only_where_something_can_react():
+    paths, *_ = paths_of(load("gpt2"))
+    there = {writer.name: paths.lies_between(writer, 2) for writer in paths.stream.before(2)}
+    assert [name for name, reacts in there.items() if not reacts] == ["1.mlp"]
+    assert len(there) == 7
+
+
+def test_tasks_that_it_refuses_are_not_offered(tmp_path):
+    with pytest.raises(SpecError, match="translation"):
+        trisect.compose("model", task="translation", out=tmp_path / "out", quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +138,8 @@ def test_the_previous_token_head_makes_the_keys_and_nothing_else(composed):
         assert found["embedding", f"{component}@2.h1"].effect_nats == pytest.approx(whole[component], abs=1e-6)
     assert found["embedding", "k@2.h1"].effect_nats > 0  # by way of head 1 of layer 1
     assert found["embedding", "k@2.h1"].direct == pytest.approx(0.0, abs=1e-6)
+    assert found["1.h1", "k@2.h1"].shifts["k"] > 0.5  # the answer where the donor has the question
+    assert found["1.h1", "q@2.h1"].shifts["q"] == pytest.approx(0.0, abs=1e-6)
     scores = {component: found["1.h1", f"{component}@2.h1"].weights_only for component in "qkv"}
     assert scores["k"] > 0.1
     assert scores["q"] == scores["v"] == pytest.approx(0.0, abs=1e-12)
@@ -122,7 +150,8 @@ def test_the_page_names_the_strongest_paths(composed):
     for words in ("Who made it?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
         assert words in page
     row = composed.data()["composition"][0]
-    assert {"writer", "into", "effect_nats", "low", "high", "direct", "weights_only"} <= set(row)
+    assert {"writer", "into", "effect_nats", "low", "high", "direct", "weights_only", "unrelated", "shifts"} <= set(row)
+    assert "Shift of log-probability to each hypothesis" in page
     assert any("Most into k: 1.h1" in str(finding) for finding in composed.findings)
 
 
@@ -171,7 +200,7 @@ def test_composition_scores_are_ratios_of_norms():
 def test_a_path_is_drawn_from_the_layer_that_writes_to_the_head_that_reads():
     from trisect.experiments.compose.page import _drawing
 
-    rows = [{"writer": "1.h2", "into": "k@3.h4", "effect_nats": 1.5, "exact": True}]
+    rows = [{"writer": "1.h2", "into": "k@3.h4", "direct": 1.5, "exact": True}]
     figure = _drawing(pl.DataFrame(rows))
     assert figure is not None
     tables = [

@@ -29,6 +29,8 @@ def measures(seed, step):
         yield own | {"measure": f"{name}_nats", "value": value}
     for (layer, head), value in weights.items():
         yield own | {"measure": "induction", "layer": layer, "head": head, "value": value}
+    for head, value in ((1, 0.1), (2, 0.9)):
+        yield own | {"measure": "previous", "layer": 1, "head": head, "value": value}
 
 
 def shift(seed, step, component, lead):
@@ -45,6 +47,23 @@ def shift(seed, step, component, lead):
             }
 
 
+def path(seed, step, lead):
+    """Head 2 of layer 1 makes keys alone, head 1 queries and values; an unrelated donor does a tenth of it."""
+    formed = step >= FORMED.get(seed, 10**9)
+    for component in "qkv":
+        for writer, makes in (("1.h1", "qv"), ("1.h2", "k"), ("all writers", "qkv")):
+            fall = (lead + 0.01 * seed) * formed * (component in makes)
+            where = {"seed": seed, "step": step, "writer": writer, "into": f"{component}@2"}
+            yield (
+                where | {"direct": fall, "unrelated": fall / 10},
+                where
+                | {
+                    **{"hypothesis": component, "shift_nats": 2 * fall},
+                    **{"unrelated_nats": fall / 5},
+                },
+            )
+
+
 def tables(lead=3.0, came="qkv"):
     predictions = [row for s in range(1, 7) for at in STEPS for c in "qkv" for row in shift(s, at, c, lead)]
     texts = {"base": "a b c a", "donor": "c d a c", "own_base": " b", "own_donor": " d"}
@@ -56,7 +75,10 @@ def tables(lead=3.0, came="qkv"):
         for c in "qkv"
         for on in [pair == 2 and c in came]
     ]
+    both = [rows for s in range(1, 7) for at in STEPS for rows in path(s, at, lead)]
     found = {
+        "paths": pl.DataFrame([one for one, _ in both]),
+        "shifts": pl.DataFrame([other for _, other in both]),
         "measures": frame("measures", [row for s in range(1, 7) for at in STEPS for row in measures(s, at)]),
         "predictions": pl.DataFrame(predictions, infer_schema_length=None),
         "examples": pl.DataFrame(examples),
@@ -90,9 +112,11 @@ def test_only_what_exceeds_the_others_by_a_nat_in_five_models_is_supported(lead,
     claims = tables(lead)["claims"]
     whole = claims.filter(pl.col("part").is_null())
     assert whole["claim"].to_list() == ["G-1", "G-2"]
-    assert whole["verdict"].to_list() == [verdict, "not tested"]
+    assert whole["verdict"].to_list() == [verdict, verdict]
     parts = claims.filter(pl.col("claim") == "G-1", pl.col("part").is_not_null())
     assert parts["n"].to_list() == [5] * 9
+    made = claims.filter(pl.col("claim") == "G-2", pl.col("part").is_not_null())
+    assert made["effect"].to_list() == pytest.approx([lead + 0.03, lead + 0.03, 1.8 * (lead + 0.03), 0.0])
     assert parts.filter(pl.col("part").str.contains("unrelated"))["effect"].to_list() == pytest.approx(
         [lead + 0.03] * 3
     )
@@ -101,9 +125,10 @@ def test_only_what_exceeds_the_others_by_a_nat_in_five_models_is_supported(lead,
 def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
     shown = tables()
     sheet = page(shown, ABOUT)
-    assert [section.title for section in sheet.sections][:4] == [
+    assert [section.title for section in sheet.sections][:5] == [
         "One pair",
         "What do q, k and v say?",
+        "Who made them?",
         "Which of them comes first?",
         "When do they learn to look up?",
     ]
@@ -113,8 +138,26 @@ def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
     said = [str(one) for one in findings(shown, ABOUT)]
     assert said[0].startswith("Induction heads formed in 5 of 6 models")
     assert all("+7.030" in line and "+4.000" in line for line in said[1:4])
-    assert "k at step 180" in said[4]
-    assert "first of the three is k in 5 of 5 models" in said[4]
+    assert "through k +3.030" in said[4].replace("\u00a0", " ")
+    assert "through q 0.000, through v 0.000; through k k's own answer gains +6.060 on it" in said[4]
+    assert said[4].endswith("and from an unrelated donor +0.606.")
+    assert said[5] == (
+        "Most to its own answer is put into q another head in 5, into k the previous-token head in 5 and into v another head in 5 "
+        "of 5 models."
+    )
+    assert "k at step 180" in said[6]
+    assert "first of the three is k in 5 of 5 models" in said[6]
+    made = sheet.sections[2].tables[0].rows
+    assert made[0][:6] == ("1", "1.h2 (0.90)", "0.000 of +3.010", "+3.010 of +3.010", "0.000 of +3.010", "+6.020")
+    assert made[5][0] == "6 (not formed)"
+    assert made[5][2] == "0.000 of 0.000"
+    assert [panel.title for panel in sheet.sections[2].figures[0].panels] == [
+        "Models that formed heads",
+        "Models that did not",
+    ]
+    assert (
+        "In the 1 model that did not form them it ends at q 0.000, k 0.000 and v 0.000 nats." in sheet.sections[3].words
+    )
     assert "lookup-training" in html(sheet)
 
 

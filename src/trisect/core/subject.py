@@ -373,6 +373,7 @@ class SeeingSubject(Subject, Protocol):
         ...
 
 
+@runtime_checkable
 class EditedPasses(Protocol):
     """Many edited passes over the same batches, which may share what lies below what they edit; the numbers are those of `score`
     and `outputs` of the model itself, bit for bit.

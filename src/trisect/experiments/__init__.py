@@ -32,7 +32,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     DISSECT,
     ERASE,
     EXPLORE,
-    LookupStudy(PATCH),
+    LookupStudy(PATCH, COMPOSE),
     NORMS,
     PATCH,
     PROFILE,

@@ -11,9 +11,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import AnsweringSubject, Batch, Parts, SiteTarget, StreamPoint, StreamSubject, Writer
+from trisect.core.subject import (
+    AnsweringSubject,
+    Batch,
+    EditedPasses,
+    Parts,
+    SiteTarget,
+    StreamPoint,
+    StreamSubject,
+    Writer,
+)
 from trisect.core.trace import Address, Trace
-from trisect.measure.patching import put_at
+from trisect.measure.patching import UNKNOWN, put_at
 
 EMBEDDING, POSITION = "embedding", "position"
 ROUNDING = {
@@ -94,8 +103,10 @@ def read_stream(subject: AnsweringSubject, batch: Batch) -> WrittenStream:
         _near(
             subject.name, heads.sum(0) + bias, attention, f"The heads of layer {layer} are not what its attention adds."
         )
-        forward = y - x - attention
-        if not any(_adds_up((x, attention, part), y) for part in found.get((layer, "parts"), [])):
+        parts = found.get((layer, "parts"), [])
+        idle = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
+        forward = torch.zeros_like(x) if idle else y - x - attention  # a network that gives nothing leaves rounding
+        if not any(_adds_up((x, attention, part), y) for part in parts):
             zero = torch.zeros_like(forward)
             _near(
                 subject.name, forward + x, zero + x, f"Of layer {layer} no module gives what is added beside attention."
@@ -140,7 +151,11 @@ def _near(name: str, made: Tensor, there: Tensor, why: str) -> None:
 
 
 class Paths:
-    """The paths of one batch of pairs into q, k and v of later heads; base and donor have as many tokens."""
+    """The paths of one batch of pairs into q, k and v of later heads; base and donor have as many tokens.
+
+    `answers` are ids of tokens, the base's first, UNKNOWN where a pair has none. `passes`, where there are any, share what lies below
+    a head.
+    """
 
     def __init__(
         self,
@@ -148,48 +163,74 @@ class Paths:
         base: Batch,
         donor: Batch,
         places: Int[Tensor, " B"],
-        answers: Int[Tensor, " B"],
+        answers: Int[Tensor, "B A"],
+        passes: EditedPasses | None = None,
     ) -> None:
         assert isinstance(subject, StreamSubject), "read_stream has looked"
         self.subject, self.base, self.places, self.answers = subject, base, places, answers
+        self.passes: AnsweringSubject | EditedPasses = subject if passes is None else passes
         self.stream, other = read_stream(subject, base), read_stream(subject, donor)
         self.change = {writer: other.written[writer] - own for writer, own in self.stream.written.items()}
-        self.clean = self._logged(self.subject.outputs(base, places=places))
-        self._parts: dict[tuple[tuple[StreamWriter, ...], bool], dict[int, Parts]] = {}
+        self.clean = self._logged(self.passes.outputs(base, None, places=places))
+        self._parts: dict[tuple[tuple[StreamWriter, ...], bool, bool], dict[int, Parts]] = {}
 
     def effect(
-        self, writers: Sequence[StreamWriter], layer: int, component: str, head: int | None, direct: bool
-    ) -> Float[Tensor, " B"]:
-        """How far the log-probability of each base's answer falls, in nats, where these writers' donor contributions reach a head alone.
+        self,
+        writers: Sequence[StreamWriter],
+        layer: int,
+        component: str,
+        head: int | None,
+        direct: bool,
+        rows: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B A"]:
+        """How each answer's log-probability changes, in nats, where these writers' donor contributions reach a head alone.
 
         `direct` holds all between them; else what lies between reacts. `component` may be joint, as in q+k+v; a head of k or v is a
-        key/value head, which several query heads share with grouped queries.
+        key/value head, which several query heads share with grouped queries; None: all heads of the layer. With `rows` each base has
+        the donor of that row.
         """
-        parts, address = self.parts(tuple(writers), layer, direct), Address("plain", layer)
+        changes = {writer: self._changed(writer, rows) for writer in writers}
+        if not any(bool(change.any()) for change in changes.values()):
+            return torch.zeros_like(self.clean)
+        parts, address = self._parts_with(changes, layer, direct, rows is not None), Address("plain", layer)
         real = self.base.source.real
         targets = [SiteTarget(address, name, None if head is None else (head,)) for name in component.split("+")]
-        made = self.subject.outputs(self.base, {address: put_at(targets, parts, real, real)}, places=self.places)
-        return self.clean - self._logged(made)
+        made = self.passes.outputs(self.base, {address: put_at(targets, parts, real, real)}, places=self.places)
+        return self._logged(made) - self.clean
 
-    def parts(self, writers: tuple[StreamWriter, ...], layer: int, direct: bool) -> Parts:
-        """q, k and v of a layer with these writers' contributions from the donor."""
-        key = writers, direct
+    def lies_between(self, writer: StreamWriter, layer: int) -> bool:
+        """Whether anything can react to a writer before a layer reads."""
+        later = (w for w in self.stream.before(layer) if bool(self.stream.written[w].any()))
+        return any(w.layer > writer.layer or (w.layer == writer.layer and writer.head and not w.head) for w in later)
+
+    def _changed(self, writer: StreamWriter, rows: Int[Tensor, " B"] | None) -> Float[Tensor, "B T D"]:
+        """What the donor's contribution of a writer is more than the base's."""
+        if rows is None:
+            return self.change[writer]
+        own = self.stream.written[writer]
+        return (self.change[writer] + own)[rows] - own
+
+    def _parts_with(
+        self, changes: Mapping[StreamWriter, Float[Tensor, "B T D"]], layer: int, direct: bool, unrelated: bool
+    ) -> Parts:
+        """q, k and v of a layer with some writers' contributions changed."""
+        key = tuple(changes), direct, unrelated
         if layer not in self._parts.setdefault(key, {}):
-            wanted = [layer] if direct else [n for n in self.stream.inputs if n > max(w.layer for w in writers)]
+            wanted = [layer] if direct else [n for n in self.stream.inputs if n > max(w.layer for w in changes)]
             seen: dict[int, Parts] = {}
 
             def note(n: int) -> Writer:
                 return lambda parts: seen.setdefault(n, Parts(*(part.detach().clone() for part in parts)))
 
             if direct:
-                change = sum((self.change[w] for w in writers), torch.zeros_like(self.stream.inputs[layer]))
+                change = sum(changes.values(), torch.zeros_like(self.stream.inputs[layer]))
                 streams = {
                     StreamPoint(Address("plain", layer)): lambda x: self.stream.inputs[layer].to(x) + change.to(x)
                 }
             else:
                 by_point: dict[StreamPoint, Tensor] = {}
-                for w in writers:
-                    by_point[w.point] = by_point.get(w.point, 0) + self.change[w]
+                for w, change in changes.items():
+                    by_point[w.point] = by_point.get(w.point, 0) + change
                 streams = {point: lambda x, more=more: x + more.to(x) for point, more in by_point.items()}
             self.subject.stream_outputs(self.base, streams, {Address("plain", n): note(n) for n in wanted}, self.places)
             self._parts[key].update(seen)
@@ -199,17 +240,23 @@ class Paths:
         """Let go of what was recorded."""
         self._parts.clear()
 
-    def attributed(self, layers: Sequence[int]) -> dict[tuple[StreamWriter, int, str, int], Float[Tensor, " B"]]:
-        """The direct effect of every writer on every head's q, k and v to first order: one pass with gradients for all of them."""
-        gradients = self.subject.path_gradients(self.base, self.places, self.answers, layers)
-        found = {}
-        for (layer, component, head), gradient in gradients.items():
-            for writer in self.stream.before(layer):
-                found[writer, layer, component, head] = -(gradient * self.change[writer].to(gradient)).sum((1, 2))
-        return found
+    def attributed(self, layers: Sequence[int]) -> dict[tuple[int, str, int], Float[Tensor, "W B"]]:
+        """By layer, component and head how the base's answer's log-probability changes by way of each writer before it, to first order.
 
-    def _logged(self, outputs: Float[Tensor, "B 1 V"]) -> Float[Tensor, " B"]:
-        return outputs[:, 0].double().log_softmax(-1).gather(1, self.answers[:, None])[:, 0]
+        One pass with gradients for all; effects are direct.
+        """
+        gradients = self.subject.path_gradients(self.base, self.places, self.answers[:, 0], layers)
+        changes = torch.stack(list(self.change.values()))
+        return {
+            (layer, component, head): torch.einsum(
+                "wbtd,btd->wb", changes[: len(self.stream.before(layer))].to(gradient), gradient
+            )
+            for (layer, component, head), gradient in gradients.items()
+        }
+
+    def _logged(self, outputs: Float[Tensor, "B 1 V"]) -> Float[Tensor, "B A"]:
+        logged = outputs[:, 0].double().log_softmax(-1).gather(1, self.answers.clamp_min(0).to(outputs.device))
+        return torch.where(self.answers.to(outputs.device) == UNKNOWN, torch.nan, logged)
 
 
 def composition_scores(traces: Mapping[int, Trace]) -> dict[tuple[str, int, str, int], float]:

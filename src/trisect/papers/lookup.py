@@ -7,6 +7,7 @@ from trisect.core.claim import Claim, Part, Source, Statistic
 LEAD = 1.0
 WHY_LEAD = "One nat: the own answer becomes 2.7 times as likely against the base's as any other prediction."
 WHY_ABOVE = "What an unrelated donor does as well is no message: only what exceeds it counts."
+WHY_SHIFT = "Any other text lowers the base's answer as much: what a donor says shows in its own answer alone."
 WHY_BEFORE = "A control: before the heads form, nothing may be found."
 
 CLAIMS: tuple[Claim, ...] = (
@@ -50,16 +51,35 @@ CLAIMS: tuple[Claim, ...] = (
         "G-2",
         "The head that attends to the word before makes the keys, and neither the queries nor the values.",
         "our own, on models that learnt to look up",
-        tuple(
+        (
+            *(
+                Part(
+                    f"previous-token head of the donor: effect through k less that through {other}",
+                    Statistic(f"previous_k_less_{other}"),
+                    "above",
+                    LEAD,
+                    "nats",
+                    WHY_LEAD,
+                )
+                for other in "qv"
+            ),
             Part(
-                f"previous-token head of the donor: effect through k less that through {other}",
-                Statistic(f"previous_k_less_{other}"),
+                "previous-token head into k: shift to k's own answer less that of an unrelated donor's",
+                Statistic("previous_k_less_unrelated"),
                 "above",
+                0.0,
+                "nats",
+                WHY_SHIFT,
+            ),
+            Part(
+                "previous-token head before the heads form: effect through k",
+                Statistic("before_previous_k"),
+                "below",
                 LEAD,
                 "nats",
-                WHY_LEAD,
-            )
-            for other in "qv"
+                WHY_BEFORE,
+                decides=False,
+            ),
         ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
@@ -42,7 +42,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     about_paths = (
         "A writer is the embedding, the positions, a head or a feed-forward block; together they are the residual stream, which was "
         "checked. A path is patched by giving one head's q, k or v what it would be with the donor's contribution of one writer in the "
-        "place of the base's; all else stays. The effect is how far the log-probability of the base's answer falls."
+        "place of the base's; all else stays. The effect is how far the log-probability of the base's answer falls. Writers are ranked by "
+        "what they put there directly: with what lies between, the embedding counts for all that read it."
     )
     own = (
         ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
@@ -57,7 +58,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         present(sentences(found)),
         blocks=quiet(_notes(facts, paths)),
     )
-    parts = present(first, _reading_head(paths), Section("Numbers", tuple(about.notes), (), (_strongest(paths),)))
+    parts = present(
+        first,
+        _reading_head(paths),
+        Section("Numbers", tuple(about.notes), (), present(_strongest(paths), _gains(tables))),
+    )
     return Sheet(f"Who made it? {name}", "Composition", lede, parts, provenance(about, *own, timed=False), REFERENCES)
 
 
@@ -66,13 +71,22 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
     found = []
     paths = tables["paths"].filter(pl.col("exact") & (pl.col("writer") != ALL))
     for component in "qkv":
-        rows = paths.filter(pl.col("into").str.starts_with(f"{component}@") & (pl.col("low") > 0)).head(1)
-        for row in rows.iter_rows(named=True):
-            value = Estimate(f"{row['writer']} → {row['into']}", row["effect_nats"], row["low"], row["high"], row["n"])
-            whole = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["effect_nats"]
+        for row in paths.filter(pl.col("into").str.starts_with(f"{component}@")).iter_rows(named=True):
+            gain = _own_gain(tables["shifts"], row, component)
+            if gain is None:
+                continue
+            ends = row["direct_low"], row["direct_high"]
+            value = Estimate(f"{row['writer']} → {row['into']}", row["direct"], *ends, row["n"])
+            whole = tables["paths"].filter((pl.col("writer") == ALL) & (pl.col("into") == row["into"]))["direct"]
             of = f" of {words.number(whole[0])} from all writers" if len(whole) and (whole[0] or 0.0) > 0 else ""
-            text = f"Most into {component}: {value.name} {number_words(value)} nats{of}, {words.number(row['direct'], True)} directly."
+            own = Estimate("", gain["shift_nats"], gain["low"], gain["high"])
+            text = (
+                f"Most into {component}: {value.name} {number_words(value)} nats{of}, {words.number(row['effect_nats'], True)} with what "
+                f"lies between; the answer of {gain['hypothesis']} gains {number_words(own)} on the base's, and from an unrelated donor "
+                f"{words.number(gain['unrelated_nats'], True)}."
+            )
             found.append(Finding(f"path_{component}", text, "nats", (value,), per="pair", groups=(row["into"],)))
+            break
     for measure, value, what in (
         ("weights_rank", about.facts.weights, "Composition scores of the weights alone"),
         ("attribution_rank", about.facts.ranked, "Effects to first order"),
@@ -83,10 +97,21 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> 
     return tuple(found)
 
 
+def _own_gain(shifts: pl.DataFrame, path: Mapping[str, Any], component: str) -> dict[str, Any] | None:
+    """What a path adds to the answer that its component, or else the donor, predicts; None where no more than an unrelated donor's."""
+    rows = shifts.filter(writer=path["writer"], into=path["into"])
+    of_component = rows.filter(pl.col("hypothesis").str.split("-").list.first() == component)
+    stated = of_component if len(of_component) else rows.filter(hypothesis="donor")
+    above = pl.col("low") > pl.max_horizontal(pl.col("unrelated_nats"), 0.0)
+    best = stated.filter(above & pl.col("unrelated_nats").is_not_null()).sort("shift_nats", descending=True)
+    return best.row(0, named=True) if len(best) else None
+
+
 def _notes(facts: ComposeFacts, paths: pl.DataFrame) -> Iterator[str]:
     yield (
-        "Effects say what a head needs: an unrelated text's contribution through the same path may lower the answer too, and is not "
-        "measured beside them. Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
+        "Effects say what a head needs: another pair's donor through the same path lowers the answer too, and stands beside them. What a "
+        "donor says shows in the answer that it predicts: a sentence is written only where that gains more than from the unrelated donor. "
+        "Intervals are 95 % over pairs (Student's t), and are not corrected for how many paths there are."
     )
     left = len(paths.filter(~pl.col("exact")))
     if left:
@@ -106,10 +131,10 @@ def _map(tables: Mapping[str, pl.DataFrame]) -> Figure | None:
 
 def _drawing(paths: pl.DataFrame) -> Figure | None:
     """The strongest paths as lines from the layer and head that writes to those that read."""
-    rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("effect_nats").abs() > 0)).head(DRAWN)
+    rows = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct").abs() > 0)).head(DRAWN)
     if not len(rows):
         return None
-    lines, ends, most = [], {}, float(rows["effect_nats"].abs().max() or 1.0)  # type: ignore[arg-type]
+    lines, ends, most = [], {}, float(rows["direct"].abs().max() or 1.0)  # type: ignore[arg-type]
     for row in rows.iter_rows(named=True):
         component, _, place = row["into"].partition("@")
         layer, _, head = place.partition(".h")
@@ -124,7 +149,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
             "x2": end[1] + shift,
             "y": start[0],
             "y2": end[0],
-            "width": 0.7 + 4 * abs(row["effect_nats"]) / most,
+            "width": 0.7 + 4 * abs(row["direct"]) / most,
         }
         lines.append(line | {"colour": render.mark(component).colour})
     points = [{"x": x, "y": y, "name": name} for name, (y, x) in ends.items()]
@@ -139,7 +164,7 @@ def _drawing(paths: pl.DataFrame) -> Figure | None:
     dots = chart_of("ends", points).mark_point(filled=True, size=40, color=render.INK, opacity=1).encode(x, y)
     names = chart_of("names", points).mark_text(align="left", dx=7, dy=-6, fontSize=11, color=render.INK)
     title = "Strongest paths"
-    words_of = ", ".join(f"{r['writer']} into {r['into']} {r['effect_nats']:.3g}" for r in rows.iter_rows(named=True))
+    words_of = ", ".join(f"{r['writer']} into {r['into']} {r['direct']:.3g}" for r in rows.iter_rows(named=True))
     panel = Panel(
         title, overlay(title, drawn, dots, names.encode(x, y, alt.Text("name:N"))), f"{title}: {words_of} nats.", (), {}
     )
@@ -163,7 +188,7 @@ def _reading_head(paths: pl.DataFrame) -> Section | None:
     shown = exact.filter(pl.col("into").str.ends_with(f"@{place}"))
     cells: dict[str, dict[str, str]] = {}
     for row in shown.iter_rows(named=True):
-        value = Estimate("", row["effect_nats"], row["low"], row["high"])
+        value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
         cells.setdefault(row["writer"], {})[row["into"].partition("@")[0]] = number_words(value)
     components = sorted({c for of in cells.values() for c in of}, key="qkv".find)
     body = tuple((writer, *(of.get(c, "–") for c in components)) for writer, of in sorted(cells.items()))
@@ -172,15 +197,29 @@ def _reading_head(paths: pl.DataFrame) -> Section | None:
 
 
 def _strongest(paths: pl.DataFrame) -> Table:
-    columns = ("writer", "into", "effect, nats", "direct", "first order", "weights only")
-    plain = ("direct", "attributed", "weights_only")
+    columns = ("writer", "into", "effect, nats", "unrelated", "with what lies between", "first order", "weights only")
+    plain = ("unrelated", "effect_nats", "attributed", "weights_only")
     body = tuple(
         (
             row["writer"],
             row["into"],
-            number_words(Estimate("", row["effect_nats"], row["low"], row["high"])) if row["exact"] else "–",
+            number_words(Estimate("", row["direct"], row["direct_low"], row["direct_high"])) if row["exact"] else "–",
             *("–" if row[name] is None else words.number(row[name], name != "weights_only") for name in plain),
         )
         for row in paths.head(SHOWN).iter_rows(named=True)
     )
     return Table(columns, body, f"The strongest {len(body)} of {len(paths)} paths", wrap=False)
+
+
+def _gains(tables: Mapping[str, pl.DataFrame]) -> Table | None:
+    """Of the strongest paths how far each hypothesis' answer gains on the base's, beside an unrelated donor's."""
+    shifts, rows = tables["shifts"], dict[tuple[str, str], dict[str, str]]()
+    for row in shifts.iter_rows(named=True):
+        text = words.number(row["shift_nats"], True)
+        beside = "" if row["unrelated_nats"] is None else f" ({words.number(row['unrelated_nats'], True)})"
+        rows.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = text + beside
+    names = tuple(dict.fromkeys(shifts["hypothesis"]))
+    shown = [path for path in tables["paths"].select("writer", "into").iter_rows() if path in rows][:SHOWN]
+    body = tuple((*path, *(rows[path].get(name, "–") for name in names)) for path in shown)
+    caption = "Shift of log-probability to each hypothesis' answer against the base's, nats (in brackets from an unrelated donor)"
+    return Table(("writer", "into", *names), body, caption, wrap=False) if body else None

@@ -8,17 +8,18 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from trisect.core.errors import ModelError, SpecError
 from trisect.core.files import Json
 from trisect.core.site import Site
-from trisect.core.subject import AnsweringSubject, SiteTarget, Subject
+from trisect.core.subject import AnsweringSubject, EditedPasses, SiteTarget, Subject
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.compose.settings import ComposeFacts, ComposeSettings
 from trisect.lab.experiment import Measured, Result, RunContext
 from trisect.lab.pairs import PreparedPairs, answer_places, prepare_pairs
+from trisect.lab.passes import edited_passes
 from trisect.measure.composition import Paths, StreamWriter, composition_scores
 from trisect.measure.patching import UNKNOWN
 from trisect.stats.describe import spearman
@@ -35,16 +36,22 @@ PATHS = {
         "low": REAL,
         "high": REAL,
     },  # of the total effect, Student's t over pairs
-    **{"direct": REAL, "attributed": REAL},  # everything between held, and the same to first order
+    **{"direct": REAL, "direct_low": REAL, "direct_high": REAL},  # everything between held
+    **{"unrelated": REAL, "attributed": REAL},  # of the direct one: from another pair's donor, and to first order
     **{"weights_only": REAL, "exact": pl.Boolean, "n": WHOLE},
+}
+SHIFTS = {
+    **{"writer": TEXT, "into": TEXT, "hypothesis": TEXT},
+    **{"shift_nats": REAL, "low": REAL, "high": REAL, "unrelated_nats": REAL, "n": WHOLE},
 }
 
 
 class Path(NamedTuple):
     """The path of a writer into q, k or v of a head: how far the answer's log-probability falls with the donor's contribution there.
 
-    `effect_nats` lets what lies between react, `direct` holds it; both are exact where `exact`, else `direct` is to first order and
-    `effect_nats` None. `weights_only` is the composition score of two heads, `attributed` the direct effect to first order.
+    `effect_nats` lets what lies between react, `direct` holds it, `unrelated` is the direct effect of another pair's donor; they are
+    None where the path is not `exact`. `weights_only` is the composition score of two heads, `attributed` the direct effect to first
+    order. `shifts` are how far each hypothesis' answer gains on the base's, directly.
     """
 
     writer: str
@@ -53,13 +60,17 @@ class Path(NamedTuple):
     low: float | None
     high: float | None
     direct: float | None
+    direct_low: float | None
+    direct_high: float | None
+    unrelated: float | None
     weights_only: float | None
     attributed: float | None
     exact: bool
+    shifts: Mapping[str, float]
 
     def data(self) -> dict[str, Json]:
         """The path as JSON-ready data."""
-        return dict(self._asdict())
+        return {**self._asdict(), "shifts": dict(self.shifts)}
 
 
 class Composed(Result[ComposeFacts]):
@@ -67,8 +78,12 @@ class Composed(Result[ComposeFacts]):
 
     @property
     def composition(self) -> tuple[Path, ...]:
-        """Every path, those of the largest effect first."""
-        return tuple(Path(**row) for row in self.tables["paths"].select(Path._fields).iter_rows(named=True))
+        """Every path, those of the largest direct effect first."""
+        shifts: dict[tuple[str, str], dict[str, float]] = {}
+        for row in self.tables["shifts"].iter_rows(named=True):
+            shifts.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = row["shift_nats"]
+        rows = self.tables["paths"].select(Path._fields[:-1]).iter_rows(named=True)
+        return tuple(Path(**row, shifts=shifts.get((row["writer"], row["into"]), {})) for row in rows)
 
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data, the paths among the rest."""
@@ -125,33 +140,31 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
     or v is the donor's. Raises TrisectError, also for a model whose writers do not add up to its residual stream.
     """
     subject, readers, prepared = prepare(settings, context.subject)
-    groups, count = prepared.groups(settings.batch), len(prepared.pairs)
+    groups, count, passes = prepared.groups(settings.batch), len(prepared.pairs), edited_passes(subject)
     effects = _Effects(count)
     weights: dict[tuple[str, int, str, int], float] = {}
     layers = sorted({reader.layer for reader in readers})
     writers: tuple[StreamWriter, ...] = ()
+    read: Paths | None = None
     with context.progress("patching paths") as step:
         for number, part in enumerate(groups):
-            paths = _paths(subject, prepared, part)
-            writers = tuple(paths.change)
-            weights = weights or composition_scores(paths.stream.traces)
-            for (writer, layer, component, head), value in paths.attributed(layers).items():
-                effects.add("attributed", writer.name, ReadingHead(layer, component, head), part, value)
+            read = _paths(subject, prepared, part, passes)
+            writers = tuple(read.change)
+            weights = weights or composition_scores(read.stream.traces)
+            slopes = read.attributed(layers)
+            for reader in readers:
+                of = [slopes[key] for key in slopes if key[:2] == reader[:2] and reader.head in (key[2], None)]
+                for writer, value in zip(writers, sum(of[1:], of[0]), strict=False):
+                    effects.add("attributed", writer.name, reader, part, value[:, None])
             step(number + 1, 2 * len(groups))
         chosen = _chosen(settings, readers, writers, effects)
         for number, part in enumerate(groups):
-            paths = _paths(subject, prepared, part)
-            for writer, reader in chosen:
-                some = paths.stream.before(reader.layer) if writer is None else (writer,)
-                name = ALL if writer is None else writer.name
-                for kind in ("direct", "total") if writer is not None else ("direct",):
-                    made = paths.effect(some, reader.layer, reader.component, reader.head, kind == "direct")
-                    effects.add(kind, name, reader, part, made)
-                if writer is None:
-                    effects.values["total", name, reader] = effects.values["direct", name, reader]
+            if len(groups) > 1 or read is None:
+                read = _paths(subject, prepared, part, passes)
+            _patch(read, chosen, effects, part, _unrelated(prepared, part, read))
             step(len(groups) + number + 1, 2 * len(groups))
     rows = list(_rows(effects, weights, readers))
-    table = pl.DataFrame(rows, PATHS, orient="row").with_columns(size=pl.coalesce("effect_nats", "attributed").abs())
+    table = pl.DataFrame(rows, PATHS, orient="row").with_columns(size=pl.coalesce("direct", "attributed").abs())
     table = table.sort("exact", "size", "writer", "into", descending=[True, True, False, False], nulls_last=True).drop(
         "size"
     )
@@ -173,39 +186,91 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
         | {"measure": "path_effect_nats", "value": finite(effects.largest(r)), "n": count}
         for r in readers
     ]
-    tables = {"paths": table, "measures": frame("measures", sums)}
+    names = hypotheses(prepared)
+    shifts = pl.DataFrame(list(_shifts(effects, names)), SHIFTS, orient="row")
+    tables = {"paths": table, "shifts": shifts, "measures": frame("measures", sums)}
     return Measured(tables, facts, (*prepared.notes, *subject.notes))
 
 
-def _paths(subject: AnsweringSubject, prepared: PreparedPairs, part: np.ndarray) -> Paths:
+def hypotheses(prepared: PreparedPairs) -> tuple[str, ...]:
+    """The names of all answers, the base's first."""
+    return tuple(dict.fromkeys(("base", *(name for of in prepared.pieces for name in of))))
+
+
+def _paths(subject: AnsweringSubject, prepared: PreparedPairs, part: np.ndarray, passes: EditedPasses) -> Paths:
+    """The paths of some pairs; an answer is known by its first token, and the base's where none is stated is the model's own."""
     base, donor = (prepared.batch(subject, part, side) for side in ("base", "donor"))
     places = answer_places(base, None)
     assert places is not None, "only masked language models have texts without a place"
-    stated = prepared.answers.get("base", np.full(len(prepared.pairs), UNKNOWN))[part]
-    mine = subject.outputs(base, places=places)[:, 0].argmax(-1).numpy() if (stated == UNKNOWN).any() else stated
-    return Paths(subject, base, donor, places, torch.from_numpy(np.where(stated == UNKNOWN, mine, stated)))
+    names = hypotheses(prepared)
+    answers = np.array([[prepared.pieces[i].get(name, (UNKNOWN,))[0] for name in names] for i in part])
+    if (answers[:, 0] == UNKNOWN).any():
+        mine = subject.outputs(base, places=places)[:, 0].argmax(-1).numpy()
+        answers[:, 0] = np.where(answers[:, 0] == UNKNOWN, mine, answers[:, 0])
+    answers[:, 1:] = np.where(answers[:, 1:] == answers[:, :1], UNKNOWN, answers[:, 1:])
+    return Paths(subject, base, donor, places, torch.from_numpy(answers), passes)
+
+
+def _unrelated(prepared: PreparedPairs, part: np.ndarray, paths: Paths) -> Int[torch.Tensor, " B"]:
+    """For each pair the next one of as many tokens whose donor is another and has another answer; itself where there is none."""
+    lengths, found = paths.base.source.real.sum(1).tolist(), list[int]()
+    for row, number in enumerate(part):
+        own = prepared.pairs[number]
+        others = ((row + step) % len(part) for step in range(1, len(part)))
+        fitting = (
+            other
+            for other in others
+            if lengths[other] == lengths[row]
+            and prepared.pairs[part[other]].donor != own.donor
+            and ("donor" not in own.answers or prepared.pairs[part[other]].answers.get("donor") != own.answers["donor"])
+        )
+        found.append(next(fitting, row))
+    return torch.tensor(found)
+
+
+def _patch(
+    paths: Paths,
+    chosen: Sequence[tuple[StreamWriter | None, ReadingHead]],
+    effects: _Effects,
+    part: np.ndarray,
+    rows: Int[torch.Tensor, " B"],
+) -> None:
+    """Patch the chosen paths of some pairs: directly, from an unrelated donor, and with what lies between."""
+    alone = (rows == torch.arange(len(rows)))[:, None]
+    for writer, reader in chosen:
+        some = paths.stream.before(reader.layer) if writer is None else (writer,)
+        name = ALL if writer is None else writer.name
+        made = paths.effect(some, *reader, direct=True)
+        effects.add("direct", name, reader, part, made)
+        if not bool(alone.all()):
+            other = paths.effect(some, *reader, direct=True, rows=rows)
+            effects.add("unrelated", name, reader, part, torch.where(alone.to(other.device), torch.nan, other))
+        if writer is not None and paths.lies_between(writer, reader.layer):
+            made = paths.effect(some, *reader, direct=False)
+        effects.add("total", name, reader, part, made)
 
 
 class _Effects:
-    """Effects of N pairs by kind (attributed, direct, total), writer and reader."""
+    """How the log-probabilities of N pairs' answers change, by kind (attributed, direct, unrelated, total), writer and reader."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.values: dict[tuple[str, str, ReadingHead], Float[np.ndarray, " N"]] = {}
+        self.values: dict[tuple[str, str, ReadingHead], Float[np.ndarray, "N A"]] = {}
 
     def add(self, kind: str, writer: str, reader: ReadingHead, part: np.ndarray, value: torch.Tensor) -> None:
-        """The effects on some pairs."""
-        self.values.setdefault((kind, writer, reader), np.full(self.count, np.nan))[part] = value.detach().cpu().numpy()
+        """The changes of some pairs' answers."""
+        room = np.full((self.count, value.shape[1]), np.nan)
+        self.values.setdefault((kind, writer, reader), room)[part] = value.detach().cpu().numpy()
 
-    def mean(self, kind: str, writer: str, reader: ReadingHead) -> float | None:
-        """The mean over pairs; None where none was measured."""
+    def fall(self, kind: str, writer: str, reader: ReadingHead) -> tuple[float | None, float | None, float | None]:
+        """How far the base's answer falls: mean over pairs and Student's interval; None where none was measured."""
         found = self.values.get((kind, writer, reader))
-        return None if found is None else finite(found.mean())
+        return (None, None, None) if found is None else _mean(-found[:, 0])
 
     def largest(self, reader: ReadingHead) -> float:
         """The largest effect of one writer on a reader: exact where that is known."""
         names = {writer for _, writer, of in self.values if of == reader and writer != ALL}
-        known = [self.mean("total", w, reader) or self.mean("attributed", w, reader) or 0.0 for w in names]
+        known = [self.fall("direct", w, reader)[0] or self.fall("attributed", w, reader)[0] or 0.0 for w in names]
         return max(known, key=abs, default=float("nan"))
 
 
@@ -215,7 +280,7 @@ def _chosen(
     """The paths that are patched exactly, and all writers together (None) into each of their readers."""
     every = [(w, r) for r in readers for w in writers if w.layer < r.layer]
     if settings.into is None and len(every) > MOST:
-        every.sort(key=lambda one: -abs(effects.mean("attributed", one[0].name, one[1]) or 0.0))
+        every.sort(key=lambda one: -abs(effects.fall("attributed", one[0].name, one[1])[0] or 0.0))
         every = every[: settings.exact]
     return [*every, *((None, reader) for reader in dict.fromkeys(r for _, r in every))]
 
@@ -226,21 +291,41 @@ def _rows(
     for writer, reader in dict.fromkeys((writer, reader) for _, writer, reader in effects.values):
         if reader not in readers:
             continue
-        row: NewRow = {"writer": writer, "into": reader.site, "exact": False, "n": effects.count}
-        row["attributed"] = effects.mean("attributed", writer, reader)
-        row["direct"] = effects.mean("direct", writer, reader)
+        row: NewRow = {"writer": writer, "into": reader.site, "n": effects.count}
+        row["exact"] = ("direct", writer, reader) in effects.values
+        row["attributed"], row["unrelated"] = (
+            effects.fall(kind, writer, reader)[0] for kind in ("attributed", "unrelated")
+        )
+        row["direct"], row["direct_low"], row["direct_high"] = effects.fall("direct", writer, reader)
+        row["effect_nats"], row["low"], row["high"] = effects.fall("total", writer, reader)
         row["weights_only"] = weights.get((writer, reader.layer, reader.component, reader.head or 0))
-        if ("total", writer, reader) in effects.values:
-            each = effects.values["total", writer, reader]
-            n = len(each)
-            half = float(t_quantile(1 - ALPHA, n)) * each.std(ddof=1) / n**0.5 if n > 1 else np.nan
-            row |= {
-                "effect_nats": finite(each.mean()),
-                "low": finite(each.mean() - half),
-                "high": finite(each.mean() + half),
-            }
-            row["exact"] = True
         yield row
+
+
+def _shifts(effects: _Effects, names: Sequence[str]) -> Iterator[NewRow]:
+    """How far each hypothesis' answer gains on the base's by way of each path that was patched exactly, directly."""
+    for kind, writer, reader in effects.values:
+        if kind != "direct":
+            continue
+        gained = {k: effects.values.get((k, writer, reader)) for k in ("direct", "unrelated")}
+        for column, name in enumerate(names[1:], start=1):
+            own, other = (None if of is None else of[:, column] - of[:, 0] for of in gained.values())
+            if own is None or not np.isfinite(own).any():
+                continue
+            row: NewRow = {"writer": writer, "into": reader.site, "hypothesis": name, "n": int(np.isfinite(own).sum())}
+            row["shift_nats"], row["low"], row["high"] = _mean(own)
+            row["unrelated_nats"] = None if other is None else _mean(other)[0]
+            yield row
+
+
+def _mean(values: Float[np.ndarray, " N"]) -> tuple[float | None, float | None, float | None]:
+    """The mean of those that were measured, with Student's interval over pairs."""
+    each = values[np.isfinite(values)]
+    n = len(each)
+    if not n:
+        return None, None, None
+    half = float(t_quantile(1 - ALPHA, n)) * each.std(ddof=1) / n**0.5 if n > 1 else np.nan
+    return finite(each.mean()), finite(each.mean() - half), finite(each.mean() + half)
 
 
 def _correlation(table: pl.DataFrame, first: str, second: str) -> float | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from trisect.core.errors import SpecError
 from trisect.core.schema import RESAMPLES, Option, record
 from trisect.core.site import Site
 from trisect.lab.inputs import (
@@ -16,18 +16,17 @@ from trisect.lab.inputs import (
     DonorText,
     Models,
     ModelWorkers,
-    PairCorpus,
     PairReader,
     PairsFile,
     PairsGiven,
     PairSplit,
-    PairTask,
     Seed,
     Units,
     check_source,
 )
 
 COUNT = 50  # pairs of a task
+TASKS = ("bindings", "induction", "recall")  # for models that go on with a text
 
 
 @record
@@ -49,8 +48,28 @@ class ComposeSettings:
     ) = None
     pairs: PairsFile | None = None
     given: PairsGiven | None = None
-    task: PairTask | None = None
-    corpus: PairCorpus | None = None
+    task: (
+        Annotated[
+            str,
+            Field(
+                description="Pairs that are made for the model: bindings (who has what), induction (… A B … A), or recall (for a "
+                "model of trisect recall)."
+            ),
+            Option(choices=TASKS, metavar="TASK"),
+        ]
+        | None
+    ) = None
+    corpus: (
+        Annotated[
+            str | Path,
+            Field(
+                description="For induction: a text whose words and passages the pairs are made of (default: English words among "
+                "others)."
+            ),
+            Option(metavar="CORPUS"),
+        ]
+        | None
+    ) = None
     split: PairSplit = "valid"
     reader: PairReader | None = None
     count: Annotated[int, Field(description="Pairs that a task makes.", ge=1, le=RESAMPLES)] = COUNT
@@ -69,13 +88,8 @@ class ComposeSettings:
         return "all"
 
     def __post_init__(self) -> None:
-        """Raise SpecError unless pairs come from one place, and are texts."""
+        """Raise SpecError unless pairs come from one place."""
         check_source(self, COUNT)
-        if self.task in ("translation", "audio-words"):
-            known = "Paths are read in models that go on with a text."
-            raise SpecError(
-                f"The task {self.task!r} was asked for.", known, "Give --task induction, bindings or recall."
-            )
 
 
 @record

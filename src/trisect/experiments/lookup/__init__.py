@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
-    """Train small language models until they look up what followed a word before; what do q, k and v do meanwhile? Call it again to
-    resume.
+    """Train small language models until they look up what followed a word before; what do q, k and v do meanwhile, and who makes them?
+
+    Call it again to resume.
 
     \b
     trisect lookup --corpus wikitext-2 --out lookup
@@ -27,15 +28,15 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     plan = "lookup.json"
     makes = "models"
 
-    def __init__(self, patch: Experiment[Any, Any]) -> None:
-        """With the experiment that patches."""
-        self.of = (patch,)
+    def __init__(self, patch: Experiment[Any, Any], compose: Experiment[Any, Any]) -> None:
+        """With the experiments that patch, and that patch paths."""
+        self.of = (patch, compose)
 
     def prepare(self, settings: LookupSettings, machine: Machine) -> LookupWork:
         """The work that the settings ask for."""
         from trisect.experiments.lookup.run import prepare
 
-        return prepare(settings, machine, self.of[0])
+        return prepare(settings, machine, self.of)
 
     def page_module(self) -> PageModule[LookupFacts]:
         """Findings and page."""

@@ -1,4 +1,4 @@
-"""A lookup study's page: one worked pair, what q, k and v each say, and when each takes up its role in training."""
+"""A lookup study's page: one worked pair, what q, k and v each say, who made them, and when each takes up its role in training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -28,6 +28,7 @@ WEIGHT, GAIN = 0.2, 1.0  # from which a model has induction heads: attention wei
 EXCESS = 1.0  # nats by which an own answer has to lead the others
 StepValue = tuple[float, float]
 PARTS = ("q", "k", "v")
+ALL = "all writers"  # as `trisect compose` calls them together
 
 
 class Shift(NamedTuple):
@@ -57,18 +58,20 @@ class LookupNumbers:
     measures: Measures
     predictions: pl.DataFrame
     examples: pl.DataFrame
+    paths: pl.DataFrame
+    gains: pl.DataFrame
     claims: pl.DataFrame
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> LookupNumbers:
         """Take the tables; a missing one is an empty one."""
         measures = tables["measures"] if "measures" in tables else frame("measures", ())
-        none = pl.DataFrame(schema=dict.fromkeys(("seed", "step"), pl.Int64) | {"site": pl.String})
-        predictions, examples = (tables.get(name, none) for name in ("predictions", "examples"))
-        claims = tables["claims"] if "claims" in tables else frame("claims", ())
-        return cls(
-            Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), predictions, examples, claims
+        none = pl.DataFrame(
+            schema=dict.fromkeys(("seed", "step"), pl.Int64) | dict.fromkeys(("site", "into", "writer"), pl.String)
         )
+        patched = (tables.get(name, none) for name in ("predictions", "examples", "paths", "shifts"))
+        claims = tables["claims"] if "claims" in tables else frame("claims", ())
+        return cls(Measures.of(measures.sort(list(SCHEMAS["measures"]), nulls_last=True)), *patched, claims=claims)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -94,7 +97,7 @@ class LookupNumbers:
         return found
 
     @cached_property
-    def gains(self) -> dict[int, Sequence[StepValue]]:
+    def savings(self) -> dict[int, Sequence[StepValue]]:
         """By how much random pieces cost less the second time, by step."""
         return {
             seed: [(step, self.loss(seed, "first", step) - self.loss(seed, "second", step)) for step in self.steps]
@@ -106,16 +109,54 @@ class LookupNumbers:
         """By seed the step from which it has induction heads; seeds that have none are not there."""
         found = {}
         for seed in self.seeds:
-            both = zip(self.weights[seed], self.gains[seed], strict=True)
+            both = zip(self.weights[seed], self.savings[seed], strict=True)
             holds = [(step, weight >= WEIGHT and gain >= GAIN) for (step, weight), (_, gain) in both]
             if holds and holds[-1][1]:
                 found[seed] = next(step for i, (step, _) in enumerate(holds) if all(on for _, on in holds[i:]))
         return found
 
     def induction_head(self, seed: int) -> MeasuredValue:
-        """The head with the largest induction weight at the last checkpoint."""
+        """The head with the largest induction weight at the last checkpoint; the first layer has none."""
         rows = self.measures.where("induction", subject=f"seed-{seed}", at=self.steps[-1])
-        return max(rows, key=lambda row: row.value)
+        return max((row for row in rows if (row.layer or 0) > 1), key=lambda row: row.value)
+
+    def previous_head(self, seed: int) -> MeasuredValue:
+        """The head below it with the largest weight on the piece before, at the last checkpoint."""
+        rows, layer = (
+            self.measures.where("previous", subject=f"seed-{seed}", at=self.steps[-1]),
+            self.induction_head(seed).layer,
+        )
+        return max((row for row in rows if (row.layer or 0) < (layer or 0)), key=lambda row: row.value)
+
+    def path(self, seed: int, writer: str, component: str, step: float) -> dict[str, Any] | None:
+        """The path of a writer into q, k or v of the layer of the model's induction head, with the shift to its own answer."""
+        at = {"seed": seed, "step": step, "into": f"{component}@{self.induction_head(seed).layer}"}
+        rows = self.paths.filter(**at)
+        rows = rows.filter(writer=writer) if len(rows) else rows
+        if not len(rows):
+            return None
+        own = self.gains.filter(**at).filter(writer=writer, hypothesis=component)
+        gained = own.row(0, named=True) if len(own) else {"shift_nats": None, "unrelated_nats": None}
+        return rows.row(0, named=True) | {"own": gained["shift_nats"], "own_unrelated": gained["unrelated_nats"]}
+
+    def previous(self, seed: int, step: float) -> dict[str, dict[str, Any]]:
+        """The paths of the previous-token head into q, k and v; empty where they were not patched."""
+        head = self.previous_head(seed)
+        found = {c: self.path(seed, f"{head.layer}.h{head.head}", c, step) for c in PARTS}
+        return {c: row for c, row in found.items() if row is not None}
+
+    def most(self, seed: int, component: str) -> dict[str, Any] | None:
+        """The path by which a component's own answer gains most beyond an unrelated donor's at the end; None where none gains."""
+        found = [
+            self.path(seed, name, component, self.steps[-1]) for name in self.paths["writer"].unique() if name != ALL
+        ]
+        leads = {
+            row["own"] - row["own_unrelated"]: row
+            for row in found
+            if row is not None and row["own_unrelated"] is not None
+        }
+        best = max(leads, default=0.0)
+        return leads[best] if best > 0 else None
 
     def shift(self, seed: int, component: str, step: float) -> Shift | None:
         """What one component from the donor does in the layer of the model's induction head; None where it was not patched."""
@@ -161,6 +202,13 @@ def judge_lookups(numbers: LookupNumbers, about: Mapping[str, object]) -> pl.Dat
         values[f"excess_{component}"] = [shift.excess for shift in last]
         values[f"unrelated_{component}"] = [s.own - s.unrelated for s in last if s.unrelated is not None]
         values[f"before_{component}"] = [shift.excess for shift in before]
+    last = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    for other in ("q", "v"):
+        values[f"previous_k_less_{other}"] = [of["k"]["direct"] - of[other]["direct"] for of in last]
+    measured = [of["k"] for of in last if of["k"]["own_unrelated"] is not None]
+    values["previous_k_less_unrelated"] = [row["own"] - row["own_unrelated"] for row in measured]
+    before = [numbers.previous(s, step) for s in numbers.formed if (step := numbers.before(s)) is not None]
+    values["before_previous_k"] = [of["k"]["direct"] for of in before if "k" in of]
     return judge_models(SOURCE, {name: of for name, of in values.items() if of}, about)
 
 
@@ -193,6 +241,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
     numbers, facts = LookupNumbers.of(tables), about.facts
     kept = present(
         *answer_sections(numbers),
+        _makers(numbers),
         _through_training(numbers),
         _formation(numbers),
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
@@ -216,10 +265,14 @@ def answer_sections(numbers: LookupNumbers) -> tuple[Section, ...]:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> tuple[Finding, ...]:
-    """How many models formed induction heads, what q, k and v say in them, which says it first, and every claim."""
+    """How many models formed induction heads, what q, k and v say in them, who made them, which says it first, and every claim."""
     numbers = LookupNumbers.of(tables)
     said = [_role(numbers, component) for component in PARTS]
-    return (_share_formed(numbers), *present(*said, _first(numbers)), *verdict_findings(numbers.claims))
+    return (
+        _share_formed(numbers),
+        *present(*said, _previous(numbers), _most(numbers), _first(numbers)),
+        *verdict_findings(numbers.claims),
+    )
 
 
 def _share_formed(numbers: LookupNumbers) -> Finding:
@@ -254,6 +307,108 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
     values = tuple(Estimate(name, mean.mean, mean.low, mean.high, mean.n) for name, mean in means.items())
     return Finding(
         f"shift_{component}", text, "nats", values, what=f"shift to its own answer by {component}", per="seed"
+    )
+
+
+def _previous(numbers: LookupNumbers) -> Finding | None:
+    """What the previous-token head puts into the keys, the queries and the values of the layer of induction heads."""
+    found = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
+    if not found:
+        return None
+    k, q, v = (words.interval([of[c]["direct"] for of in found]) for c in ("k", "q", "v"))
+    own, unrelated = (
+        words.interval([of["k"][name] for of in found if of["k"][name] is not None])
+        for name in ("own", "own_unrelated")
+    )
+    text = (
+        f"With the donor's contribution of the head that attends to the word before, the base's answer loses through k "
+        f"{words.mean_words(k, 'nats')}, through q {words.number(q.mean, True)}, through v {words.number(v.mean, True)}; through k "
+        f"k's own answer gains {words.number(own.mean, True)} on it, and from an unrelated donor {words.number(unrelated.mean, True)}."
+    )
+    values = tuple(Estimate(n, m.mean, m.low, m.high, m.n) for n, m in (("k", k), ("q", q), ("v", v)))
+    return Finding("previous", text, "nats", values, what="fall by way of the previous-token head", per="seed")
+
+
+def _most(numbers: LookupNumbers) -> Finding | None:
+    """Which writer puts most into q, k and v, model by model."""
+    said, counts = [], []
+    for component in PARTS:
+        kinds: Counter[str] = Counter()
+        for seed in numbers.formed:
+            row, head = numbers.most(seed, component), numbers.previous_head(seed)
+            if row is not None:
+                name = "the previous-token head" if row["writer"] == f"{head.layer}.h{head.head}" else "another head"
+                kinds[name if ".h" in row["writer"] else f"the {row['writer']}"] += 1
+        if kinds:
+            said.append(f"into {component} {words.join_words([f'{name} in {n}' for name, n in kinds.most_common()])}")
+            counts.append(Estimate(component, kinds["the previous-token head"] / kinds.total(), n=kinds.total()))
+    if not said:
+        return None
+    text = f"Most to its own answer is put {words.join_words(said)} of {words.several(len(numbers.formed), 'model')}."
+    what = "models in which the previous-token head puts most"
+    return Finding("makers", text, "of the models", tuple(counts), what=what, per="seed", signed=False)
+
+
+def _makers(numbers: LookupNumbers) -> Section | None:
+    """Who made q, k and v: the paths of the previous-token head and of all writers, model by model, and through training."""
+    said = present(_previous(numbers), _most(numbers))
+    if not said:
+        return None
+    rows = []
+    for seed in numbers.seeds:
+        head, last = numbers.previous_head(seed), numbers.last(seed)
+        mine, every = numbers.previous(seed, last), {c: numbers.path(seed, ALL, c, last) for c in PARTS}
+        best = {c: numbers.most(seed, c) for c in PARTS}
+        name = f"{head.layer}.h{head.head} ({words.number(head.value, places=2)})"
+        cells = [
+            f"{words.number(row['direct'], True)} of {words.number((every[c] or row)['direct'], True)}"
+            for c, row in mine.items()
+        ]
+        rest = [words.number(mine["k"][key], True) if "k" in mine else "–" for key in ("own", "own_unrelated")]
+        most = [
+            f"{row['writer']} {words.number(row['own'], True)} ({words.number(row['own_unrelated'], True)})"
+            if (row := best[c])
+            else "–"
+            for c in PARTS
+        ]
+        rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *most))
+    columns = (
+        *(
+            "Seed",
+            "previous-token head",
+            "through q",
+            "through k",
+            "through v",
+            "k's own answer gains",
+            "unrelated donor",
+        ),
+        *(f"most to {c}'s own answer" for c in PARTS),
+    )
+    caption = (
+        "Fall of the base's answer's log-probability, nats, where the donor's contribution of that head (its weight on the piece before "
+        "in brackets) reaches q, k or v of the layer of induction heads alone, of what all writers together do there; any text lowers "
+        "it as much. What is said shows in the shift to a component's own answer (in brackets from an unrelated donor)"
+    )
+    panels = []
+    others = [seed for seed in numbers.seeds if seed not in numbers.formed]
+    for title, seeds in (("Models that formed heads", [*numbers.formed]), ("Models that did not", others)):
+        at = {seed: {step: numbers.previous(seed, step) for step in numbers.steps} for seed in seeds}
+        curves = {
+            c: {seed: [(step, of[c]["direct"]) for step, of in steps.items() if c in of] for seed, steps in at.items()}
+            for c in PARTS
+        }
+        if any(points for of in curves.values() for points in of.values()):
+            panels.append(_curves(title, "nats", curves))
+    key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
+    about = (
+        "Fall of the base's answer by way of the previous-token head's path into q, k and v, by step of training; thin lines are seeds. "
+        f"Before the heads form nothing may be found. {words.sample(len(numbers.seeds), 'seed')}."
+    )
+    figure = Figure(
+        "lookup-paths", "", "When the previous-token head makes the keys", about, tuple(panels), key, at="step"
+    )
+    return Section(
+        "Who made them?", tuple(map(str, said)), (figure,), (Table(columns, tuple(rows), caption, folded=False),)
     )
 
 
@@ -357,18 +512,28 @@ def _through_training(numbers: LookupNumbers) -> Section | None:
         "Shift to a component's own answer less the largest shift to another's, by step of training; thin lines are seeds. "
         f"Before the heads form nothing may be found. {words.sample(len(numbers.seeds), 'seed')}."
     )
+    ends = [
+        f"{c} {words.number(fmean(of), True)}"
+        for c in PARTS
+        if (of := [one.excess for seed in others if (one := numbers.shift(seed, c, numbers.last(seed))) is not None])
+    ]
+    told = (
+        f"In the {words.several(len(others), 'model')} that did not form them it ends at {words.join_words(ends)} nats."
+        if ends
+        else None
+    )
     key = tuple(LegendEntry(c, (look := render.mark(c)).colour, look.shape) for c in PARTS)
     figure = Figure(
         "lookup-training", "", "When q, k and v take up their roles", caption, tuple(panels), key, at="step"
     )
-    return Section("Which of them comes first?", () if first is None else (str(first),), (figure,))
+    return Section("Which of them comes first?", present(None if first is None else str(first), told), (figure,))
 
 
 def _formation(numbers: LookupNumbers) -> Section:
     """When the heads form: their weight and what a repetition saves, by step, and a row for each seed."""
     lines = (
         ("weight", "Weight of the best induction head", "share of attention", numbers.weights),
-        ("gain", "What a repetition saves", "nats", numbers.gains),
+        ("gain", "What a repetition saves", "nats", numbers.savings),
     )
     panels = [_curves(title, unit, {"": of}) for _, title, unit, of in lines]
     last = numbers.steps[-1] if numbers.steps else 0.0

@@ -39,26 +39,31 @@ from trisect.text.pairs import TextPair
 from trisect.text.windows import TrainingText, draw_lookups, open_training_text, repeat_rows
 
 MEASURING = 0.4  # of the time that a model takes
-SITES = ("q@all", "k@all", "v@all", "k+v@all")
+COMPONENTS = ("q", "k", "v", "k+v")
+TABLES = ("measures", "predictions", "examples", "paths", "shifts")
+PAIRS_NOTE = (
+    "Each model has its own pairs, drawn by its seed, so that intervals over models are over pairs too. Windows of real text have no "
+    "labels that are known, so that no subspace of a label, and no random subspaces of its rank, can be patched beside the donors."
+)
 WINDOWS = 48  # of the valid text that the loss is of
 
 
 @record
 class LookupJob:
-    """A model to be trained, by the seed of its weights and rows; each of its checkpoints is patched with so many pairs.
+    """A model to be trained, by the seed of its weights, rows and pairs; each of its checkpoints is patched with so many pairs.
 
-    `module` declares the experiment that patches.
+    `modules` declare the experiments that patch, and that patch paths.
     """
 
     seed: int
     recipe: LookupRecipe
     device: str
     pairs: int
-    module: str
+    modules: tuple[str, str]
 
     def files(self, home: Path) -> ModelFiles:
         """Where its files lie; what its checkpoints give lies apart for each number of pairs."""
-        return ModelFiles(home, f"seed-{self.seed}", f"lookups-{self.pairs}", models=("models",))
+        return ModelFiles(home, f"seed-{self.seed}", f"pairs-{self.pairs}", models=("models",))
 
     def versions(self) -> dict[int, str]:
         """What the model is called after so many steps; the last has no name of its own."""
@@ -76,7 +81,7 @@ def train(asked: LookupJob, context: JobContext) -> None:
         ids = text_ids(text.valid, tokenizer)
         # before anything is trained: a text with too few questions is refused
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        pairs = draw_lookups(ids, pieces, asked.recipe.block - 1, asked.pairs, 0)
+        pairs = draw_lookups(ids, pieces, asked.recipe.block - 1, asked.pairs, asked.seed)
         if not files.is_complete:
             _train(asked, files, text_ids(text.train, tokenizer), model, tokenizer, emit)
         if not files.results.exists():
@@ -125,25 +130,39 @@ def _measure(
     model: nn.Module,
     emit: Emit,
 ) -> dict[str, Json]:
-    """What every checkpoint attends to, how well it predicts, and what it answers with q, k or v of another window, as rows of tables."""
-    versions, block, rows = asked.versions(), asked.recipe.block, list[NewRow]()
-    patch, predictions, examples = find_experiment(asked.module, "patch"), list[NewRow](), list[NewRow]()
+    """What every checkpoint attends to, how well it predicts, what it answers with q, k or v of another window, and which earlier part
+    made these, as rows of tables.
+
+    Patched is the layer with the best induction head of the last checkpoint, which no first layer can have.
+    """
+    versions, block, found = asked.versions(), asked.recipe.block, {name: list[NewRow]() for name in TABLES}
     windows = torch.from_numpy(ids[: len(ids) // block * block].reshape(-1, block)[:WINDOWS])
     pieces = torch.from_numpy(np.unique(ids))
+    looks = InductionMeasure(0.0, 0.0, 0.0, ())
+    for step, version in versions.items():
+        load_weights(model, files.model(version))
+        looks = measure_induction(model.eval(), windows, pieces)
+        named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
+        found["measures"] += [named | row for row in _looking_back(looks)]
+    layer = max((head for head in looks.heads if head.layer > 1), key=lambda head: head.induction).layer
+    patch, compose = map(find_experiment, asked.modules, ("patch", "compose"))
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
-        load_weights(model, files.model(version))
-        named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
-        rows += [named | row for row in _looking_back(measure_induction(model.eval(), windows, pieces))]
         source = ModelSource(str(files.model(version)), device=asked.device)
-        settings = patch.settings(source, sites=SITES, given=pairs, positions="all", batch=len(pairs))
         context = RunContext(files.home, Machine(quiet=True), (source.open(),), show=lambda share, words: None)
-        tables = patch.measure(settings, context).tables
+        same = {"given": pairs, "batch": len(pairs)}
+        sites = tuple(f"{component}@{layer}" for component in COMPONENTS)
+        tables = patch.measure(patch.settings(source, sites=sites, positions="all", **same), context).tables
+        paths = compose.measure(compose.settings(source, into=f"q+k+v@{layer}", **same), context).tables
         named = {"seed": asked.seed, "step": step}
-        predictions += [named | row for row in tables["predictions"].to_dicts()]
-        examples = [named | row for row in _examples(tables)]  # of the last checkpoint alone
-    kept: dict[str, list[NewRow]] = {"measures": rows, "predictions": predictions, "examples": examples}
-    return {name: [dict(row) for row in of] for name, of in kept.items()}
+        found["examples"] = [named | row for row in _examples(tables)]  # of the last checkpoint alone
+        for name, of in {
+            "predictions": tables["predictions"],
+            "paths": paths["paths"],
+            "shifts": paths["shifts"],
+        }.items():
+            found[name] += [named | row for row in of.to_dicts()]
+    return {name: [dict(row) for row in rows] for name, rows in found.items()}
 
 
 def _examples(tables: Tables) -> Iterator[NewRow]:
@@ -172,33 +191,33 @@ def _looking_back(found: InductionMeasure) -> Iterator[NewRow]:
             yield {"layer": head.layer, "head": head.head, "measure": name, "value": getattr(head, name)}
 
 
-def prepare(settings: LookupSettings, machine: Machine, patch: Experiment[Any, Any]) -> LookupWork:
-    """The device, the recipe, and the text that is learnt from, for models that are patched by an experiment; raises TrisectError."""
+def prepare(settings: LookupSettings, machine: Machine, of: Sequence[Experiment[Any, Any]]) -> LookupWork:
+    """The device, the recipe, and the text that is learnt from, for models that are patched by two experiments; raises TrisectError."""
     device, embedded = choose_device(machine), str(settings.corpus) == EMBEDDED_DATA
     recipe = choose_recipe(RECIPES, settings.recipe, embedded, settings.settings)
     text = open_training_text(settings.corpus, settings.reader)
-    return LookupWork(settings, recipe, text, device, module=type(patch).__module__)
+    return LookupWork(settings, recipe, text, device, modules=(type(of[0]).__module__, type(of[1]).__module__))
 
 
 @dataclass(frozen=True)
 class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, LookupFacts]):
     """Language models to be trained; they lie in models/seed-N, their checkpoints in models/seed-N-step-M."""
 
-    module: str = ""
+    modules: tuple[str, str] = ("", "")
     kind = "lookup study"
     plan_file, data_file = "lookup.json", "text.json"
     folders = ("figures",)
-    model_pattern = "models/seed-[0-9]+(-step-[0-9]+)?|lookups-[0-9]+"
+    model_pattern = "models/seed-[0-9]+(-step-[0-9]+)?|pairs-[0-9]+"
 
     def jobs(self, home: Path, seeds: Sequence[int]) -> list[ModelJob]:
         """A model for each seed."""
-        asked = [LookupJob(seed, self.recipe, self.device, self.settings.pairs, self.module) for seed in seeds]
+        asked = [LookupJob(seed, self.recipe, self.device, self.settings.pairs, self.modules) for seed in seeds]
         return [ModelJob(one.files(home), train, one, home / self.data_file) for one in asked]
 
     def collect(self, home: Path, plan: ResumePlan, jobs: Sequence[ModelJob]) -> Measured[LookupFacts]:
         """The tables, from what every checkpoint of every model gave."""
         text, losses = self.data, []
-        found: dict[str, list[Any]] = {"measures": [], "predictions": [], "examples": []}
+        found: dict[str, list[Any]] = {name: [] for name in TABLES}
         for one in jobs:
             body: Any = read_json(one.files.results, DELETE.format(one.files.results))
             for name, rows in found.items():
@@ -219,7 +238,7 @@ class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, Lookup
         return Measured(
             tables,
             LookupFacts(f"{text.name}, fingerprint {text.fingerprint}", self.recipe.data()),
-            text.notes,
+            (*text.notes, PAIRS_NOTE),
             lambda about: judge_lookups(LookupNumbers.of(tables), bound),
             SOURCE.unit,
             seconds=plan.wall_seconds,

@@ -59,7 +59,7 @@ class LookupFacts:
 class LookupRecipe(Recipe):
     """What is trained, and how: steps of rows of pieces, of which a share repeats a short segment; the rate stays as high as it rose."""
 
-    layers: Annotated[int, Field(description="Layers.", ge=1, le=MODEL["layers"])] = 2
+    layers: Annotated[int, Field(description="Layers; looking up takes two.", ge=2, le=MODEL["layers"])] = 2
     heads: Annotated[int, Field(description="Heads of a layer.", ge=1, le=MODEL["heads"])] = 4
     width: Annotated[int, Field(description="Floats of the residual stream.", ge=1, le=MODEL["width"])] = 128
     dropout: Annotated[float, Field(description="Share of attention weights dropped in training.", ge=0, lt=1)] = 0.0
