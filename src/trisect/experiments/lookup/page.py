@@ -66,7 +66,7 @@ class LookupNumbers:
     def of(cls, tables: Mapping[str, pl.DataFrame]) -> LookupNumbers:
         """Take the tables; a missing one is an empty one."""
         measures = tables["measures"] if "measures" in tables else frame("measures", ())
-        columns: dict[str, Any] = {name: pl.Int64 for name in ("seed", "step")}
+        columns: dict[str, Any] = dict.fromkeys(("seed", "step"), pl.Int64)
         none = pl.DataFrame(schema=columns | dict.fromkeys(("site", "into", "writer"), pl.String))
         patched = (tables.get(name, none) for name in ("predictions", "examples", "paths", "shifts"))
         claims = tables["claims"] if "claims" in tables else frame("claims", ())
