@@ -127,35 +127,35 @@ class LookupNumbers:
         )
         return max((row for row in rows if (row.layer or 0) < (layer or 0)), key=lambda row: row.value)
 
-    def path(self, seed: int, writer: str, component: str, step: float) -> dict[str, Any] | None:
-        """The path of a writer into q, k or v of the layer of the model's induction head, with the shift to its own answer."""
+    def path(self, seed: int, writer: str, component: str, step: float) -> dict[str, float] | None:
+        """What is known of the path of a writer into q, k or v of the layer of the model's induction head, in nats.
+
+        `direct` is how far the base's answer falls, `own` the shift to the component's own answer, `own_unrelated` that with an
+        unrelated donor's.
+        """
         at = {"seed": seed, "step": step, "into": f"{component}@{self.induction_head(seed).layer}"}
         rows = self.paths.filter(**at)
         rows = rows.filter(writer=writer) if len(rows) else rows
         if not len(rows):
             return None
-        own = self.gains.filter(**at).filter(writer=writer, hypothesis=component)
-        gained = own.row(0, named=True) if len(own) else {"shift_nats": None, "unrelated_nats": None}
-        return rows.row(0, named=True) | {"own": gained["shift_nats"], "own_unrelated": gained["unrelated_nats"]}
+        own = self.gains.filter(**at).filter(writer=writer, hypothesis=component).to_dicts()
+        gained = {"own": own[0]["shift_nats"], "own_unrelated": own[0]["unrelated_nats"]} if own else {}
+        found = {"direct": rows["direct"][0]} | gained
+        return {name: value for name, value in found.items() if value is not None}
 
-    def previous(self, seed: int, step: float) -> dict[str, dict[str, Any]]:
+    def previous(self, seed: int, step: float) -> dict[str, dict[str, float]]:
         """The paths of the previous-token head into q, k and v; empty where they were not patched."""
         head = self.previous_head(seed)
         found = {c: self.path(seed, f"{head.layer}.h{head.head}", c, step) for c in PARTS}
         return {c: row for c, row in found.items() if row is not None}
 
-    def most(self, seed: int, component: str) -> dict[str, Any] | None:
-        """The path by which a component's own answer gains most beyond an unrelated donor's at the end; None where none gains."""
-        found = [
-            self.path(seed, name, component, self.steps[-1]) for name in self.paths["writer"].unique() if name != ALL
-        ]
-        leads = {
-            row["own"] - row["own_unrelated"]: row
-            for row in found
-            if row is not None and row["own_unrelated"] is not None
-        }
-        best = max(leads, default=0.0)
-        return leads[best] if best > 0 else None
+    def most(self, seed: int, component: str) -> tuple[str, dict[str, float]] | None:
+        """The writer whose path makes a component's own answer gain most beyond an unrelated donor's at the end; None where none gains."""
+        at = self.steps[-1]
+        found = {name: self.path(seed, name, component, at) for name in self.paths["writer"].unique() if name != ALL}
+        known = [(name, path) for name, path in found.items() if path is not None and "own_unrelated" in path]
+        best = max(known, key=lambda one: one[1]["own"] - one[1]["own_unrelated"], default=None)
+        return None if best is None or best[1]["own"] <= best[1]["own_unrelated"] else best
 
     def shift(self, seed: int, component: str, step: float) -> Shift | None:
         """What one component from the donor does in the layer of the model's induction head; None where it was not patched."""
@@ -204,7 +204,7 @@ def judge_lookups(numbers: LookupNumbers, about: Mapping[str, object]) -> pl.Dat
     last = [of for seed in numbers.formed if len(of := numbers.previous(seed, numbers.last(seed))) == len(PARTS)]
     for other in ("q", "v"):
         values[f"previous_k_less_{other}"] = [of["k"]["direct"] - of[other]["direct"] for of in last]
-    measured = [of["k"] for of in last if of["k"]["own_unrelated"] is not None]
+    measured = [of["k"] for of in last if "own_unrelated" in of["k"]]
     values["previous_k_less_unrelated"] = [row["own"] - row["own_unrelated"] for row in measured]
     before = [numbers.previous(s, step) for s in numbers.formed if (step := numbers.before(s)) is not None]
     values["before_previous_k"] = [of["k"]["direct"] for of in before if "k" in of]
@@ -316,8 +316,7 @@ def _previous(numbers: LookupNumbers) -> Finding | None:
         return None
     k, q, v = (words.interval([of[c]["direct"] for of in found]) for c in ("k", "q", "v"))
     own, unrelated = (
-        words.interval([of["k"][name] for of in found if of["k"][name] is not None])
-        for name in ("own", "own_unrelated")
+        words.interval([of["k"][name] for of in found if name in of["k"]]) for name in ("own", "own_unrelated")
     )
     text = (
         f"With the donor's contribution of the head that attends to the word before, the base's answer loses through k "
@@ -334,10 +333,10 @@ def _most(numbers: LookupNumbers) -> Finding | None:
     for component in PARTS:
         kinds: Counter[str] = Counter()
         for seed in numbers.formed:
-            row, head = numbers.most(seed, component), numbers.previous_head(seed)
-            if row is not None:
-                name = "the previous-token head" if row["writer"] == f"{head.layer}.h{head.head}" else "another head"
-                kinds[name if ".h" in row["writer"] else f"the {row['writer']}"] += 1
+            best, head = numbers.most(seed, component), numbers.previous_head(seed)
+            if best is not None:
+                name = "the previous-token head" if best[0] == f"{head.layer}.h{head.head}" else "another head"
+                kinds[name if ".h" in best[0] else f"the {best[0]}"] += 1
         if kinds:
             said.append(f"into {component} {words.join_words([f'{name} in {n}' for name, n in kinds.most_common()])}")
             counts.append(Estimate(component, kinds["the previous-token head"] / kinds.total(), n=kinds.total()))
@@ -363,12 +362,10 @@ def _makers(numbers: LookupNumbers) -> Section | None:
             f"{words.number(row['direct'], True)} of {words.number((every[c] or row)['direct'], True)}"
             for c, row in mine.items()
         ]
-        rest = [words.number(mine["k"][key], True) if "k" in mine else "–" for key in ("own", "own_unrelated")]
+        rest = [words.number(mine.get("k", {}).get(key), True) for key in ("own", "own_unrelated")]
         most = [
-            f"{row['writer']} {words.number(row['own'], True)} ({words.number(row['own_unrelated'], True)})"
-            if (row := best[c])
-            else "–"
-            for c in PARTS
+            f"{of[0]} {words.number(of[1]['own'], True)} ({words.number(of[1]['own_unrelated'], True)})" if of else "–"
+            for of in best.values()
         ]
         rows.append((f"{seed}{'' if seed in numbers.formed else ' (not formed)'}", name, *cells, *rest, *most))
     columns = (
