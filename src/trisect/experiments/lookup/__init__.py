@@ -28,9 +28,9 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     plan = "lookup.json"
     makes = "models"
 
-    def __init__(self, patch: Experiment[Any, Any], compose: Experiment[Any, Any]) -> None:
-        """With the experiments that patch, and that patch paths."""
-        self.of = (patch, compose)
+    def __init__(self, patch: Experiment[Any, Any], *compose: Experiment[Any, Any]) -> None:
+        """With the experiment that patches, and where paths are to be patched too that of paths."""
+        self.of = (patch, *compose)
 
     def prepare(self, settings: LookupSettings, machine: Machine) -> LookupWork:
         """The work that the settings ask for."""

@@ -52,14 +52,14 @@ WINDOWS = 48  # of the valid text that the loss is of
 class LookupJob:
     """A model to be trained, by the seed of its weights, rows and pairs; each of its checkpoints is patched with so many pairs.
 
-    `modules` declare the experiments that patch, and that patch paths.
+    `modules` declare the experiment that patches, and that of paths where they are patched too.
     """
 
     seed: int
     recipe: LookupRecipe
     device: str
     pairs: int
-    modules: tuple[str, str]
+    modules: tuple[str, ...]
 
     def files(self, home: Path) -> ModelFiles:
         """Where its files lie; what its checkpoints give lies apart for each number of pairs."""
@@ -145,7 +145,7 @@ def _measure(
         named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
         found["measures"] += [named | row for row in _looking_back(looks)]
     layer = max((head for head in looks.heads if head.layer > 1), key=lambda head: head.induction).layer
-    patch, compose = map(find_experiment, asked.modules, ("patch", "compose"))
+    patch, *rest = map(find_experiment, asked.modules, ("patch", "compose"))
     for number, (step, version) in enumerate(versions.items()):
         emit(1 - MEASURING * (1 - number / len(versions)), f"measuring step {step}")
         source = ModelSource(str(files.model(version)), device=asked.device)
@@ -153,15 +153,13 @@ def _measure(
         same = {"given": pairs, "batch": len(pairs)}
         sites = tuple(f"{component}@{layer}" for component in COMPONENTS)
         tables = patch.measure(patch.settings(source, sites=sites, positions="all", **same), context).tables
-        paths = compose.measure(compose.settings(source, into=f"q+k+v@{layer}", **same), context).tables
+        for compose in rest:
+            paths = compose.measure(compose.settings(source, into=f"q+k+v@{layer}", **same), context).tables
+            tables = {**tables, "paths": paths["paths"], "shifts": paths["shifts"]}
         named = {"seed": asked.seed, "step": step}
         found["examples"] = [named | row for row in _examples(tables)]  # of the last checkpoint alone
-        for name, of in {
-            "predictions": tables["predictions"],
-            "paths": paths["paths"],
-            "shifts": paths["shifts"],
-        }.items():
-            found[name] += [named | row for row in of.to_dicts()]
+        for name in ("predictions", "paths", "shifts"):
+            found[name] += [named | row for row in (tables[name].to_dicts() if name in tables else ())]
     return {name: [dict(row) for row in rows] for name, rows in found.items()}
 
 
@@ -192,18 +190,18 @@ def _looking_back(found: InductionMeasure) -> Iterator[NewRow]:
 
 
 def prepare(settings: LookupSettings, machine: Machine, of: Sequence[Experiment[Any, Any]]) -> LookupWork:
-    """The device, the recipe, and the text that is learnt from, for models that are patched by two experiments; raises TrisectError."""
+    """The device, the recipe, and the text that is learnt from, for models that are patched by experiments; raises TrisectError."""
     device, embedded = choose_device(machine), str(settings.corpus) == EMBEDDED_DATA
     recipe = choose_recipe(RECIPES, settings.recipe, embedded, settings.settings)
     text = open_training_text(settings.corpus, settings.reader)
-    return LookupWork(settings, recipe, text, device, modules=(type(of[0]).__module__, type(of[1]).__module__))
+    return LookupWork(settings, recipe, text, device, modules=tuple(type(one).__module__ for one in of))
 
 
 @dataclass(frozen=True)
 class LookupWork(TrainingWork[LookupSettings, LookupRecipe, TrainingText, LookupFacts]):
     """Language models to be trained; they lie in models/seed-N, their checkpoints in models/seed-N-step-M."""
 
-    modules: tuple[str, str] = ("", "")
+    modules: tuple[str, ...] = ()
     kind = "lookup study"
     plan_file, data_file = "lookup.json", "text.json"
     folders = ("figures",)
