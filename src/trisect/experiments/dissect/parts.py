@@ -14,6 +14,7 @@ from trisect.experiments.ablate import ABLATE
 from trisect.experiments.ablate.settings import AblateSettings
 from trisect.experiments.align import ALIGN
 from trisect.experiments.align.settings import AlignSettings
+from trisect.experiments.compose import COMPOSE
 from trisect.experiments.dissect.page import COMPONENTS, Line
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.lookup import LookupStudy
@@ -43,7 +44,7 @@ from trisect.report.format import compare_by_seed, interval
 from trisect.report.sheet import NAMES, present
 from trisect.text.generated import bitext_corpus
 
-LOOKUP = LookupStudy(PATCH)
+LOOKUP = LookupStudy(PATCH, COMPOSE)
 LOOKUP_PAIRS = 60
 ROLES = "roles-quick"
 FEW = 3  # of the trained models are read, and of the planted study's seeds trained: for a look in minutes
@@ -343,7 +344,7 @@ PARTS: tuple[DissectPart, ...] = (
     DissectPart(
         "lookup",
         "Models that look up in their text",
-        "In models that learnt to look up what followed a word before: what do a query, a key and a value each say?",
+        "In models that learnt to look up what followed a word before: what do a query, a key and a value each say, and who made them?",
         60.0,
         begins=_lookups,
         says=_answers,

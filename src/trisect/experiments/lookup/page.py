@@ -240,7 +240,6 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
     numbers, facts = LookupNumbers.of(tables), about.facts
     kept = present(
         *answer_sections(numbers),
-        _makers(numbers),
         _through_training(numbers),
         _formation(numbers),
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
@@ -259,8 +258,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet
 
 
 def answer_sections(numbers: LookupNumbers) -> tuple[Section, ...]:
-    """One worked pair, and what q, k and v each say; a section without numbers is left out."""
-    return present(_worked_pair(numbers), _roles(numbers))
+    """One worked pair, what q, k and v each say, and who made them; a section without numbers is left out."""
+    return present(_worked_pair(numbers), _roles(numbers), _makers(numbers))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> tuple[Finding, ...]:
