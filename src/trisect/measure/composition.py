@@ -189,7 +189,13 @@ class Paths:
         key/value head, which several query heads share with grouped queries; None: all heads of the layer. With `rows` each base has
         the donor of that row.
         """
-        changes = {writer: self._changed(writer, rows) for writer in writers}
+        written = self.stream.written
+        changes = {
+            writer: self.change[writer]
+            if rows is None
+            else (self.change[writer] + written[writer])[rows] - written[writer]
+            for writer in writers
+        }
         if not any(bool(change.any()) for change in changes.values()):
             return torch.zeros_like(self.clean)
         parts, address = self._parts_with(changes, layer, direct, rows is not None), Address("plain", layer)
@@ -202,13 +208,6 @@ class Paths:
         """Whether anything can react to a writer before a layer reads."""
         later = (w for w in self.stream.before(layer) if bool(self.stream.written[w].any()))
         return any(w.layer > writer.layer or (w.layer == writer.layer and writer.head and not w.head) for w in later)
-
-    def _changed(self, writer: StreamWriter, rows: Int[Tensor, " B"] | None) -> Float[Tensor, "B T D"]:
-        """What the donor's contribution of a writer is more than the base's."""
-        if rows is None:
-            return self.change[writer]
-        own = self.stream.written[writer]
-        return (self.change[writer] + own)[rows] - own
 
     def _parts_with(
         self, changes: Mapping[StreamWriter, Float[Tensor, "B T D"]], layer: int, direct: bool, unrelated: bool

@@ -61,7 +61,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     parts = present(
         first,
         _reading_head(paths),
-        Section("Numbers", tuple(about.notes), (), present(_strongest(paths), _gains(tables))),
+        Section("Numbers", tuple(about.notes), (), _strongest(tables)),
     )
     return Sheet(f"Who made it? {name}", "Composition", lede, parts, provenance(about, *own, timed=False), REFERENCES)
 
@@ -196,7 +196,9 @@ def _reading_head(paths: pl.DataFrame) -> Section | None:
     return Section(f"The head {place}", (), (), (table,))
 
 
-def _strongest(paths: pl.DataFrame) -> Table:
+def _strongest(tables: Mapping[str, pl.DataFrame]) -> tuple[Table, ...]:
+    """The strongest paths, and how far each hypothesis' answer gains on the base's by them, beside an unrelated donor's."""
+    paths, shifts, gains = tables["paths"], tables["shifts"], dict[tuple[str, str], dict[str, str]]()
     columns = ("writer", "into", "effect, nats", "unrelated", "with what lies between", "first order", "weights only")
     plain = ("unrelated", "effect_nats", "attributed", "weights_only")
     body = tuple(
@@ -208,18 +210,13 @@ def _strongest(paths: pl.DataFrame) -> Table:
         )
         for row in paths.head(SHOWN).iter_rows(named=True)
     )
-    return Table(columns, body, f"The strongest {len(body)} of {len(paths)} paths", wrap=False)
-
-
-def _gains(tables: Mapping[str, pl.DataFrame]) -> Table | None:
-    """Of the strongest paths how far each hypothesis' answer gains on the base's, beside an unrelated donor's."""
-    shifts, rows = tables["shifts"], dict[tuple[str, str], dict[str, str]]()
+    strongest = Table(columns, body, f"The strongest {len(body)} of {len(paths)} paths", wrap=False)
     for row in shifts.iter_rows(named=True):
         text = words.number(row["shift_nats"], True)
         beside = "" if row["unrelated_nats"] is None else f" ({words.number(row['unrelated_nats'], True)})"
-        rows.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = text + beside
+        gains.setdefault((row["writer"], row["into"]), {})[row["hypothesis"]] = text + beside
     names = tuple(dict.fromkeys(shifts["hypothesis"]))
-    shown = [path for path in tables["paths"].select("writer", "into").iter_rows() if path in rows][:SHOWN]
-    body = tuple((*path, *(rows[path].get(name, "–") for name in names)) for path in shown)
+    shown = [path for path in tables["paths"].select("writer", "into").iter_rows() if path in gains][:SHOWN]
+    cells = tuple((*path, *(gains[path].get(name, "–") for name in names)) for path in shown)
     caption = "Shift of log-probability to each hypothesis' answer against the base's, nats (in brackets from an unrelated donor)"
-    return Table(("writer", "into", *names), body, caption, wrap=False) if body else None
+    return (strongest, Table(("writer", "into", *names), cells, caption, wrap=False)) if cells else (strongest,)

@@ -143,7 +143,14 @@ def _measure(
         load_weights(model, files.model(version))
         looks = measure_induction(model.eval(), windows, pieces)
         named: NewRow = {"subject": files.title, "stack": "plain", "at": float(step)}
-        found["measures"] += [named | row for row in _looking_back(looks)]
+        found["measures"] += [
+            named | {"measure": f"{name}_nats", "value": getattr(looks, name)} for name in ("text", "first", "second")
+        ]
+        found["measures"] += [
+            named | {"layer": head.layer, "head": head.head, "measure": name, "value": getattr(head, name)}
+            for head in looks.heads
+            for name in ("previous", "induction")  # weight on the piece before, and on the one after an earlier copy
+        ]
     layer = max((head for head in looks.heads if head.layer > 1), key=lambda head: head.induction).layer
     patch, *rest = map(find_experiment, asked.modules, ("patch", "compose"))
     for number, (step, version) in enumerate(versions.items()):
@@ -178,15 +185,6 @@ def _examples(tables: Tables) -> Iterator[NewRow]:
             **own,
             **{f"answer_{n}": a for n, a in answers.items()},
         }
-
-
-def _looking_back(found: InductionMeasure) -> Iterator[NewRow]:
-    """Losses, and of each head the weight on the piece before and on the one after an earlier copy."""
-    for name in ("text", "first", "second"):
-        yield {"measure": f"{name}_nats", "value": getattr(found, name)}
-    for head in found.heads:
-        for name in ("previous", "induction"):
-            yield {"layer": head.layer, "head": head.head, "measure": name, "value": getattr(head, name)}
 
 
 def prepare(settings: LookupSettings, machine: Machine, of: Sequence[Experiment[Any, Any]]) -> LookupWork:
