@@ -214,6 +214,7 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
     found = self_attention(words, query, key, value)
     b, c = u[1], u[2]
     sizes = [helpers.length(deviations(found.weights[i], [j]) @ found.values) / beta for i, j in ((0, 2), (1, 0))]
+    rest = 2 * math.exp(-(min(beta, 10.0) ** 6))  # of two words with logit 0, beside one with logit β⁶
     return Construction(
         name="key_query_value",
         question="Which matrices let two words take parts of the others that plain words cannot?",
@@ -233,7 +234,7 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
         predicted=np.stack([b - c, b]),
         computed=found.outputs[:2],
         error=max(sizes),
-        expected=math.sqrt(5) / 2 * _others(beta),
+        expected=math.sqrt(5) / 2 * rest / (1 + rest),
         measured="larger of |c_1 − (u_b − u_c)| / β and |c_2 − u_b| / β",
         relation="equals",
         law="The winning logit leads by β⁶: error = √5 / (2 + e^{β⁶}), that of c_1; c_2's is √2 / (2 + e^{β⁶})",
@@ -266,12 +267,6 @@ def _letters(beta: float, dim: int, generator: Generator | None) -> tuple[float,
 def _words(letters: Float[np.ndarray, "4 D"]) -> Float[np.ndarray, "3 D"]:
     a, b, c, d = letters
     return np.stack([d + b, a, c + b])
-
-
-def _others(beta: float) -> float:
-    """The weight that two words with logit 0 take from one with logit β⁶."""
-    rest = 2 * math.exp(-(min(beta, 10.0) ** 6))
-    return rest / (1 + rest)
 
 
 def _along(letters: Float[np.ndarray, "4 D"], vector: Array) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,7 +195,9 @@ class Translator:
         """Loss and accuracy over all target pieces of some pairs, ends included."""
         lecture = Translating(self.tokenizer.pad_token_id)
         loss, right, count = 0.0, 0, 0
-        for rows in _alike(encode(pairs, self.tokenizer)):
+        ordered = sorted(encode(pairs, self.tokenizer), key=lambda row: row.size)  # together with rows of like size
+        for start in range(0, len(ordered), ROWS):
+            rows = ordered[start : start + ROWS]
             logits = lecture.logits(self.model, rows).flatten(0, 1)
             labels = pad_rows([row.target for row in rows], IGNORED).to(logits.device).flatten()
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
@@ -220,10 +222,3 @@ class Translator:
                     break
             made.append(self.tokenizer.decode(out, skip_special_tokens=True).strip())
         return made
-
-
-def _alike(rows: Sequence[TranslationIds]) -> Iterator[Sequence[TranslationIds]]:
-    """Rows of like size together, so that little of what is read is padding."""
-    ordered = sorted(rows, key=lambda row: row.size)
-    for start in range(0, len(ordered), ROWS):
-        yield ordered[start : start + ROWS]
