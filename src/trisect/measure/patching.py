@@ -119,10 +119,7 @@ def _through_softmax(trace: Trace, name: str, change: Float[Tensor, "B H T E"]) 
         return (reach * (shift_weights(weights, scores) - weights)).sum(-1)
     heads = trace.heads // change.shape[1]
     scores = trace.scale * trace.q.detach().double() @ change.repeat_interleave(heads, 1).transpose(-1, -2)
-    # one score of a row rises: its weight a becomes a e^d / (1 + a (e^d − 1)), and all others shrink alike
-    rise = weights * torch.expm1(scores.clamp(max=500.0))
-    mean = (reach * weights).sum(-1, keepdim=True)
-    return (rise / (1 + rise) * (reach - mean)).sum(2).unflatten(1, (-1, heads)).sum(2)
+    return raise_each(weights, scores, reach).sum(2).unflatten(1, (-1, heads)).sum(2)
 
 
 LEAK = 1e-4  # of a row of weights: what rounding leaves is less, what a sink takes is more
@@ -139,6 +136,28 @@ def shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"])
         raised.sum(-1, keepdim=True) + rest * (-top).clamp(max=0.0).exp()
     )  # where there is a rest, top is no less than 0
     return raised / total.clamp_min(torch.finfo(total.dtype).tiny)
+
+
+def raise_each(
+    weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"], reach: Float[Tensor, "*R S"]
+) -> Float[Tensor, "*R S"]:
+    """How far a row's sum of weights × `reach` moves when one score of it alone is raised; what a sink takes of a row stays.
+
+    Of a weight near 1 the rest is the sum of the others, since 1 less the weight would be rounding alone.
+    """
+
+    def others(x: Tensor) -> Tensor:
+        one_way, other = x.cumsum(-1), x.flip(-1).cumsum(-1)
+        pad = torch.nn.functional.pad
+        return pad(one_way[..., :-1], (1, 0)) + pad(other[..., :-1], (1, 0)).flip(-1)
+
+    leak = 1 - weights.sum(-1, keepdim=True)
+    rest, mixed = others(weights) + torch.where(leak > LEAK, leak, 0.0), others(weights * reach)
+    top = scores.clamp_min(0.0)
+    own, shrunk = weights * (scores - top).exp(), (-top).exp()
+    total = (rest * shrunk + own).clamp_min(torch.finfo(weights.dtype).tiny)
+    moves = (mixed * shrunk + own * reach) / total - (mixed + weights * reach) / (rest + weights)
+    return torch.where((weights > 0) & (rest > 0), moves, 0.0)
 
 
 def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]) -> Float[Tensor, "B H S E"]:
