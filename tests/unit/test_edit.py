@@ -201,6 +201,25 @@ def test_blocks_are_nested_the_outer_first_and_readings_are_of_the_edited_model(
         gpt.read(inputs)
 
 
+@pytest.mark.parametrize("kind", ["bloom", "falcon", "gptj", "llama"])
+def test_a_reading_inside_is_of_the_edited_pass_once(kind):
+    subject: Any = load(zoo.build(kind), tinyhf.tokenizer(False))
+    batch = next(subject.batches(["w1 w2 w3 w4"]))
+    clean = subject.trace(batch)
+    with trisect.edit(subject, {"v@1": nothing}):
+        inside = [subject.trace(batch), trisect.read(subject, batch.inputs, grad=True)]
+    inside.append(subject.trace(batch, subject.shape.writers({"v@1": nothing})))
+    for read in inside:
+        assert [trace.layer for trace in read.traces] == [trace.layer for trace in clean.traces]
+        assert read.traces[0].v.eq(0).all()
+        torch.testing.assert_close(read.traces[1].q.detach(), inside[0].traces[1].q)
+    assert not torch.allclose(inside[0].traces[1].q, clean.traces[1].q)
+    for trace, before in zip(inside[0].traces[1:], clean.traces[1:], strict=True):
+        assert (trace.block is None) == (before.block is None)
+        if trace.block is not None and before.block is not None:
+            assert not torch.allclose(trace.block.residual, before.block.residual)
+
+
 def test_an_edit_holds_for_the_thread_that_opened_it(gpt):
     inputs, found = {"input_ids": IDS}, {}
     clean = answer(gpt.model, inputs)
@@ -274,10 +293,13 @@ def test_a_function_may_write_into_what_it_is_given(gpt):
 
 
 def test_a_site_that_was_not_reached_is_refused(gpt, bart):
-    with pytest.raises(ModelError, match="no pass") as error, trisect.edit(gpt, {"v@2": halved}):
+    with pytest.raises(ModelError, match="No pass") as error, trisect.edit(gpt, {"v@2": halved}):
         pass
     assert "The edit of v@2 by halved was not made." in str(error.value)
-    with pytest.raises(ModelError, match="layer 2 did not attend"), trisect.edit(gpt, {"v@2": halved}) as model:
+    with (
+        pytest.raises(ModelError, match=r"No pass in this thread of .* layer 2"),
+        trisect.edit(gpt, {"v@2": halved}) as model,
+    ):
         model.transformer.h[0](torch.zeros(1, 3, tinyhf.WIDTH))
     given = bart.model.get_encoder()(input_ids=IDS)
     with pytest.raises(ModelError, match="enc layer 1"), trisect.edit(bart, {"enc.v@1": halved}) as model:

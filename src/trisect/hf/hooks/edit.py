@@ -145,12 +145,14 @@ class EditableModel:
         for block in self.here:
             reached = block.now | (block.ever if goes_on else set())
             if missed := sorted(inside & block.writers.keys() - reached):
-                self._refuse(block, missed, "a pass")
+                self._refuse(block, missed, "Not every pass")
 
     def _refuse(self, block: _OpenEdit, missed: Sequence[int], where: str) -> None:
         places = spell_addresses([self.addresses[order] for order in missed])
-        known = f"In {where} of {self.name} its {places} did not attend where that was verified."
-        todo = "Give inputs that go through it, call the model itself, or take the site out."
+        known = f"{where} of {self.name} went through its {places} where that was verified."
+        todo = (
+            "Give inputs that go through it, call the model itself, in the thread of the block, or take the site out."
+        )
         raise ModelError(f"The edit of {block.words} was not made.", known, todo)
 
     def close(self, block: _OpenEdit, thread: int, failed: bool) -> None:
@@ -164,7 +166,7 @@ class EditableModel:
                 self.release()
                 OPEN.pop(self.model, None)
         if not failed and (missed := sorted(block.writers.keys() - block.ever)):
-            self._refuse(block, missed, "any pass" if block.ever else "no pass (none was made)")
+            self._refuse(block, missed, "No pass in this thread")
 
 
 def _goes_on(kwargs: Mapping[str, Any]) -> bool:

@@ -34,6 +34,7 @@ from trisect.hf.hooks.calls import (
     Operand,
     Product,
     factor_after,
+    outline,
     parts_of,
     product_of,
     rows_of,
@@ -251,7 +252,8 @@ class MatmulTracer(TorchFunctionMode):
 
     def _rehearse(self, model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[tuple[str, int], list[CallPlan]]:
         """A pass without edits, to learn at which operation each call's scores and mixing are."""
-        keep = len(self.calls), len(self.unread)
+        keep, take = (len(self.calls), len(self.unread)), self.calls.take
+        self.calls.take = outline  # what is read is of the pass itself
         # the rehearsal writes to caches of its own
         kwargs = {n: copy.deepcopy(value) if isinstance(value, Cache) else value for n, value in kwargs.items()}
         self._at = ForwardPass(0, True)
@@ -272,6 +274,7 @@ class MatmulTracer(TorchFunctionMode):
             return dry.plans
         finally:
             del self.calls[keep[0] :], self.unread[keep[1] :]
+            self.calls.take = take
             self._at = None
 
     def _end(self) -> None:

@@ -266,8 +266,9 @@ def watch_uses(
     modules = dict(model.named_modules())
 
     def use(name: str, module: nn.Module, args: Arguments, kwargs: NamedArguments, out: Any) -> None:
-        if (ends := ends_of(module, args, kwargs, out)) is not None:
-            note(name, *ends)
+        with torch._C.DisableTorchFunction():  # what is computed here is no operation of the model
+            if (ends := ends_of(module, args, kwargs, out)) is not None:
+                note(name, *ends)
 
     with contextlib.ExitStack() as stack:
         for name in modules.keys() & set(names):

@@ -233,8 +233,13 @@ def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iter
     """
     blocks: dict[Address, ResidualBlock] = {}
     watched = _BlockWatcher(around, blocks)
-    with watch_uses(model, {of for of, _ in watched.wanted}, watched.use):
-        yield blocks
+    # an edited pass may be rehearsed: what counts is the last
+    ending = model.register_forward_hook(lambda _m, _a, _o: watched.end(), always_call=True)
+    try:
+        with watch_uses(model, {of for of, _ in watched.wanted}, watched.use):
+            yield blocks
+    finally:
+        ending.remove()
     if watched.wrong:
         address, words = watched.wrong[0]
         given = f"{str(address).capitalize()} of {name} does not compute what was found on loading."
@@ -260,6 +265,11 @@ class _BlockWatcher:
                 keys |= {(one.sum.name, one.sum.nth), one.sum.out, *filter(None, [one.sum.beside])}
             for key in keys:
                 self.wanted.setdefault(key, []).append((address, one))
+
+    def end(self) -> None:
+        """Uses are counted anew in the next pass."""
+        self.uses.clear()
+        self._made.clear()
 
     def use(self, name: str, x: Tensor, y: Tensor) -> None:
         """What entered a module, and what it made."""
