@@ -267,7 +267,7 @@ class _BlockWatcher:
                 self.wanted.setdefault(key, []).append((address, one))
 
     def end(self) -> None:
-        """Uses are counted anew in the next pass."""
+        """Count uses from none in the next pass."""
         self.uses.clear()
         self._made.clear()
 
