@@ -315,6 +315,15 @@ def test_a_part_of_the_model_is_edited_too(gpt):
         assert not torch.equal(model.transformer(input_ids=IDS)[0], clean)
 
 
+def test_a_part_of_a_model_that_attends_in_pieces_is_refused():
+    subject: Any = load(zoo.build("longformer"), tinyhf.tokenizer())
+    with trisect.edit(subject, {"v@2": nothing}) as model:
+        answer(model, {"input_ids": IDS})
+        for call in (model.forward, model.longformer):
+            with pytest.raises(ModelError, match="call the model itself"):
+                call(input_ids=IDS)
+
+
 @pytest.mark.parametrize(
     ("edits", "kind"), [({"v@3": halved}, SiteError), ({"o@1": halved}, SiteError), ({"v@1": "zero"}, SpecError)]
 )

@@ -87,7 +87,6 @@ class EditableModel:
         """
         names = {name for name, _ in self.places}
         parts = {".".join(name.split(".")[:end]) for name in names for end in range(len(name.split(".")) + 1)}
-        parts = {""} if self._in_pieces else parts  # the hook has names of the whole model
         modules = {self.model.get_submodule(part): part for part in sorted(parts)}
         for module in modules:
             if getattr(module.__dict__.get(BOUND), "func", None) is EditableModel._run:
@@ -130,13 +129,18 @@ class EditableModel:
             if threading.get_ident() in self._busy or not self.here:
                 return own(*args, **kwargs)
             prefix = f"{part}." if part else ""
+            inside = {order for (name, _), order in self.places.items() if f"{name}.".startswith(prefix)}
+            if self._in_pieces and part:  # the hook has names of the whole model
+                for block in self.here:
+                    block.now.clear()
+                self._check(inside, goes_on=False)
+                return own(*args, **kwargs)
             calls: Calls = Calls(outline) if self._in_pieces else _ModuleCalls(prefix, self.places)
             goes_on = _goes_on(kwargs)
             for block in self.here:
                 block.now.clear()
             with self.passing(), without_recompute(), self._hook(module, Edits(self.writers()), calls=calls):
                 made = own(*args, **kwargs)
-            inside = {order for (name, _), order in self.places.items() if f"{name}.".startswith(prefix)}
             self._check(inside, goes_on)
         return made
 
