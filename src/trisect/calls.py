@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trisect.core.errors import DamagedFileError, ModelError, StudyError, check_name, translate_system_errors
+from trisect.core.errors import DamagedFileError, ModelError, SpecError, StudyError, check_name, translate_system_errors
 from trisect.core.schema import build
 from trisect.core.subject import EditFunction, InputSample, ModelInputs, ReadGiven, Texts
 from trisect.core.trace import Reading
@@ -127,6 +127,10 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
     """
     from trisect.hf.hooks.edit import editing
 
+    if not edits:
+        raise SpecError(
+            "No function is given.", "A block without edits changes nothing.", 'Give for example {"v@3": fn}.'
+        )
     subject: Any = model if hasattr(model, "outputs") else load(model)
     if not hasattr(subject, "proof"):
         known = "A model of a study has no module that can be called."

@@ -325,7 +325,8 @@ def test_a_part_of_a_model_that_attends_in_pieces_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("edits", "kind"), [({"v@3": halved}, SiteError), ({"o@1": halved}, SiteError), ({"v@1": "zero"}, SpecError)]
+    ("edits", "kind"),
+    [({}, SpecError), ({"v@3": halved}, SiteError), ({"o@1": halved}, SiteError), ({"v@1": "zero"}, SpecError)],
 )
 def test_what_cannot_be_edited_is_said_before_anything_runs(gpt, edits, kind):
     with pytest.raises(kind) as error, trisect.edit(gpt, edits):
