@@ -1,4 +1,4 @@
-"""Laws of interchange interventions: a text from itself changes nothing, all of a layer is its output, and planted roles show."""
+"""Laws of interchange interventions: a text from itself changes nothing, all of a layer is its output, and known roles show."""
 
 import functools
 from pathlib import Path

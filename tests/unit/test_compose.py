@@ -147,7 +147,7 @@ def test_the_previous_token_head_makes_the_keys_and_nothing_else(composed):
 
 def test_the_page_names_the_strongest_paths(composed):
     page = composed.report.read_text()
-    for words in ("Who made it?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
+    for words in ("Which heads make q, k and v?", "Strongest paths", "1.h1", "k@2.h1", "All heads"):
         assert words in page
     row = composed.data()["composition"][0]
     assert {"writer", "into", "effect_nats", "low", "high", "direct", "weights_only", "unrelated", "shifts"} <= set(row)

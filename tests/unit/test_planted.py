@@ -1,4 +1,4 @@
-"""Scores of methods on planted roles, from tables made by hand; the truth is read by scores and pages alone."""
+"""Scores of methods on known roles, from tables made by hand; the truth is read by scores and pages alone."""
 
 from __future__ import annotations
 

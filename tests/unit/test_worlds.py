@@ -1,4 +1,4 @@
-"""Worlds with planted roles: documents, labels, donors, and that only answers are predicted."""
+"""Synthetic tasks with known roles: documents, labels, donors, and that only answers are predicted."""
 
 from __future__ import annotations
 

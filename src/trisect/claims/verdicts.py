@@ -326,7 +326,7 @@ def depth(about: StudyAbout) -> int | None:
 def _sources_for(evidence: Evidence) -> list[Source]:
     """The sources whose claims are about training, without that about ties where nothing is tied.
 
-    Of a world with planted roles, where donors were interchanged, only the claims on such worlds are asked.
+    Of a synthetic task with known roles, where donors were interchanged, only the claims on such worlds are asked.
     """
     if any(spot.measure == INTERCHANGED for spot in evidence.spots):
         return [roles.SOURCE]

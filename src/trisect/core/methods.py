@@ -179,7 +179,7 @@ class Ablate:
 
 @record
 class Interchange:
-    """Interchange interventions (activation patching, definitions F1) on each trained baseline of a world with planted roles.
+    """Interchange interventions (activation patching, definitions F1) on each trained baseline of a synthetic task with known roles.
 
     `pairs` documents, each with a donor: another order, another pairing, another question. One of q, k and v of a site
     comes from the donor, and the answer shows for what it is used.

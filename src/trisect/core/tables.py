@@ -117,7 +117,7 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
         "claim": TEXT,  # such as F-1
         "part": TEXT,  # None in the row of the whole claim
         "sentence": TEXT,  # what is claimed
-        "effect": REAL,  # measured; of a whole claim that of its weakest part
+        "effect": REAL,  # measured; of a whole claim that of the part nearest its threshold
         "low": REAL,  # of the 95 % interval
         "high": REAL,  # of the 95 % interval
         "low_family": REAL,  # of the interval at the level of the source's family of claims

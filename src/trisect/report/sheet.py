@@ -405,7 +405,7 @@ def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Sect
         for title, items in (
             ("Too uncertain", open_),
             ("Alike within the margin", same),
-            ("The method cannot see it, by the world with planted roles", list(blind)),
+            ("The method cannot see it, by the synthetic task with known roles", list(blind)),
         )
         if items
     )

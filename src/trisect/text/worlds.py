@@ -1,4 +1,4 @@
-"""Worlds with planted roles: generated documents whose answer has to be looked up, and pairs of them for interchange.
+"""Synthetic tasks with known roles: generated documents whose answer has to be looked up, and pairs of them for interchange.
 
 What q, k and v have to carry is known by construction; that stands in `planted.py`, which no method reads.
 """

@@ -52,7 +52,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     )
     found = findings(tables, about)
     first = Section(
-        "Who made it?",
+        "Which heads make q, k and v?",
         (about_paths,),
         present(_map(tables), _drawing(paths)),
         present(sentences(found)),
@@ -63,7 +63,14 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
         _reading_head(paths),
         Section("Numbers", tuple(about.notes), (), _strongest(tables)),
     )
-    return Sheet(f"Who made it? {name}", "Composition", lede, parts, provenance(about, *own, timed=False), REFERENCES)
+    return Sheet(
+        f"Which heads make q, k and v? {name}",
+        "trisect · compose",
+        lede,
+        parts,
+        provenance(about, *own, timed=False),
+        REFERENCES,
+    )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> tuple[Finding, ...]:

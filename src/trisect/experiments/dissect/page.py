@@ -397,7 +397,13 @@ def _section(one: PartFacts, claims: pl.DataFrame) -> sheet.Section:
     for row, weakest in words.weakest_parts(judged):
         rows.append((row["claim"], row["sentence"], row["verdict"], weakest or "–", words.why_open(row) or "–"))
     is_open = any(row[2] in OPEN for row in rows)
-    columns = ("claim", "what the source says", "verdict", "its weakest part", *(("why it is open",) * is_open))
+    columns = (
+        "claim",
+        "what the source says",
+        "verdict",
+        "the part nearest its threshold",
+        *(("why it is open",) * is_open),
+    )
     caption = "Its claims, each judged by the rule that was fixed before, with the effect of the weakest part (95 %)"
     shown = sheet.Table(columns, tuple(row[: len(columns)] for row in rows), caption, prose=True, folded=False)
     return sheet.Section(one.title, (one.question, *said, *places), (), (shown,) if len(judged) else ())

@@ -65,7 +65,7 @@ class DissectSettings:
     ] = "all-layers"
     roles: Annotated[
         str | Path | Design,
-        Field(description="The study of planted roles: a preset, a JSON file, or a Design."),
+        Field(description="The study of known roles: a preset, a JSON file, or a Design."),
         Option(name=""),
     ] = "roles-quick"
     recall: (

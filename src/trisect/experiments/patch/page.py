@@ -75,9 +75,9 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     name = words.display_name(facts.subject, about.command)
     lede = (
-        f"What {name} answers when queries, keys or values of {where_patched} are another text's "
-        f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')} of texts. "
-        f"This speaks of this one model on these texts."
+        f"What {name} answers when queries, keys or values of {where_patched} are a donor's "
+        f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')}. "
+        f"This speaks of this one model on these pairs."
     )
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
     own = (
@@ -102,13 +102,19 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
         parts = (_attribution_section(tables), _pair_section(tables, sites), Section("Notes", tuple(about.notes)))
         references = (*REFERENCES, *ATTRIBUTION_REFERENCES)
         return Sheet(
-            f"Whose answer? {name}", "Attribution", lede, parts, provenance(about, *own, timed=False), references
+            f"Attribution patching: {name}",
+            "trisect · patch",
+            lede,
+            parts,
+            provenance(about, *own, timed=False),
+            references,
         )
     claims = Section("What the claims say here", cards=tables["claims"]) if "claims" in tables else None
     parts = present(
         _opening(tables, about, sites), claims, _prediction_section(tables), _pair_section(tables, sites), numbers
     )
-    return Sheet(f"Whose answer? {name}", "Interchange", lede, parts, provenance(about, *own, timed=False), REFERENCES)
+    title = f"Activation patching: {name}"
+    return Sheet(title, "trisect · patch", lede, parts, provenance(about, *own, timed=False), REFERENCES)
 
 
 def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
@@ -305,7 +311,7 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     """What a pair is, what came in a sentence or one for each component, the drawings; numbers in words are folded."""
     found, facts = findings(tables, about), about.facts
     lead = [
-        "A pair is a base and a donor text of as many tokens. The base is read with one part of the donor's in the place of its own, "
+        "A pair is a base and a donor. The base is read with one part of the donor's in the place of its own, "
         "and the model goes on from there: what then changes is what that part says."
     ]
     best = {}
@@ -338,7 +344,9 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
         elif counted.select((base == donor).all()).item():
             why = "base and donor of every pair have the same answer, so that the two cannot be distinguished"
         lead.append(f"There is no figure, since no site has a number: {why}.")
-    return Section("What came", tuple(lead), drawn, present(sentences(found)), blocks=quiet(_notes(tables, facts)))
+    return Section(
+        "Which answer came", tuple(lead), drawn, present(sentences(found)), blocks=quiet(_notes(tables, facts))
+    )
 
 
 def _is_seldom_answered(tables: Mapping[str, pl.DataFrame]) -> bool:

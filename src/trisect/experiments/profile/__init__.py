@@ -1,4 +1,4 @@
-"""What queries, keys and values keep and drop of each label, head by head, against random maps of the same input."""
+"""What queries, keys and values encode of each label, head by head, against random maps of the same input."""
 
 from __future__ import annotations
 

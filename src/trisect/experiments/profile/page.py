@@ -1,4 +1,4 @@
-"""A profile's page: what queries, keys and values keep and drop of each label, in one picture, then by layer and by head."""
+"""A profile's page: what queries, keys and values encode of each label, in one picture, then by layer and by head."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
         ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
     )
     facts_shown = provenance(about, *own, timed=False)
-    return Sheet(f"What {name} keeps and drops", "Profile", lede, sections, facts_shown, REFERENCES)
+    return Sheet(f"What q, k and v of {name} encode", "Profile", lede, sections, facts_shown, REFERENCES)
 
 
 def _how(cross: bool, folds: int) -> tuple[str, ...]:
@@ -295,7 +295,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> 
 
 
 def _answer(numbers: ProfileNumbers, as_used: Sequence[str]) -> tuple[Finding, ...]:
-    """Over all heads, what queries keep and drop, what keys do, what values do; nothing where none does.
+    """Over all heads, what queries, keys and values encode; nothing where none does.
 
     Nothing of components that are read as attention used them: what they keep may not be by their weights.
     """

@@ -1,4 +1,4 @@
-"""Profile of a model: what each head's q, k and v keep and drop of each label, against random maps of the same input."""
+"""Profile of a model: what each head's q, k and v encode of each label, against random maps of the same input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The studies that come ready: small ones, the paper's own, what lies beyond it, and worlds with planted roles."""
+"""The studies that come ready: small ones, the paper's own, what lies beyond it, and synthetic tasks with known roles."""
 
 from __future__ import annotations
 
