@@ -12,7 +12,7 @@ from trisect.core.tables import frame
 from trisect.experiments.dissect import page as dissect
 from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.settings import DissectFacts, PartFacts
-from trisect.experiments.lookup.page import LookupNumbers, findings, judge_lookups, page
+from trisect.experiments.lookup.page import LookupNumbers, Shift, _role, findings, judge_lookups, page
 from trisect.experiments.lookup.settings import LookupFacts
 from trisect.report.sheet import html
 
@@ -84,6 +84,18 @@ def tables(lead=3.0, came="qkv"):
         "examples": pl.DataFrame(examples),
     }
     return found | {"claims": judge_lookups(LookupNumbers.of(found), {"seeds": [1]})}
+
+
+@pytest.mark.parametrize(("second", "shows"), [(6.0, True), (4.4, False)])
+def test_of_two_models_each_is_shown_and_has_to_exceed_its_controls(second, shows):
+    shifts = {
+        n: Shift(own=own, other=4.0, unrelated=3.0, residual=7.0, share=0.5, kept=1.0)
+        for n, own in ((1, 9.0), (2, second))
+    }
+    numbers: Any = SimpleNamespace(shifts=lambda component, last: shifts, last=None)
+    said = str(_role(numbers, "k"))
+    assert said.startswith("The key says") == shows
+    assert f"nats (+9.000 and +{second:.3f})" in said
 
 
 def test_models_that_formed_are_those_whose_head_and_loss_say_so_to_the_end():

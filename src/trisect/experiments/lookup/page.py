@@ -294,11 +294,16 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
         for name in ("own", "other", "unrelated", "residual")
     }
     own, other, unrelated, residual = means.values()
-    thesis = ROLES[component]
-    if own.mean - max(other.mean, unrelated.mean) < EXCESS:
+    thesis, gain = ROLES[component], words.mean_words(own, "nats")
+    excess = own.mean - max(other.mean, unrelated.mean)
+    if len(found) == 2:  # of two models an interval says nothing: each is shown, and each has to exceed its controls
+        each = [one for _, one in sorted(found.items())]
+        excess = min(one.own - max(one.other, one.other if one.unrelated is None else one.unrelated) for one in each)
+        gain = f"{words.number(own.mean, True)}\u00a0nats ({words.join_words([words.number(one.own, True) for one in each])})"
+    if excess < EXCESS:
         thesis = f"Not shown here: {thesis[0].lower()}{thesis[1:]}"
     text = (
-        f"{thesis}: with the donor's {component}, {ANSWERS[component]} gains {words.mean_words(own, 'nats')} on the base's, the largest "
+        f"{thesis}: with the donor's {component}, {ANSWERS[component]} gains {gain} on the base's, the largest "
         f"other answer {words.number(other.mean, True)}; with an unrelated donor's {words.number(unrelated.mean, True)}, with all of the "
         f"donor's residual stream there {words.number(residual.mean, True)}."
     )
