@@ -10,7 +10,7 @@ import pytest
 from trisect.core.errors import SpecError
 from trisect.core.methods import METHODS, PAPER_SITES
 from trisect.core.spec import Design, Run
-from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiments, is_preset
+from trisect.experiments.study.presets import BEYOND, DECIDING, PRESETS, find_experiments, is_preset, only
 
 SMALL = [one for one in PRESETS if one.name in ("quick", "wikitext2-small")]
 
@@ -77,3 +77,13 @@ def test_a_preset_is_known_by_its_name():
         SpecError, match="Presets are quick, wikitext2-small, paper, all-layers, beyond, roles, roles-quick"
     ):
         find_experiments("quik")
+
+
+def test_of_a_preset_of_several_designs_those_stay_that_have_what_is_asked_for():
+    whole = find_experiments("roles-quick")
+    attacked, ablated = only(whole, ("attack",)), only(whole, ("ablate", "erase"))
+    assert [one.attack for one in attacked] == [one.attack for one in whole if one.attack]
+    assert all(one.erase is None and one.control is None for one in attacked)
+    assert [one.ablate is not None for one in ablated] == [True, False]
+    with pytest.raises(SpecError, match="roles-quick has no tie"):
+        only(whole, ("attack", "tie"))

@@ -223,8 +223,8 @@ BAD = [
     (lambda: read_experiment({"model": {"depth": 1}}, "f.json"), "model in f.json has depth"),
     (lambda: read_experiment({"model": 3}, "f.json"), "model in f.json is 3"),
     (lambda: find_experiments("quik")[0], "Unknown preset or file 'quik'; did you mean 'quick'?"),
-    (lambda: only(PRESETS[0], ("melt",)), "'melt' is not an experiment"),
-    (lambda: only(replace(PRESETS[0], attack=None), ("attack",)), "quick has no attack"),
+    (lambda: only((PRESETS[0],), ("melt",)), "'melt' is not an experiment"),
+    (lambda: only((replace(PRESETS[0], attack=None),), ("attack",)), "quick has no attack"),
 ]
 
 

@@ -236,6 +236,8 @@ def designs(source: DesignSource) -> tuple[Design, ...]:
     found = find_experiments(source.experiment)
     if is_preset(source.experiment) and source.only is None and not is_installed("concept_erasure"):
         found = tuple(replace(one, erase=None) for one in found)  # a preset runs with what is installed
+    if source.only is not None:
+        found = only(found, source.only)
     return tuple(_change(one, source) for one in found)
 
 
@@ -248,8 +250,6 @@ def _change(chosen: Design, source: DesignSource) -> Design:
     if epochs is not None:
         attack = chosen.attack and replace(chosen.attack, epochs=None)
         chosen = replace(chosen, training=replace(chosen.training, epochs=epochs), attack=attack)
-    if methods is not None:
-        chosen = only(chosen, methods)
     if source.sites:
         places = tuple(s if isinstance(s, Site) else Site.parse(s) for s in source.sites)
         # a tie's sites are combinations: those given are meant for it where nothing else is asked

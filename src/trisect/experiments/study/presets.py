@@ -194,7 +194,7 @@ def _beyond() -> tuple[Design, ...]:
         erase=Erase(PAPER_SITES, labels),
     )
     sweep = Attack(PAPER_SITES, ("pos", "dep"), strengths=(0.3, 3.0))
-    return grid, replace(only(small, ("attack",)), name="beyond", attack=sweep)
+    return grid, replace(only((small,), ("attack",))[0], name="beyond", attack=sweep)
 
 
 def is_preset(what: object) -> bool:
@@ -233,19 +233,21 @@ def find_experiments(what: str | Path | Design) -> tuple[Design, ...]:
     )
 
 
-def only(experiment: Design, methods: tuple[str, ...]) -> Design:
-    """The experiment with no interventions but those named; raises SpecError for names that are none."""
+def only(experiments: tuple[Design, ...], methods: tuple[str, ...]) -> tuple[Design, ...]:
+    """Experiments with no interventions but those named, as far as each has them, and none without any.
+
+    Raises SpecError for names that are none, and for what no experiment has.
+    """
     known = (*METHODS, "edits")
     unknown = [m for m in methods if m not in known]
     if unknown or not methods:
         given = ", ".join(map(repr, unknown)) or "an empty list"
         raise SpecError(f"{given} is not an experiment.", f"There are {', '.join(known)}.", "Name some of them.")
-    keep = {m: getattr(experiment, m) for m in known if m in methods}
-    if missing := [m for m, value in keep.items() if not value]:
-        raise SpecError(
-            f"{experiment.name} has no {', '.join(missing)}.", "The experiment leaves it out.", "Name what it has."
-        )
-    return replace(experiment, **{m: keep.get(m) for m in METHODS}, edits=keep.get("edits", ()))
+    if missing := [m for m in methods if not any(getattr(one, m) for one in experiments)]:
+        given = f"{experiments[0].name} has no {', '.join(missing)}."
+        raise SpecError(given, "The experiment leaves it out.", "Name what it has.")
+    others: dict[str, object] = {m: () if m == "edits" else None for m in known if m not in methods}
+    return tuple(replace(one, **others) for one in experiments if any(getattr(one, m) for m in methods))
 
 
 BEYOND = _beyond()
