@@ -1,6 +1,6 @@
 """Shapes are checked where a signature names some: jaxtyping's hook would check every call of every function, also of what has none.
 
-A function inside a function is decorated anew each time that it is made, which took a tenth of the time of tests that load models.
+A function inside a function is decorated again each time it is defined, which took a tenth of the time of tests that load models.
 """
 
 import ast

@@ -334,7 +334,7 @@ def annotate(
 
     `columns` are some of pos (part of speech), tag (fine-grained), dep (relation) and ent (entity type, 'O' outside);
     None is pos and dep, and tag and ent where the pipeline sets them. `workers` processes (None: one a core) share the
-    work; where the system starts processes anew (macOS, Windows) a script then needs `if __name__ == "__main__":`.
+    work; where the system spawns processes (macOS, Windows) a script then needs `if __name__ == "__main__":`.
     Needs the extra `trisect[annotate]`.
     """
     from trisect.lab.annotation import annotate as label

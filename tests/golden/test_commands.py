@@ -1,7 +1,7 @@
 """What every command measures, as it was measured before: a number, a name or a verdict that changes shows here.
 
 Each command runs on tiny models and texts; its tables, and what it replies as JSON, are compared with commands/NAME.json. Where
-a change is meant, write the records anew, read which values the call says are others, and say in the commit why:
+a change is meant, update the records, read which values the call says are others, and say in the commit why:
 
     python -m tests.golden.test_commands --update [NAME ...]
 
@@ -371,14 +371,14 @@ EXTRAS = {"erase": "concept_erasure", "study": "concept_erasure", "study-roles":
 
 
 def check_record(name: str, record: Json, capsys: pytest.CaptureFixture[str]) -> None:
-    """Compare what a command measured with its record; write the record anew where that is asked for."""
+    """Compare what a command measured with its record; update the record where that is asked for."""
     path = RECORDS / f"{name}.json"
     before = load_record(path.read_text(encoding="utf-8")) if path.exists() else {}
     differences = list(compare_records(before, record, TOLERANCES, name))
     if UPDATE and differences:
         path.write_text(f"{dump_record(record)}\n", encoding="utf-8")
         with capsys.disabled():
-            print(f"\n{path.name} is written anew:", *differences, sep="\n  ")
+            print(f"\n{path.name} is updated:", *differences, sep="\n  ")
     else:
         assert not differences, "\n".join(differences[:50])
 

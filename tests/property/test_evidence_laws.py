@@ -1,4 +1,4 @@
-"""Readings of controls and lines of evidence have no side of their own: signs, units and names turn with the numbers."""
+"""Readings of controls and comparisons of q, k and v have no side of their own: signs, units and names turn with the numbers."""
 
 from __future__ import annotations
 

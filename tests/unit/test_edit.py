@@ -1,4 +1,4 @@
-"""Functions of one's own at q, k and v: what they are given, what they change and nothing else, in which passes, and what is refused."""
+"""User functions at q, k and v: what they are given, what they change and nothing else, in which passes, and what is refused."""
 
 import threading
 from typing import Any

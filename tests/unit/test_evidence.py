@@ -1,4 +1,4 @@
-"""Lines of evidence from the findings of a dissection's parts: what they count, turn, and leave out, and how a page shows them."""
+"""Comparisons of q, k and v from the findings of a dissection's parts: what they count, turn, and leave out, and how a page shows them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_lines_are_counted_and_not_added_up():
         line("ablation", 0.1, 0.1, 0.1, compared=compare({"q": [0.1], "k": [0.2]}, 0.02)),
     ]
     said = summary(lines)
-    assert said.startswith("Of 4 lines of evidence ")
+    assert said.startswith("Of 4 comparisons ")
     for part in ("2: v largest (tying, freezing)", "1: q largest (freezing)", "1: too uncertain to say (ablation)"):
         assert part in said
     assert summary([line("norms", None, None, 0.1)]) == ""

@@ -26,7 +26,7 @@ class Heads(NamedTuple):
 class SiteTarget(NamedTuple):
     """One component at one address, and the heads of it that are meant (from 1; None: all).
 
-    A function of one's own is told its heads by their numbers; those of k and v are key/value heads.
+    To a user's function heads are numbers from 1; those of k and v are key/value heads.
     """
 
     address: Address

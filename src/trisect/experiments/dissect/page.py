@@ -124,7 +124,7 @@ def from_table(evidence: pl.DataFrame) -> list[Line]:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """How many lines say what of q, k and v; empty where none compares them."""
+    """Which of q, k and v is largest, in how many comparisons; empty where there is none."""
     titles: dict[str, list[str]] = {}  # by what the lines of these titles say
     for line in lines:
         if line.compared is not None:
@@ -135,8 +135,8 @@ def summary(lines: Sequence[Line]) -> str:
     counts = {said: {title: same.count(title) for title in same} for said, same in titles.items()}
     names = {said: ", ".join(t if n == 1 else f"{t} × {n}" for t, n in of.items()) for said, of in counts.items()}
     parts = words.join_words([f"{len(same)}: {said} ({names[said]})" for said, same in titles.items()])
-    many = words.several(sum(map(len, titles.values())), "line")
-    return f"Of {many} of evidence that compare q, k and v by paired differences, {parts}."
+    many = words.several(sum(map(len, titles.values())), "comparison")
+    return f"Of {many} of q, k and v by paired differences, {parts}."
 
 
 def _row(line: Line, verdicts: Mapping[str, str]) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ def _first_screen(
     named = zip(line_titles(lines), lines, strict=True)
     compared = (Finding(x.kind, "", title=title, per=x.per, compared=x.compared) for title, x in named)
     unlike = sheet.open_section(compared, blind)
-    # what the answer rests on: its own claim, all claims counted, and how lines of evidence compare q, k and v
+    # what the answer rests on: its own claim, all claims counted, and the comparisons of q, k and v
     by = _by_claim(claims)
     fixed = (
         "Claim G-1, that each of q, k and v shifts the answer toward its own prediction by a nat more than toward any other, was fixed "
@@ -355,7 +355,7 @@ def _calibration(planted: PartFacts | None) -> Markup | None:
 
 
 def _look_on(facts: DissectFacts) -> Markup:
-    """Where to see it at work: the page of attention by hand, one's own text in a trained model, and the tutorial."""
+    """Where to see it at work: the page of attention by hand, your text in a trained model, and the tutorial."""
     pages = {name: place for part in facts.parts for name, place in part.pages.items()}
     steps = (
         (pages.get("theory"), "attention worked by hand"),

@@ -1,4 +1,4 @@
-"""Functions of one's own at q, k and v while a model runs: in calls of the model, in generation, and in passes of trisect's."""
+"""User functions at q, k and v while a model runs: in calls of the model, in generation, and in trisect's passes."""
 
 from __future__ import annotations
 
