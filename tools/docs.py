@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,8 @@ import trisect
 from trisect import measure, theory
 from trisect.api import docstring, signature
 from trisect.cli import main
+from trisect.core.schema import flat
+from trisect.core.tables import MeasureName
 from trisect.experiments import EXPERIMENTS, UTILITIES
 from trisect.lab.experiment import Experiment, Result, Utility
 
@@ -26,6 +29,7 @@ SRC = ROOT / "src" / "trisect"
 DECISIONS = ROOT / "docs" / "decisions"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
 DECISION = re.compile(r"# (\d+)\. (.+)\n\nStatus: (\w+) · Subject: (\w+)\n")
+SHARED = 4  # commands that have the same option, from which on it is explained once
 RESULTS = """## Where results go
 
 Without `--out`, in the folder where the command is called: under the command's name, followed by the model that it reads or the
@@ -46,41 +50,60 @@ def commands(command: click.Command, name: str, parent: click.Context | None = N
 
 
 def cli_page() -> str:
-    """docs/cli.md, as it should be."""
-    parts = ["# The command line\n\nMade by `make docs` from the commands themselves.\n"]
-    parts += [f"## {name}\n\n```text\n{text}\n```\n" for name, text in commands(main, "trisect")]
+    """docs/cli.md: the help of every command, options that several share explained once."""
+    entry = re.compile(r"^  (-\S[^\n]*(?:\n {4,}[^\n]*)*)\n?", re.M)
+    texts = [(name, text.replace("  -h, --help", "  --help")) for name, text in commands(main, "trisect")]
+    found = {
+        " ".join(raw.split()): re.split(r"\s{2,}", raw, maxsplit=1) for _, text in texts for raw in entry.findall(text)
+    }
+    counts = Counter(" ".join(raw.split()) for _, text in texts for raw in entry.findall(text))
+    shared = {option for option, count in counts.items() if count >= SHARED}
+    parts = ["# The command line\n\nMade by `make docs` from the commands themselves. Options of several commands:\n"]
+    rows = [f"| `{found[one][0]}` | {cell(' '.join(found[one][-1].split()))} |" for one in found if one in shared]
+    parts += ["| option | is |\n| --- | --- |", *rows, ""]
+    for name, text in texts:
+        also = " ".join(raw.split()[0] for raw in entry.findall(text) if " ".join(raw.split()) in shared)
+        text = entry.sub(lambda match: "" if " ".join(match[1].split()) in shared else match[0], text)
+        also = textwrap.fill(f"And {also}", 98, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        parts.append(f"## {name}\n\n```text\n{text.rstrip().removesuffix('Options:').rstrip()}\n\n{also}\n```\n")
     parts += [RESULTS, *(f"| `trisect {one.name}` | `{one.where}` |" for one in EXPERIMENTS), ""]
     return "\n".join(parts)
 
 
-SHARED = 4  # functions that have the same setting, from which on it is explained once
+MEASURES = """# Measures
+
+Made by `make docs` from `trisect.MeasureName`, whose members are these names: `table.filter(measure=trisect.MeasureName.OVERLAP)`.
+They stand in the columns `measure` and `name` of the [tables](tables.md). Any may end in `_low`, `_high` (95 % interval), `_p`
+(one test), `_p_holm` (after Holm over its family), `_z` (standard deviations from its null), `_null` (mean of the null), `_sd` (over
+models). Letters with numbers are sections of [definitions](../explanation/definitions.md)."""
+API = """# The Python API
+
+Made by `make docs` from the code. A command and its function have one name (`-` is `_`), an option and its setting too: they
+stand in [the command line](cli.md), defaults in `help(trisect.NAME)`. Texts (`--corpus`, `--split`, `--reader`, `--limit`, `--text`)
+are the one argument `texts`. Where a package has a command's name the function has another: `explore_page`, `theory_page`,
+`render` (`report`), `list_claims` (`claims`), `prove` (`check` of a model), `corpus` and `annotate` (`corpus …`).
+
+| function | command | does |
+| --- | --- | --- |"""
 
 
 def api_page() -> str:
-    """docs/api.md: every function of an experiment with its settings, then everything else that `trisect` exports."""
+    """docs/api.md: every function of an experiment beside its command, then everything else that `trisect` exports."""
     functions = (*EXPERIMENTS, *UTILITIES)
-    settings = {one.python: re.findall(r"^    (\w+): (.*)$", docstring(one), re.M) for one in functions}
-    counts = Counter(entry for entries in settings.values() for entry in entries)
-    common = [entry for entry, count in counts.items() if count >= SHARED]
-    parts = [
-        "# The Python API\n\nMade by `make docs` from the experiments' settings and from docstrings. Defaults: `help(trisect.NAME)`.\n"
-    ]
-    parts += ["## Settings of several functions\n", "| setting | is |\n| --- | --- |", *map(row_of_setting, common), ""]
+    parts = [API]
     for one in functions:
-        text = docstring(one)
-        own = [entry for entry in settings[one.python] if entry not in common]
-        also = [f"`{name}`" for name, _ in (entry for entry in settings[one.python] if entry in common)]
-        parts += [f"## trisect.{one.python}\n\n{text.splitlines()[0]}\n"]
-        parts += ["| setting | is |\n| --- | --- |", *map(row_of_setting, own), ""] if own else []
-        parts += [f"Also {', '.join(also)}.\n"] if also else []
+        inputs = [p.name for p in signature(one).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        shown = f"trisect.{one.python}({', '.join([*inputs, '…'])})"
+        parts.append(f"| `{shown}` | `trisect {one.name}` | {cell(docstring(one))} |")
+    parts += ["", "Settings without an option of their own:\n", "| setting | is |\n| --- | --- |"]
+    bare = {(s.name, s.help) for one in functions for s in flat(one.settings) if not (s.words or s.option.argument)}
+    parts += [*map(row_of_setting, sorted(bare)), ""]
     parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(trisect._HOME)]
     for package in (measure, theory):
-        parts.append(f"## {package.__name__}\n\n| function | does |\n| --- | --- |")
+        parts.append(f"## {package.__name__}\n\n| module | has |\n| --- | --- |")
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
             module = import_module(f"{package.__name__}.{info.name}")
-            for name, thing in vars(module).items():
-                if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
-                    parts.append(f"| `{info.name}.{name}` | {clause(inspect.getdoc(thing) or '')} |")
+            parts.append(f"| `{package.__name__}.{info.name}` | {cell(inspect.getdoc(module) or '')} |")
         parts.append("")
     return "\n".join(parts)
 
@@ -95,15 +118,13 @@ def cell(text: str) -> str:
     return text.partition("\n")[0].replace("|", "\\|")
 
 
-def clause(text: str) -> str:
-    """What stands in the first line of a text before a colon or semicolon, as a cell of a table."""
-    return re.split(r"[:;] ", cell(text))[0].removesuffix(".") + "."
-
-
 def documented(name: str, thing: Any, level: str = "##") -> str:
     """A function or class by its name, parameters and docstring."""
     try:
-        parameters = ", ".join(parameter(each) for each in inspect.signature(thing).parameters.values())
+        members = issubclass(thing, Enum) if inspect.isclass(thing) else False
+        parameters = (
+            "name" if members else ", ".join(parameter(each) for each in inspect.signature(thing).parameters.values())
+        )
     except ValueError:
         parameters = "…"
     called = textwrap.fill(
@@ -118,6 +139,20 @@ def parameter(one: inspect.Parameter) -> str:
     value = re.sub(r" at 0x[0-9a-f]+", "", repr(one.default))
     default = "" if one.default is one.empty else f"={value if len(value) <= 24 and one.default is not ... else '…'}"
     return f"{star}{one.name}{default}"
+
+
+def measures_page() -> str:
+    """docs/reference/measures.md: every measure's name, unit, meaning and equation, under the comment above it in the code."""
+    lines = [MEASURES]
+    source = inspect.getsource(MeasureName)
+    for title, name in re.findall(r"^    (?:# (.+)|([A-Z_]+) = )", source, re.M):
+        if title:
+            lines += ["", f"## {title}", "", "| name | unit | meaning | equation |", "| --- | --- | --- | --- |"]
+        else:
+            one = MeasureName[name]
+            cells = (f"`{one}`", one.unit, one.meaning, one.equation)
+            lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def tables_page() -> str:
@@ -210,6 +245,7 @@ PAGES = {
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
     ROOT / "docs" / "reference" / "tables.md": tables_page,
+    ROOT / "docs" / "reference" / "measures.md": measures_page,
     DECISIONS / "README.md": decisions_page,
     SRC / "__init__.pyi": stub,
 }

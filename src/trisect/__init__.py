@@ -1,4 +1,19 @@
-"""trisect: what do the query, key and value submodules of a Transformer each do?"""
+"""What do the query, key and value submodules of a Transformer each do?
+
+    model = trisect.load("MODEL")                a folder, a name on the hub, or a module: verified layer by layer
+    reading = model.read("a text")               reading["v@3.h2"].v [row, head, position, width]; .q .k .weights .output
+    trisect.read(model, "a text", grad=True)     the same with a graph: trace.v.grad after reading.output[…].backward()
+    with trisect.edit(model, {"v@3.h2": fn}):    a function of yours at q, k or v: in calls, in generate, in all below
+    trisect.patch(model, base, donor, ["v@3"])   another text's q, k or v (activation patching)
+    trisect.compose(model, task="induction")     which earlier part makes a head's query, key or value
+    trisect.norms(model, texts)                  which tokens get weight, and what arrives from each
+    trisect.profile(model, texts)                which properties of a word q, k and v keep
+
+Layers and heads count from 1 in sites and tables, positions from 0; indices into arrays are Python's. A command
+`trisect NAME --some-option` is `trisect.NAME(some_option=…)`; its texts (--corpus, --split, --limit, --text) are `texts`.
+What it returns has `.tables` (Polars), `.to_pandas()`, `.to_dict()`, `.findings` and `.report`, the page. `trisect.MeasureName`
+has the name, unit and meaning of every measure. In a notebook `trisect.explore(reading)` shows every head.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +35,7 @@ _HOME = {
         "core.site": "Site",
         "core.spec": "Design Model Run Text Training",
         "core.subject": "Texts",
+        "core.tables": "MeasureName",
         "core.trace": "Reading Trace",
         "experiments.study.result": "Study",
         "text.corpus": "Corpus",

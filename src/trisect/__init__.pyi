@@ -14,6 +14,7 @@ from trisect.core.edits import Edit as Edit
 from trisect.core.methods import Erase as Erase
 from trisect.core.methods import Freeze as Freeze
 from trisect.core.machine import Machine as Machine
+from trisect.core.tables import MeasureName as MeasureName
 from trisect.core.spec import Model as Model
 from trisect.core.methods import Probe as Probe
 from trisect.core.trace import Reading as Reading

@@ -39,6 +39,55 @@ def test_a_reading_says_what_it_is_in_one_line(reading):
     assert repr(reading.traces[0]) == "<Trace of layer 1: 2 rows, 4 heads, 5 queries × 5 keys>"
 
 
+def test_a_reading_is_arrays_by_name_and_a_table_of_weights(reading, bart):
+    arrays, table = reading.to_dict(), reading.to_pandas()
+    assert {at: sorted(of) for at, of in arrays.items()}["layer 2"][:3] == ["k", "key_real", "output"]
+    assert arrays["layer 1"]["v"].shape == tuple(reading["v@1"].v.shape)
+    assert len(table) == 2 * 4 * (5 * 5 + 2 * 2)  # layers, heads, pairs of tokens without padding
+    first = table[(table["layer"] == 2) & (table["head"] == 3) & (table["row"] == 0) & (table["query"] == 4)]
+    assert list(first["key_token"]) == list(reading.source.tokens[0])
+    assert list(first["weight"]) == reading["q@2.h3"].weights[0, 0, 4].tolist()
+    crossing = bart.to_pandas().query("stack == 'cross'")
+    assert set(crossing["key_token"]) == set(bart.source.tokens[0])
+
+
+def test_an_intervention_is_a_line_a_table_and_json(gpt2):
+    found = trisect.intervene(gpt2, "w1 w2 w3", {"v@2": "zero"})
+    assert repr(found) == "<Intervention in GPT2LMHeadModel: v@2 zero; 3 positions>"
+    assert list(found.to_pandas()["moved"]) == pytest.approx(found.moved.tolist())
+    assert [one["token"] for one in json.loads(json.dumps(found.to_dict()))["positions"]] == list(found.tokens)
+
+
+def test_without_pandas_it_is_said(reading, monkeypatch):
+    monkeypatch.setattr("trisect.core.tables.is_installed", lambda name: False)
+    with pytest.raises(SpecError, match="pip install pandas"):
+        reading.to_pandas()
+
+
+def test_the_screen_of_help_names_what_there_is():
+    shown = trisect.__doc__ or ""
+    assert len(shown.splitlines()) <= 24
+    for name in ("load", "read", "edit", "patch", "compose", "norms", "profile", "MeasureName"):
+        assert f"trisect.{name}" in shown
+        assert hasattr(trisect, name)
+
+
+def test_a_command_and_its_function_have_one_name_and_so_have_options_and_settings():
+    """A name that a package has is another's, and texts are one argument."""
+    from trisect.api import signature
+    from trisect.cli import main
+    from trisect.experiments import EXPERIMENTS, UTILITIES
+
+    everywhere = {"out", "json", "as_json", "quiet", "open", "opens", "help"}
+    texts = {"texts", "corpus", "split", "reader", "limit", "text", "audio", "image"}
+    for one in (*EXPERIMENTS, *UTILITIES):
+        other = {"explore": "explore_page", "theory": "theory_page"}
+        assert one.python == other.get(one.name, one.name.replace("-", "_"))
+        settings = set(signature(one).parameters)
+        for option in main.commands[one.name].params:
+            assert option.name in settings | everywhere | texts, (one.name, option.name)
+
+
 def test_a_loaded_model_prints_no_tensors(gpt2):
     assert repr(gpt2) == "Pretrained(name='GPT2LMHeadModel', objective='causal', options=('MODEL',), remarks=())"
     assert "tensor(" not in repr(gpt2.proof)

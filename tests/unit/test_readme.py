@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from markupsafe import Markup
 from tests import tiny
 
 import trisect
+from trisect.core.errors import SpecError
 from trisect.core.finding import About, Estimate, Finding
 from trisect.core.tables import read_table
 from trisect.report.readme import MARK, readme
@@ -70,6 +72,21 @@ def test_report_writes_every_verdict_of_a_result_and_again_the_same(result):
     (result / "README.md").write_text(MARK + "stale", encoding="utf-8")
     trisect.render(result)
     assert (result / "README.md").read_text(encoding="utf-8") == text
+
+
+def test_a_result_is_a_line_a_table_and_json(result):
+    done = trisect.render(result)
+    assert repr(done).startswith(f"<Result of trisect norms in {result}: claims [")
+    assert len(repr(done).splitlines()) == 1
+    measures, claims = done.to_pandas(), done.to_pandas("claims")
+    assert list(measures.columns) == done.tables["measures"].columns
+    assert claims["effect"].notna().sum() == done.tables["claims"]["effect"].count()
+    rows = json.loads(json.dumps(done.to_dict()))["tables"]["measures"]
+    assert pl.DataFrame(rows, schema=done.tables["measures"].schema).equals(done.tables["measures"])
+    with pytest.raises(SpecError, match="'nothing' was asked for"):
+        done.to_pandas("nothing")
+    spread = done.tables["measures"].filter(measure=trisect.MeasureName.CV_A)
+    assert spread.height == done.tables["measures"].filter(measure="cv_a").height > 0
 
 
 def test_a_readme_by_hand_is_left_alone(result):

@@ -12,6 +12,10 @@ CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "Mapping", "Sequence"
 ALLOWED = {
     "calls.py edit": "the module itself, of a class of its own",
     "core/trace.py Reading.to_xarray": "xarray is no dependency, and so gives no type",
+    "core/trace.py Reading.to_pandas": "pandas is no dependency, and so gives no type",
+    "core/tables.py pandas_frame": "pandas is no dependency, and so gives no type",
+    "lab/experiment.py Result.to_pandas": "pandas is no dependency, and so gives no type",
+    "measure/intervention.py Intervention.to_pandas": "pandas is no dependency, and so gives no type",
     "core/subject.py ModelInputs": "what a model's own forward takes by name; it means nothing to others",
     "experiments/study/rows.py StudyRows.statement": "a part of a statement, as JSON",
     "report/charts.py marks": "marks are charts of Altair, whose types say nothing",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 import polars as pl
 
-from trisect.core.errors import DamagedFileError, check_access
+from trisect.core.errors import DamagedFileError, SpecError, check_access, is_installed
 from trisect.core.files import digest, inside, replace_file
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
@@ -147,6 +149,215 @@ SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     },
 }
 
+
+class MeasureName(StrEnum):
+    """The name of a measure, as tables have it in the column `measure` or `name`: equal to its text, with unit, meaning, equation.
+
+    Any may carry an ending: `_low`, `_high` (95 % interval), `_p` (one test), `_p_holm` (after Holm over its family), `_z`
+    (standard deviations from its null), `_null` (mean of the null), `_sd` (over models).
+    """
+
+    unit: str
+    meaning: str
+    equation: str
+
+    def __new__(cls, name: str, unit: str, meaning: str, equation: str = "") -> Self:
+        """A member from its line."""
+        member = str.__new__(cls, name)
+        member._value_, member.unit, member.meaning, member.equation = name, unit, meaning, equation
+        return member
+
+    # study, rewind
+    LOSS_NATS = "loss_nats", "nats", "loss at an epoch, per token", "−mean log p(next word)"
+    ACCURACY = (
+        "accuracy",
+        "share",
+        "tokens whose likeliest next word is right (metrics); answers that are right (recall)",
+    )
+    SMOOTHED_LOSS_NATS = "smoothed_loss_nats", "nats", "loss with label smoothing, of translators"
+    ADVERSARY_LOSS_NATS = "adversary_loss_nats", "nats", "loss of the adversary on its label"
+    ADVERSARY_ACCURACY = "adversary_accuracy", "share", "labels that the adversary predicts"
+    UNIGRAM_LOSS_NATS = "unigram_loss_nats", "nats", "loss of word frequencies on validation", "−mean log f(word)"
+    SELF_ONLY_LOSS_NATS = (
+        "self_only_loss_nats",
+        "nats",
+        "loss where each token attends to itself alone (A2)",
+        "L(a = I)",
+    )
+    REWIND_LOSS_NATS = (
+        "rewind_loss_nats",
+        "nats",
+        "loss with a site's weights at θ(α) (A5)",
+        "L(θ(α)), θ(α) = (1 − α) θ⁰ + α θᶠ",
+    )
+    REWIND_ACCURACY = "rewind_accuracy", "share", "accuracy with a site's weights at θ(α)"
+    REWIND_RISE = "rewind_rise", "nats, or share of the output", "rise at α", "L(θ(α)) − L(θᶠ)"
+    REWIND_AREA = "rewind_area", "as the rise", "mean of the rise over α", "mean_α L(θ(α)) − L(θᶠ)"
+    CRITICALITY = (
+        "criticality",
+        "α",
+        "least α from which on the rise stays below 1 %",
+        "min α: L(θ(α′)) < 1.01 L(θᶠ) for all α′ ≥ α",
+    )
+    CRITICALITY_FIRST = "criticality_first", "α", "the other reading of it", "min α: L(θ(α)) < 1.01 L(θᶠ)"
+    REWIND_CHECK_NATS = "rewind_check_nats", "nats", "largest gap between the last two interpolants of the rise"
+    REWIND_NODES = "rewind_nodes", "count", "nodes of the interpolant"
+    REWIND_EVALUATIONS = "rewind_evaluations", "count", "values of α at which the loss was computed"
+    MIDSTAGE_LOSS_NATS = "midstage_loss_nats", "nats", "loss with a site's weights of epoch `at` (A6)", "L(θᵉ)"
+    MIDSTAGE_ACCURACY = "midstage_accuracy", "share", "accuracy with them"
+    MIDSTAGE_RISE = "midstage_rise", "nats", "rise with them", "L(θᵉ) − L(θᶠ)"
+    MIDSTAGE_AREA = "midstage_area", "nats", "mean of that rise over epochs"
+    ABLATE_RISE_NATS = "ablate_rise_nats", "nats", "rise with a site's mean in its place", "L(x̄) − L(x)"
+    ERASE_RISE_NATS = "erase_rise_nats", "nats", "rise with a label erased by LEACE", "L(r(x)) − L(x)"
+    ERASE_RANDOM_RISE_NATS = "erase_random_rise_nats", "nats", "the same of random subspaces of that rank, mean"
+    ERASE_EXCESS_NATS = "erase_excess_nats", "nats", "what the label costs beyond its rank", "erase rise − random rise"
+    ERASE_RANK = "erase_rank", "count", "rank of what is erased"
+    ERASE_EXPLAINED = "erase_explained", "share", "variance of the site in what is erased"
+    ERASE_ARTICLES = "erase_articles", "count", "articles that are resampled"
+    PROBE_LINEAR_ACCURACY = "probe_linear_accuracy", "share", "accuracy of a linear probe on held-out articles"
+    PROBE_LINEAR_BITS = "probe_linear_bits", "bits", "V-information of the label in the site", "H(y) − H(y | x)"
+    PROBE_LINEAR_CONTROL_BITS = "probe_linear_control_bits", "bits", "the same of control labels"
+    PROBE_LINEAR_SELECTIVITY = "probe_linear_selectivity", "bits", "beyond control labels", "bits − control bits"
+    PROBE_MAJORITY = "probe_majority", "share", "the commonest class"
+    PROBE_ARTICLES = "probe_articles", "count", "articles that are resampled"
+    INTERCHANGE_OWN = "interchange_own", "share of pairs", "answers that the patched component predicts (F1)"
+    INTERCHANGE_AS_Q = "interchange_as_q", "share of pairs", "answers that q predicts"
+    INTERCHANGE_AS_K = "interchange_as_k", "share of pairs", "answers that k predicts"
+    INTERCHANGE_AS_V = "interchange_as_v", "share of pairs", "answers that v predicts"
+    INTERCHANGE_OTHERS = "interchange_others", "share of pairs", "answers that the two others predict"
+    INTERCHANGE_UNCHANGED = "interchange_unchanged", "share of pairs", "answers of the base"
+    INTERCHANGE_RISE_NATS = (
+        "interchange_rise_nats",
+        "nats",
+        "rise of the loss of the base's answer",
+        "L(patched) − L(base)",
+    )
+    AUROC = (
+        "auroc",
+        "share",
+        "how well a method, or a score, separates: one measure each, such as `auroc_interchange` (F2)",
+        "P(s⁺ > s⁻) + P(s⁺ = s⁻) / 2",
+    )
+    # norms (Kobayashi et al. 2020, 2021, 2024)
+    CV_X = "cv_x", "ratio", "variation over tokens of ‖x‖ (C1)", "sd ‖x‖ / mean ‖x‖"
+    CV_F = "cv_f", "ratio", "… of ‖f(x)‖", "f_h(x) = (x W_V + b_V) W_O"
+    CV_A = "cv_a", "ratio", "… of the weight a"
+    CV_AF = "cv_af", "ratio", "… of a ‖f(x)‖"
+    DISPERSION = "dispersion", "ratio", "the four of them, as a finding"
+    MEAN_A = "mean_a", "share", "mean weight of a category's tokens"
+    MEAN_F = "mean_f", "norm", "mean ‖f(x)‖ of a category's tokens"
+    WEIGHT_SHARE = "weight_share", "share", "a category's share of the weight (C2)", "Σ_i Σ_{j ∈ C} a_ij / Σ_i Σ_j a_ij"
+    NORM_SHARE = (
+        "norm_share",
+        "share",
+        "a category's share by norm",
+        "Σ_i Σ_{j ∈ C} a_ij ‖f(x_j)‖ / Σ_i Σ_j a_ij ‖f(x_j)‖",
+    )
+    BLOCK_SHARE = "block_share", "share", "the same through the residual connection and the norm around attention"
+    WEIGHT_SUM = "weight_sum", "share", "a category's weight, mean over queries", "Σ_{j ∈ C} a_ij"
+    NORM_SUM = "norm_sum", "norm", "the same by norm", "Σ_{j ∈ C} a_ij ‖f(x_j)‖"
+    SPEARMAN_A_F = "spearman_a_f", "ρ", "of a and ‖f(x)‖ within a category (C3)"
+    SPEARMAN_A_F_LAYERS = "spearman_a_f_layers", "ρ", "of their means over layers"
+    SPEARMAN_RANK_F = (
+        "spearman_rank_f",
+        "ρ",
+        "of frequency rank and ‖f(x)‖; `_words`: without special tokens; `_within`: ranks within the text (C4)",
+    )
+    SPEARMAN_RANK_A = "spearman_rank_a", "ρ", "of frequency rank and a"
+    MIXING_RATIO = "mixing_ratio", "share", "of a position what comes from others", "‖context‖ / (‖context‖ + ‖own‖)"
+    MEAN_MIXING_RATIO = "mean_mixing_ratio", "share", "its mean over layers"
+    EXPANSION_RATE = (
+        "expansion_rate",
+        "ratio",
+        "length of attention's map for x of unit variance",
+        "√(E ‖Σ_h f_h(x) + b_O‖² / E ‖(x, 1)‖²)",
+    )
+    # ablate, erase
+    LOSS_CHANGE_NATS = "loss_change_nats", "nats", "loss with the edit less without", "L(edited) − L"
+    OUTPUT_CHANGE = "output_change", "share", "change of the output of a model without loss", "‖y′ − y‖² / ‖y‖²"
+    UNEDITED = "unedited", "nats", "the loss without an edit"
+    MEAN_CHANGE = "mean_change", "as the change", "mean over layers of a component"
+    LARGEST_CHANGE = "largest_change", "as the change", "largest over layers"
+    # patch
+    ANSWERED = "answered", "share of pairs", "answers of the unpatched model that are as stated"
+    OWN = "own", "share of pairs", "answers that the patched component predicts (F1)"
+    AS_Q = "as q", "share of pairs", "answers that q predicts, where another is patched"
+    AS_K = "as k", "share of pairs", "… that k predicts"
+    AS_V = "as v", "share of pairs", "… that v predicts"
+    DONOR = "donor", "share of pairs", "answers of the donor"
+    UNCHANGED = "unchanged", "share of pairs", "answers of the base"
+    LOGIT_CHANGE = (
+        "logit_change",
+        "share of the way",
+        "0: the patched text, 1: the other",
+        "Σ (d − d_patched) / Σ (d − d_other), d a logit difference",
+    )
+    ATTRIBUTION_CORRELATION = (
+        "attribution_correlation",
+        "ρ",
+        "by gradient: ranks of estimates and exact effects of the largest twenty (AtP*)",
+    )
+    GRADIENT_CORRELATION = "gradient_correlation", "ρ", "the same without the correction for q and k"
+    # profile (F3)
+    PROFILE_ACCURACY = "profile_accuracy", "share", "accuracy of a probe of q, k or v of a head"
+    PROFILE_BITS = "profile_bits", "bits", "V-information of the label there", "H(y) − H(y | x)"
+    PROFILE_RANDOM = "profile_random", "share", "accuracy in random maps of the same input"
+    PROFILE_RANDOM_BITS = "profile_random_bits", "bits", "V-information in random maps"
+    PROFILE_GAIN = "profile_gain", "share", "beyond random maps", "accuracy − random"
+    PROFILE = "profile", "share", "the same as a finding"
+    PROFILE_DIFFERENCE = "profile_difference", "share", "between the gains of two components"
+    PROFILE_MAJORITY = "profile_majority", "share", "the commonest class"
+    PROFILE_AMONG = "profile_among", "share", "heads of the layer that are below a head"
+    # similarity (D1, D3)
+    OVERLAP = "overlap", "share", "of the row spaces of two matrices", "mean cos² of principal angles"
+    LEAST_ANGLE_DEGREES = "least_angle_degrees", "degrees", "the least of these angles"
+    SYMMETRIC_SHARE = (
+        "symmetric_share",
+        "share",
+        "of S, the symmetric part of M = W_Q W_Kᵀ = S + A",
+        "‖S‖² / (‖S‖² + ‖A‖²)",
+    )
+    COSINE = "cosine", "−1 to 1", "of flattened matrices; depends on the basis", "⟨W, W′⟩ / ‖W‖ ‖W′‖"
+    EFFECTIVE_RANK = "effective_rank", "dimensions", "of a matrix", "exp(−Σ p log p), p = σ / Σ σ"
+    CKA = "cka", "share", "linear CKA of two representations over tokens", "‖XᵀY‖² / ‖XᵀX‖ ‖YᵀY‖"
+    # align (C5)
+    AER = "aer", "share", "alignment error rate of links A, sure S, possible P", "1 − (|A∩S| + |A∩P|) / (|A| + |S|)"
+    PRECISION = "precision", "share", "links that are possible", "|A∩P| / |A|"
+    RECALL = "recall", "share", "sure links that are predicted", "|A∩S| / |S|"
+    AER_DIFFERENCE = "aer_difference", "share", "by norm less by weight"
+    AER_BEST = "aer_best", "share", "in the layer that other pairs chose"
+    AER_BEST_DIFFERENCE = "aer_best_difference", "share", "by norm less by weight there"
+    AER_BY_LENGTH = "aer_by_length", "share", "by the length of the sentence"
+    LINKED = "linked", "share of target words", "with a link"
+    AGREEMENT = "agreement", "share of target words", "with the same link by weight and by norm"
+    # recall (B2 to B4)
+    MEAN_PROBABILITY = "mean_probability", "share", "of the answers of a group"
+    ECE = "ece", "share", "expected calibration error over 15 bins", "Σ_b n_b / n |accuracy_b − confidence_b|"
+    PROBABILITY_EXCESS = "probability_excess", "share", "mean probability less accuracy"
+    RELIABILITY = "reliability", "share", "accuracy in a bin"
+    RISK = "risk", "share", "wrong answers among those given at a coverage"
+    AURC = "aurc", "share", "area under that curve", "∫₀¹ risk d coverage"
+    THRESHOLD = "threshold", "probability", "least probability that keeps a stated risk"
+    THRESHOLD_COVERAGE = "threshold_coverage", "share", "answers above it"
+    MATCH = "match", "share", "answers that are the nearest name's place"
+    MATCH_EXPECTED = "match_expected", "share", "the same under random pairings"
+    MATCH_EXCESS = "match_excess", "share", "beyond random pairings", "match − expected"
+    MATCH_P = "match_p", "p", "by permutation"
+    SURVIVAL = "survival", "share", "answers that stay with the mean of q, k or v in its place"
+    SURVIVAL_ZERO = "survival_zero", "share", "the same with 0"
+    # lookup (Olsson et al. 2022), by checkpoint
+    TEXT_NATS = "text_nats", "nats a piece", "loss on the text"
+    FIRST_NATS = "first_nats", "nats a piece", "loss on random pieces"
+    SECOND_NATS = "second_nats", "nats a piece", "loss on the same when they come again"
+    INDUCTION = (
+        "induction",
+        "share",
+        "weight of a head on the piece after the earlier copy",
+        "mean a(i, j + 1), x_j = x_i",
+    )
+    PREVIOUS = "previous", "share", "weight of a head on the piece before", "mean a(i, i − 1)"
+
+
 ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
 
 # columns that tables of earlier versions lack
@@ -222,3 +433,10 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
             f"The table {path} has other columns than '{name}'.", f"It has {', '.join(table.columns)}.", todo
         )
     return table
+
+
+def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
+    """Columns by name as a pandas.DataFrame, a missing value as pandas has it; raises SpecError without the package pandas."""
+    if not is_installed("pandas"):
+        raise SpecError("to_pandas needs the package pandas.", "It is not installed here.", "Run: pip install pandas.")
+    return import_module("pandas").DataFrame(columns)

@@ -15,6 +15,7 @@ from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, spell
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -416,6 +417,32 @@ class Reading:
                 axes = tuple(f"{axis}_{n}" for axis, n in zip(AXES[name], values.shape, strict=True))
                 variables[f"{at}.{name}".replace(" ", "_")] = (axes, values.detach().float().cpu().numpy())
         return xarray.Dataset(variables, attrs={"model": self.model, "notes": list(self.notes)})
+
+    def to_dict(self) -> dict[str, dict[str, np.ndarray]]:
+        """q, k, v, weights and output of every trace as NumPy arrays, by address and name: `to_dict()["layer 1"]["q"]`."""
+        arrays: dict[str, dict[str, np.ndarray]] = {}
+        for at, name, values in self._arrays():
+            arrays.setdefault(str(at), {})[name] = (values.float() if name in AXES else values).detach().cpu().numpy()
+        return arrays
+
+    def to_pandas(self) -> Any:
+        """The weights as a pandas.DataFrame, a row for each query and key of each head; needs the package pandas.
+
+        Rows of the batch and positions count from 0, layers and heads from 1; padding is left out.
+        """
+        from trisect.core.tables import pandas_frame
+
+        names = ("stack", "layer", "head", "row", "query", "key", "query_token", "key_token", "weight")
+        columns: dict[str, list[object]] = {name: [] for name in names}
+        for trace in self.traces:
+            asks, sees = self.queries(trace).tokens, self.keys(trace).tokens
+            real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None, :]
+            weights = trace.weights.detach()
+            for row, head, query, key in real.expand_as(weights).nonzero().tolist():
+                place = (trace.stack, trace.layer, head + 1, row, query, key, asks[row][query], sees[row][key])
+                for name, cell in zip(names, (*place, float(weights[row, head, query, key])), strict=True):
+                    columns[name].append(cell)
+        return pandas_frame(columns)
 
     def _arrays(self) -> Iterator[tuple[Address, str, Tensor]]:
         for trace in self.traces:

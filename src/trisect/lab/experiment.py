@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from trisect.core.errors import translate_system_errors
+from trisect.core.errors import SpecError, translate_system_errors
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine
@@ -84,10 +84,33 @@ class Result(Generic[F]):
     paged: bool = True
     makes: str = ""
 
+    def __repr__(self) -> str:
+        tables = ", ".join(f"{name} [{table.height} × {table.width}]" for name, table in self.tables.items())
+        first = f"; {self.findings[0]}" if self.findings else ""
+        return f"<{type(self).__name__} of trisect {self.about.experiment} in {self.folder}: {tables}{first}>"
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know besides."""
         return self.about.notes
+
+    def to_pandas(self, table: str = "") -> Any:
+        """A table as a pandas.DataFrame: the one of that name, else `measures` where there is one, else the first.
+
+        Raises SpecError for a name that is none of `tables`, and without the package pandas.
+        """
+        name = table or next((one for one in self.tables if one == "measures"), next(iter(self.tables), ""))
+        if name not in self.tables:
+            known = f"There are {', '.join(self.tables) or 'no tables'}."
+            raise SpecError(f"The table {name!r} was asked for.", known, "Name one of them.")
+        from trisect.core.tables import pandas_frame
+
+        return pandas_frame(self.tables[name].to_dict(as_series=False))
+
+    def to_dict(self) -> dict[str, Json]:
+        """Everything as JSON-ready data: what `--json` prints, and under `tables` every table as a list of its rows."""
+        rows: dict[str, Json] = {name: list(table.iter_rows(named=True)) for name, table in self.tables.items()}
+        return {**self.data(), "tables": rows}
 
     def data(self) -> dict[str, Json]:
         """The result as JSON-ready data: the page, the findings in words and as records, notes, and what was made."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.files import Json
 from trisect.core.site import Site
 from trisect.core.subject import (
     AnsweringSubject,
@@ -164,6 +165,26 @@ class Intervention:
         numbers = both.topk(min(count, both.shape[1])).indices.flatten().unique()
         order = sorted(numbers.tolist(), key=lambda n: (-float(both[0, n]), -float(both[1, n]), n))
         return tuple(Prediction(self.name(n), n, float(both[0, n]), float(both[1, n])) for n in order)
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{site} {how}" for site, how in self.switches) or "nothing switched"
+        return f"<Intervention in {self.model}: {said}; {len(self.before)} positions>"
+
+    def to_dict(self) -> dict[str, Json]:
+        """What was switched, how far each position moves, and the predictions at `place`, as JSON-ready data."""
+        moves: list[Json] = [{"token": t, "moved": float(m)} for t, m in zip(self.tokens, self.moved, strict=False)]
+        shown: list[Json] = [dict(one._asdict()) for one in self.predictions()]
+        return {
+            **{"model": self.model, "switches": dict(self.switches), "place": self.place},
+            **{"positions": moves, "predictions": shown, "notes": list(self.notes)},
+        }
+
+    def to_pandas(self) -> Any:
+        """How far each position's output moves, as a pandas.DataFrame; needs the package pandas."""
+        from trisect.core.tables import pandas_frame
+
+        moves = [float(one) for one in self.moved]
+        return pandas_frame({"token": list(self.tokens), "moved": moves})
 
     def __str__(self) -> str:
         """The predictions at `place`, or how far each token's output moves, as lines."""
