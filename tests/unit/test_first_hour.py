@@ -59,7 +59,7 @@ def test_an_intervention_is_a_line_a_table_and_json(gpt2):
 
 
 def test_without_pandas_it_is_said(reading, monkeypatch):
-    monkeypatch.setattr("trisect.core.tables.is_installed", lambda name: False)
+    monkeypatch.setattr("trisect.core.errors.is_installed", lambda name: False)
     with pytest.raises(SpecError, match="pip install pandas"):
         reading.to_pandas()
 

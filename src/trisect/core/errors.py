@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import importlib.util
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 LONGEST = 60  # characters of a name that are shown
 QUOTED = 200  # of anything that was given, such as a path
@@ -239,6 +241,13 @@ def is_installed(package: str) -> bool:
     """Whether a package can be imported; a folder of that name in the current directory is none."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
+
+
+def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
+    """Columns by name as a pandas.DataFrame, a missing value as pandas has it; raises SpecError without the package pandas."""
+    if not is_installed("pandas"):
+        raise SpecError("to_pandas needs the package pandas.", "It is not installed here.", "Run: pip install pandas.")
+    return importlib.import_module("pandas").DataFrame(columns)
 
 
 def need_extra(package: str, extra: str, what: str) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import polars as pl
 
-from trisect.core.errors import DamagedFileError, SpecError, check_access, is_installed
+from trisect.core.errors import DamagedFileError, check_access
 from trisect.core.files import digest, inside, replace_file
 
 TEXT, REAL, WHOLE = pl.String, pl.Float64, pl.Int64
@@ -433,10 +432,3 @@ def read_table(folder: Path, name: str, again: str = "") -> pl.DataFrame:
             f"The table {path} has other columns than '{name}'.", f"It has {', '.join(table.columns)}.", todo
         )
     return table
-
-
-def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:
-    """Columns by name as a pandas.DataFrame, a missing value as pandas has it; raises SpecError without the package pandas."""
-    if not is_installed("pandas"):
-        raise SpecError("to_pandas needs the package pandas.", "It is not installed here.", "Run: pip install pandas.")
-    return import_module("pandas").DataFrame(columns)

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError, SpecError, is_installed
+from trisect.core.errors import SiteError, SpecError, is_installed, pandas_frame
 from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, spell
 
@@ -430,8 +430,6 @@ class Reading:
 
         Rows of the batch and positions count from 0, layers and heads from 1; padding is left out.
         """
-        from trisect.core.tables import pandas_frame
-
         names = ("stack", "layer", "head", "row", "query", "key", "query_token", "key_token", "weight")
         columns: dict[str, list[object]] = {name: [] for name in names}
         for trace in self.traces:

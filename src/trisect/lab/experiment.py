@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from trisect.core.errors import SpecError, translate_system_errors
+from trisect.core.errors import SpecError, pandas_frame, translate_system_errors
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
 from trisect.core.machine import Machine
@@ -103,8 +103,6 @@ class Result(Generic[F]):
         if name not in self.tables:
             known = f"There are {', '.join(self.tables) or 'no tables'}."
             raise SpecError(f"The table {name!r} was asked for.", known, "Name one of them.")
-        from trisect.core.tables import pandas_frame
-
         return pandas_frame(self.tables[name].to_dict(as_series=False))
 
     def to_dict(self) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.errors import CorpusError, ModelError, SpecError, pandas_frame
 from trisect.core.files import Json
 from trisect.core.site import Site
 from trisect.core.subject import (
@@ -181,8 +181,6 @@ class Intervention:
 
     def to_pandas(self) -> Any:
         """How far each position's output moves, as a pandas.DataFrame; needs the package pandas."""
-        from trisect.core.tables import pandas_frame
-
         moves = [float(one) for one in self.moved]
         return pandas_frame({"token": list(self.tokens), "moved": moves})
 
