@@ -26,7 +26,8 @@ import trisect.lm.edits  # noqa: F401 (makes the kinds of edits known to stateme
 _HOME = {
     name: home
     for home, names in {
-        "calls": "annotate chart check corpus edit explore intervene list_claims prove read render serve switchboard texts",
+        "calls": "annotate chart check corpus direct_logits edit explore intervene list_claims logit_lens prove read render serve "
+        "switchboard texts",
         "lab.subject": "load",
         "core.edits": "Edit",
         "core.errors": "TrisectError",

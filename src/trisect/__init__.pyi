@@ -32,11 +32,13 @@ from trisect.calls import annotate as annotate
 from trisect.calls import chart as chart
 from trisect.calls import check as check
 from trisect.calls import corpus as corpus
+from trisect.calls import direct_logits as direct_logits
 from trisect.calls import edit as edit
 from trisect.calls import explore as explore
 from trisect.calls import intervene as intervene
 from trisect.calls import list_claims as list_claims
 from trisect.lab.subject import load as load
+from trisect.calls import logit_lens as logit_lens
 from trisect.calls import prove as prove
 from trisect.calls import read as read
 from trisect.calls import render as render

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,12 @@ from trisect.text.sources import open_corpus
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
+    from polars import DataFrame
 
+    from trisect.core.trace import Unembedding, WrittenStream
     from trisect.experiments.explore.page import Framed
     from trisect.hf.verify.proof import Proof
-    from trisect.measure.intervention import Intervention
+    from trisect.measure.intervention import Intervention, PreparedText
     from trisect.report.notebook import Chart
     from trisect.server.run import Served
     from trisect.theory.result import Construction
@@ -141,24 +144,116 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
 
 
 @translate_system_errors()
-def read(model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad: bool = False) -> Reading:
+def read(
+    model: Any, texts: Any = None, images: Any = (), audio: Any = (), grad: bool = False, stream: bool = False
+) -> Reading:
     """Read texts, images or sound: a Trace per layer of q, k, v, weights and output, as `trisect.load(model).read` does.
 
     With `grad` traces keep their graph: after a backward pass of any function of `reading.output` [B, T, V] (logits, or last
     hidden states) `trace.q.grad`, `trace.k.grad`, `trace.v.grad` are its derivatives by what enters the dot product. Tensors
-    then stay on the model's device; weights get no gradient. Raises ModelError.
+    then stay on the model's device; weights get no gradient. With `stream`, `reading.stream` is the residual stream [B, T, D] and
+    what each head, feed-forward block, bias and embedding adds to it: `reading.stream["3.h2"]`, verified to sum to it.
+    Raises ModelError, also where they do not.
     """
     subject: Any = model if hasattr(model, "outputs") else load(model)
-    if not grad:
+    if not grad and not stream:
         return subject.read(texts, images, audio) if images or audio else subject.read(texts)
+    if grad and stream:
+        known = "The stream is read in passes without a graph."
+        raise SpecError("Gradients and the stream were asked for.", known, "Read twice, once with each.")
     if not hasattr(subject, "proof"):
-        known = "A model of a study is computed without a graph."
-        raise ModelError(f"Gradients of {subject.name} were asked for.", known, "Give a pretrained model.")
-    from trisect.hf.load import read_with_gradients
+        what = "Gradients" if grad else "Writers of the stream"
+        known = "A model of a study is computed without a graph, and its norms stand behind the sums."
+        raise ModelError(f"{what} of {subject.name} were asked for.", known, "Give a pretrained model.")
+    from trisect.hf.load import read_with_gradients, single_batch
 
     media = [tuple(own) if isinstance(own, (list, tuple)) else (own,) for own in (audio, images)]
     given = InputSample(texts, media[0], media[1]) if any(media) else texts
-    return read_with_gradients(subject, given)
+    if grad:
+        return read_with_gradients(subject, given)
+    from trisect.measure.composition import read_stream
+
+    subject, batch = single_batch(subject, given)
+    reading = subject.trace(batch)
+    return replace(reading, stream=read_stream(subject, batch, reading))
+
+
+@translate_system_errors()
+def direct_logits(
+    model: Any,
+    text: ReadGiven,
+    token: str | int | None = None,
+    against: str | int | None = None,
+    place: int | None = None,
+) -> DataFrame:
+    """Direct logit attribution: what each head, each of its source tokens, and every other writer adds to a token's logit.
+
+    A table of token, against, writer ('3.h2', '3.mlp', '3.bias', 'embedding', 'position', 'constant'), layer, head, source (a
+    position from 0; None for a writer as a whole), source_token and logit. Rows without a source sum to the logit of `token`, a
+    word or an id, less that of `against`; the sources of a head sum to the head. None is the model's own prediction at `place`,
+    which counts from 0: the last position where None. The final norm is linear with its scale held at this pass's value; its
+    shift and the output's bias are 'constant'. Of a long text the first window is read.
+    Raises ModelError where writers do not sum to the stream, or logits are not one map of a norm of it. Source: Elhage et al. 2021.
+    """
+    from trisect.measure.logits import direct_table, lens_logits
+
+    ready, stream, unembedding = _writers_of(model, text)
+    at, size = ready.place(place), len(unembedding.weight)
+    other = None if against is None else _token_number(ready.subject, against, size)
+    if token is None:
+        *_, (_, logits) = lens_logits(stream, unembedding)
+        number = int(logits[0, at].argmax())
+    else:
+        number = _token_number(ready.subject, token, size)
+    return direct_table(stream, unembedding, ready.side.tokens[0], ready.subject.token, at, number, other)
+
+
+@translate_system_errors()
+def logit_lens(model: Any, text: ReadGiven, top: int = 5) -> DataFrame:
+    """The logit lens: what a model would predict after each layer, through its final norm and its output map.
+
+    A table of layer (0: the embedding), position (from 0), token, rank (1 to `top`), prediction, probability, and kl_nats: of the
+    model's own distribution from this layer's. The norm takes each layer's own scale; the last layer's predictions are the model's.
+    Of a long text the first window is read. Raises ModelError as `direct_logits`. Source: nostalgebraist 2020.
+    """
+    from trisect.measure.logits import lens_table
+
+    if top < 1:
+        raise SpecError(f"top={top} was given.", "It is how many predictions are listed.", "Give 1 or more.")
+    ready, stream, unembedding = _writers_of(model, text)
+    return lens_table(stream, unembedding, ready.side.tokens[0], ready.subject.token, top)
+
+
+def _writers_of(model: Any, text: ReadGiven) -> tuple[PreparedText, WrittenStream, Unembedding]:
+    """A text made ready, the sum that its stream is, and how logits are made of it; raises ModelError where they are not."""
+    from trisect.hf.locate.unembedding import find_unembedding
+    from trisect.measure.composition import read_stream
+    from trisect.measure.intervention import PreparedText
+
+    subject: Any = model if hasattr(model, "outputs") else load(model)
+    ready = PreparedText.of(subject, text)
+    stream = read_stream(subject, ready.batch)
+    return ready, stream, find_unembedding(subject, subject.model, ready.batch)
+
+
+def _token_number(subject: Any, token: str | int, size: int) -> int:
+    """A token's id; raises SpecError for one that is not there, and for a word of several pieces."""
+    if isinstance(token, int):
+        if 0 <= token < size:
+            return token
+        known = f"{subject.name} has logits of {size:,} tokens, counted from 0."
+        raise SpecError(f"Token {token} was asked for.", known, "Give one of them.")
+    from trisect.hf.files.tokenizers import tokenize
+
+    if subject.tokenizer is None:
+        raise SpecError(f"The token {token!r} was asked for.", f"{subject.name} has no tokenizer.", "Give its number.")
+    pieces = tokenize(subject.name, subject.tokenizer, token, add_special_tokens=False)["input_ids"]
+    unknown = len(pieces) != 1 or pieces[0] == getattr(subject.tokenizer, "unk_token_id", None)
+    number = subject.tokenizer.get_vocab().get(token) if unknown else pieces[0]
+    if number is None:
+        known = f"To its tokenizer that is {', '.join(map(repr, map(subject.token, pieces))) or 'nothing'}."
+        raise SpecError(f"The token {token!r} was asked for.", known, "Give one of them, or a token's number.")
+    return number
 
 
 @translate_system_errors()

@@ -255,6 +255,54 @@ class ResidualBlock:
     forward: FeedForward | None = None
 
 
+class StreamWriter(NamedTuple):
+    """Something that adds to the residual stream: the embedding, the positions, a head, a feed-forward block or a bias (head 0)."""
+
+    name: str
+    layer: int = 0
+    head: int = 0
+
+    @property
+    def is_bias(self) -> bool:
+        """Whether it is the shift of a layer's W_O, the same for any text."""
+        return self.name.endswith(".bias")
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenStream:
+    """The residual stream of one batch as the sum of what its writers add, which was verified.
+
+    `inputs` are what enters each layer's block, `output` what leaves the last one, `written` the contribution of each writer; all
+    [B T D], on the device where the model computes. `stream["3.h2"]` is that of head 2 of layer 3, `stream["3.mlp"]` that of the
+    feed-forward block, `stream["3.bias"]` the shift of W_O, `stream["embedding"]` (and "position") what enters the first layer.
+    """
+
+    inputs: Mapping[int, Float[Tensor, "B T D"]]
+    output: Float[Tensor, "B T D"]
+    written: Mapping[StreamWriter, Float[Tensor, "B T D"]]
+    traces: Mapping[int, Trace]
+
+    def __getitem__(self, name: str) -> Float[Tensor, "B T D"]:
+        """What the writer of a name adds; raises SiteError where there is none."""
+        found = {writer.name: values for writer, values in self.written.items()}
+        if name not in found:
+            known = f"The stream is written by {', '.join(list(found)[:8])}{', …' * (len(found) > 8)}."
+            raise SiteError(f"{name!r} was asked for.", known, "Name one of them.")
+        return found[name]
+
+    def before(self, layer: int) -> tuple[StreamWriter, ...]:
+        """The writers that a layer's attention reads, less the biases."""
+        return tuple(writer for writer in self.written if writer.layer < layer and not writer.is_bias)
+
+
+class Unembedding(NamedTuple):
+    """How a model makes logits of the stream that leaves its last layer: N(x) weightᵀ + bias, N being its final norm."""
+
+    norm: Rescaling
+    weight: Float[Tensor, "V D"]
+    bias: Float[Tensor, " V"] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The arrays of one attention layer over one batch, as the model itself used them, and where they come from.
@@ -348,7 +396,7 @@ class Reading:
     `rows` says for each row of the batch which text it is from (counted from 0) and at which token of that text its
     window begins. `notes` say what was done to the texts (cut into windows, used as source and target alike). `sides`
     are those of stacks whose positions are neither the source's nor the target's, see `side_of`. `output` is the model's where
-    it was read with gradients.
+    it was read with gradients, `stream` what its writers add where that was asked for.
     """
 
     model: str
@@ -361,6 +409,7 @@ class Reading:
     facts: Mapping[str, str] = field(default_factory=dict)
     sides: Mapping[str, Side] = field(default_factory=dict)
     output: Float[Tensor, "B T V"] | None = field(default=None, repr=False)
+    stream: WrittenStream | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         rows = len(self.source.tokens)

@@ -739,17 +739,22 @@ def read_graph(subject: Pretrained, batch: Batch) -> Reading:
     return Reading(subject.name, traces, *about, sides=batch.sides, output=first_tensor(made))
 
 
-def read_with_gradients(subject: Pretrained, given: ReadGiven | list[ReadGiven]) -> Reading:
-    """Read a text, several texts or the model's own inputs with their graph, after a reading that is verified as any is.
+def single_batch(subject: Pretrained, given: ReadGiven | list[ReadGiven]) -> tuple[Pretrained, Batch]:
+    """A text, several texts or the model's own inputs as one batch, and the model as verified with them.
 
-    Raises ModelError for what makes more than one batch.
+    Raises ModelError for what makes more than one.
     """
     several = [as_sample(one) for one in (given if isinstance(given, list) else [given])]
     if len(several) == 1 and isinstance(several[0], InputSample):
         subject = subject.for_sample(several[0])
     made = list(subject.batches(several, MOST))
     if len(made) != 1:
-        known = f"A reading with gradients is of one batch; they make {len(made)}."
+        known = f"A reading with gradients or with its stream is of one batch; they make {len(made)}."
         raise ModelError(f"{len(several)} texts were given.", known, "Read them one by one.")
-    notes = subject.trace(made[0]).notes
-    return replace(read_graph(subject, made[0]), notes=notes)
+    return subject, made[0]
+
+
+def read_with_gradients(subject: Pretrained, given: ReadGiven | list[ReadGiven]) -> Reading:
+    """Read what makes one batch with its graph, after a reading that is verified as any is; raises ModelError."""
+    subject, batch = single_batch(subject, given)
+    return replace(read_graph(subject, batch), notes=subject.trace(batch).notes)

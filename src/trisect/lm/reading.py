@@ -236,7 +236,8 @@ class OwnModel:
         """As `outputs`, with what enters a layer's block replaced; raises ModelError for another point of the stream."""
         if other := [point for point in streams if point.where != "input"]:
             known = "Its norms stand behind the sums, so that what a layer adds is no part of the next layer's input."
-            raise ModelError(f"{self.name} was asked for the stream at {other[0].where}.", known, "Ask for its inputs.")
+            given = f"The writers of {self.name} do not add up to its residual stream, asked for at {other[0].where}."
+            raise ModelError(given, known, "Ask for a layer's input, or choose a pretrained model.")
         hidden = self._pass(batch.inputs["ids"], write or {}, {}, None, streams)
         return self._logits(hidden if places is None else hidden[torch.arange(len(hidden)), places][:, None])
 

@@ -7,6 +7,7 @@ MODULES = (
     "alignment",
     "criticality",
     "intervention",
+    "logits",
     "norms",
     "patching",
     "patching",

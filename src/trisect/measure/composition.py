@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +19,7 @@ from trisect.core.subject import (
     StreamSubject,
     Writer,
 )
-from trisect.core.trace import Address, Trace
+from trisect.core.trace import Address, Reading, StreamWriter, Trace, WrittenStream
 from trisect.measure.patching import UNKNOWN, put_at
 
 EMBEDDING, POSITION = "embedding", "position"
@@ -34,46 +32,21 @@ ROUNDING = {
 BLOCKS = ("pre", "bare")  # where what a layer adds is part of every later layer's input as it is
 
 
-class StreamWriter(NamedTuple):
-    """Something that adds to the residual stream: the embedding, the positions, a head, or a feed-forward block (head 0)."""
-
-    name: str
-    layer: int = 0
-    head: int = 0
-
-    @property
-    def point(self) -> StreamPoint:
-        """Where what it adds enters the stream."""
-        if not self.layer:
-            return StreamPoint(Address("plain", 1))
-        return StreamPoint(Address("plain", self.layer), "attention" if self.head else "output")
-
-
-@dataclass(frozen=True, eq=False)
-class WrittenStream:
-    """What a model's writers add for one batch: `inputs` of every layer's block, and the contribution of each writer."""
-
-    inputs: Mapping[int, Float[Tensor, "B T D"]]
-    written: Mapping[StreamWriter, Float[Tensor, "B T D"]]
-    traces: Mapping[int, Trace]
-
-    def before(self, layer: int) -> tuple[StreamWriter, ...]:
-        """The writers that a layer's attention reads."""
-        return tuple(writer for writer in self.written if writer.layer < layer)
-
-
 def not_additive(name: str, why: str) -> ModelError:
     """The error of a model whose stream is not the sum of what its writers add."""
     todo = "Choose a model whose norms stand inside its blocks, such as GPT-2, GPT-NeoX or Llama."
     return ModelError(f"The writers of {name} do not add up to its residual stream.", why, todo)
 
 
-def read_stream(subject: AnsweringSubject, batch: Batch) -> WrittenStream:
-    """What each writer adds, with the law that all of them together are the stream; raises ModelError where they are not."""
+def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None = None) -> WrittenStream:
+    """What each writer adds, with the law that all of them together are the stream; raises ModelError where they are not.
+
+    `reading` is that of the batch, where it was read before.
+    """
     if not isinstance(subject, StreamSubject) or subject.shape.stacks != ("plain",):
         known = f"It has the stacks {', '.join(subject.shape.stacks)}; paths are read in one stack of self-attention."
         raise not_additive(subject.name, known)
-    traces = {trace.layer: trace for trace in subject.trace(batch).traces}
+    traces = {trace.layer: trace for trace in (reading or subject.trace(batch)).traces}
     layers = subject.shape.layers("plain")
     found: dict[tuple[int, str], list[Tensor]] = {}
 
@@ -93,9 +66,9 @@ def read_stream(subject: AnsweringSubject, batch: Batch) -> WrittenStream:
         _near(subject.name, total, x, f"The writers before layer {layer} are not what enters it.")
         block = None if trace is None else trace.block
         if trace is None or trace.w_o is None or block is None or block.kind not in BLOCKS or block.after is not None:
-            why = (
-                "not verified" if trace is None or trace.w_o is None else "followed by a norm, or in none that is known"
-            )
+            normed = block is not None and (block.kind == "post" or block.after is not None)
+            why = "followed by a norm" if normed else "in no block that is known"
+            why = "not verified" if trace is None or trace.w_o is None else why
             raise not_additive(subject.name, f"The attention of layer {layer} is {why}.")
         heads = torch.einsum("bhte,hed->hbtd", trace.output.to(x), trace.w_o.to(x))
         shift = trace.projections.b_o
@@ -112,14 +85,13 @@ def read_stream(subject: AnsweringSubject, batch: Batch) -> WrittenStream:
                 subject.name, forward + x, zero + x, f"Of layer {layer} no module gives what is added beside attention."
             )
         written |= {StreamWriter(f"{layer}.h{n}", layer, n): of for n, of in enumerate(heads, start=1)}
-        if bool(forward.any()):
-            written[StreamWriter(f"{layer}.mlp", layer)] = (
-                forward + bias
-            )  # with the shift of W_O, the same for any text
-        else:
-            written[StreamWriter(f"{layer}.bias", layer)] = bias
+        for name, added in (("mlp", forward), ("bias", bias)):
+            if bool(added.any()):
+                written[StreamWriter(f"{layer}.{name}", layer)] = added
         total = total + heads.sum(0) + bias + forward
-    return WrittenStream(inputs, written, traces)
+    last = found[layers[-1], "output"][0]
+    _near(subject.name, total, last, f"All writers are not what leaves layer {layers[-1]}.")
+    return WrittenStream(inputs, last, written, traces)
 
 
 def _embedded(first: Float[Tensor, "B T D"], parts: Sequence[Tensor]) -> dict[StreamWriter, Float[Tensor, "B T D"]]:
@@ -170,7 +142,8 @@ class Paths:
         self.subject, self.base, self.places, self.answers = subject, base, places, answers
         self.passes: AnsweringSubject | EditedPasses = subject if passes is None else passes
         self.stream, other = read_stream(subject, base), read_stream(subject, donor)
-        self.change = {writer: other.written[writer] - own for writer, own in self.stream.written.items()}
+        written = self.stream.written
+        self.change = {w: other.written[w] - own for w, own in written.items() if not w.is_bias}
         self.clean = self._logged(self.passes.outputs(base, None, places=places))
         self._parts: dict[tuple[tuple[StreamWriter, ...], bool, bool], dict[int, Parts]] = {}
 
@@ -229,7 +202,9 @@ class Paths:
             else:
                 by_point: dict[StreamPoint, Tensor] = {}
                 for w, change in changes.items():
-                    by_point[w.point] = by_point.get(w.point, 0) + change
+                    where = "attention" if w.head else "output" if w.layer else "input"
+                    point = StreamPoint(Address("plain", w.layer or 1), where)
+                    by_point[point] = by_point.get(point, 0) + change
                 streams = {point: lambda x, more=more: x + more.to(x) for point, more in by_point.items()}
             self.subject.stream_outputs(self.base, streams, {Address("plain", n): note(n) for n in wanted}, self.places)
             self._parts[key].update(seen)

@@ -491,18 +491,18 @@ def _through(
     block, forward = stage.block, stage.forward
     made = torch.cat([given, torch.zeros_like(given[:, :1])], 1)
     _shift(made, trace.projections.b_o)
-    made = _rescale(made, block.after)
+    made = rescale_parts(made, block.after)
     residual, index = single(block.residual[row])[queries], torch.arange(len(queries), device=queries.device)
     if trace.crosses:
         own = made.shape[1] - 1
     made[index, queries if own is None else own] += residual
     if block.kind == "post":
-        made = _rescale(made, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
-    inside = _rescale(made, forward.before)
+        made = rescale_parts(made, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
+    inside = rescale_parts(made, forward.before)
     hidden = _inner_units(forward, inside)
     added = hidden @ forward.outer.T
     _shift(added, forward.outer_bias)
-    return _rescale(made + _rescale(added, forward.behind), forward.after)
+    return rescale_parts(made + rescale_parts(added, forward.behind), forward.after)
 
 
 def _inner_units(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
@@ -556,8 +556,8 @@ def _shift(made: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
         made[:, -1] += single(bias).to(made)
 
 
-def _rescale(made: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
-    """Parts behind a norm or a factor: linear, given the deviation of their sum."""
+def rescale_parts(made: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
+    """Parts behind a norm or a factor, linear given the deviation of their sum; the norm's shift goes to the last part."""
     if norm is None:
         return made
     whole = made.sum(1)

@@ -15,12 +15,12 @@ from trisect.core.files import Json
 from trisect.core.site import Site
 from trisect.core.subject import AnsweringSubject, EditedPasses, SiteTarget, Subject
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
-from trisect.core.trace import Address
+from trisect.core.trace import Address, StreamWriter
 from trisect.experiments.compose.settings import ComposeFacts, ComposeSettings
 from trisect.lab.experiment import Measured, Result, RunContext
 from trisect.lab.pairs import PreparedPairs, answer_places, prepare_pairs
 from trisect.lab.passes import edited_passes
-from trisect.measure.composition import Paths, StreamWriter, composition_scores
+from trisect.measure.composition import Paths, composition_scores
 from trisect.measure.patching import UNKNOWN
 from trisect.stats.describe import spearman
 from trisect.stats.paired import t_quantile

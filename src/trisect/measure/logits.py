@@ -1,0 +1,125 @@
+"""Logits as sums over what writes to the residual stream: direct logit attribution, and the logit lens at every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import polars as pl
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.tables import REAL, TEXT, WHOLE, NewRow
+from trisect.core.trace import StreamWriter, Unembedding, WrittenStream
+from trisect.measure.norms import rescale_parts
+
+CONSTANT = "constant"  # what the final norm's shift and the output's bias add to a logit
+DIRECT = {
+    **{"token": TEXT, "against": TEXT},  # whose logit it is, and from which another's is subtracted
+    **{"writer": TEXT, "layer": WHOLE, "head": WHOLE},
+    **{"source": WHOLE, "source_token": TEXT},  # a position from 0; None: the head as a whole
+    "logit": REAL,
+}
+LENS = {
+    **{"layer": WHOLE, "position": WHOLE, "token": TEXT},  # layer 0 is the embedding; positions count from 0
+    **{"rank": WHOLE, "prediction": TEXT, "probability": REAL},
+    "kl_nats": REAL,  # of the model's own distribution from this layer's
+}
+
+
+def lens_logits(stream: WrittenStream, unembedding: Unembedding) -> Iterator[tuple[int, Float[Tensor, "B T V"]]]:
+    """The logit lens: by layer, 0 before the first, the logits of the stream behind it through the final norm and the output map.
+
+    The norm takes each layer's own scale; the last layer's are the model's logits. Source: nostalgebraist 2020, Interpreting GPT:
+    the logit lens.
+    """
+    layers = list(stream.inputs)
+    states = dict(zip((0, *layers), (*stream.inputs.values(), stream.output), strict=True))
+    for layer, x in states.items():
+        made = rescale_parts(x.flatten(0, 1)[:, None], unembedding.norm)[:, 0] @ unembedding.weight.T
+        made = made if unembedding.bias is None else made + unembedding.bias
+        yield layer, made.view(*x.shape[:2], -1)
+
+
+def lens_table(
+    stream: WrittenStream, unembedding: Unembedding, tokens: Sequence[str], name: Callable[[int], str], top: int
+) -> pl.DataFrame:
+    """The likeliest tokens of the first row by the logit lens, and how far each layer's distribution is from the model's own."""
+    found = {layer: made[0].double().log_softmax(-1) for layer, made in lens_logits(stream, unembedding)}
+    last, rows = found[max(found)], list[NewRow]()
+    for layer, logged in found.items():
+        apart = (last.exp() * (last - logged)).nan_to_num(0.0).sum(-1).clamp_min(0)
+        best = logged.topk(min(top, logged.shape[-1]), -1)
+        for position, token in enumerate(tokens):
+            for rank, number in enumerate(best.indices[position].tolist()):
+                row: NewRow = {"layer": layer, "position": position, "token": token, "rank": rank + 1}
+                row["prediction"], row["kl_nats"] = name(number), float(apart[position])
+                row["probability"] = float(best.values[position, rank].exp())
+                rows.append(row)
+    return pl.DataFrame(rows, LENS, orient="row")
+
+
+def direct_table(
+    stream: WrittenStream,
+    unembedding: Unembedding,
+    tokens: Sequence[str],
+    name: Callable[[int], str],
+    place: int,
+    number: int,
+    against: int | None = None,
+) -> pl.DataFrame:
+    """What each writer, and each source token of each head, adds to a token's logit at a place of the first row.
+
+    The final norm is linear once its scale is held at this pass's value; its shift and the output's bias are the row 'constant'. Rows
+    without a source sum to the logit (less that of the token `against`), those of a head's sources to the head.
+    """
+    weight, bias = unembedding.weight, unembedding.bias
+    direction = weight[number].double() - (0 if against is None else weight[against].double())
+    shift = 0.0 if bias is None else float(bias[number]) - (0.0 if against is None else float(bias[against]))
+    about: NewRow = {"token": name(number), "against": None if against is None else name(against)}
+
+    def split(parts: Float[Tensor, "P D"], rest: Float[Tensor, " D"]) -> list[float]:
+        """What parts of the stream, and then the rest of it with the norm's shift, add to the logit."""
+        return (rescale_parts(torch.cat([parts, rest[None]])[None], unembedding.norm)[0] @ direction).tolist()
+
+    def row(writer: StreamWriter, logit: float, source: int | None = None) -> NewRow:
+        where: NewRow = {"writer": writer.name, "layer": writer.layer or None, "head": writer.head or None}
+        at = None if source is None else tokens[source]
+        return {**about, **where, "source": source, "source_token": at, "logit": logit}
+
+    written = torch.stack([values[0, place].double() for values in stream.written.values()])
+    *whole, constant = split(written, torch.zeros_like(written[0]))
+    rows = [row(writer, logit) for writer, logit in zip(stream.written, whole, strict=True)]
+    rows.append(row(StreamWriter(CONSTANT), constant + shift))
+    for layer, trace in stream.traces.items():
+        assert trace.w_o is not None, "read_stream has looked"
+        values = trace.weights[0, :, place, :, None].double() * trace.values[0].double()
+        sources = torch.einsum("hse,hed->hsd", values, trace.w_o.double()).to(direction)
+        logits = iter(split(sources.flatten(0, 1), written.sum(0) - sources.sum((0, 1))))
+        rows += [
+            row(StreamWriter(f"{layer}.h{head + 1}", layer, head + 1), next(logits), source)
+            for head in range(trace.heads)
+            for source in range(sources.shape[1])
+        ]
+    return pl.DataFrame(rows, DIRECT, orient="row")
+
+
+def head_tokens(
+    stream: WrittenStream, unembedding: Unembedding, start: int, count: int
+) -> Iterator[tuple[Int[Tensor, "T H 2"], Float[Tensor, "T H 2"]]]:
+    """Layer by layer the tokens that each head raises most, then those that it lowers most, at the first row's positions from `start`.
+
+    Beside them how far: what the head adds to their logit, as in `direct_table`, less the mean over all tokens. `count` of each.
+    """
+    for layer, trace in stream.traces.items():
+        parts = torch.stack([stream[f"{layer}.h{n + 1}"][0, start:] for n in range(trace.heads)], 1)
+        rest = stream.output[0, start:] - parts.sum(1)
+        made = rescale_parts(torch.cat([parts, rest[:, None]], 1), unembedding.norm)[:, :-1]
+        found = list[tuple[Tensor, Tensor]]()
+        for position in made:  # never more than a vocabulary for each head at once
+            logits = position @ unembedding.weight.T
+            logits = logits - logits.mean(-1, keepdim=True)
+            best = [logits.topk(min(count, logits.shape[-1]), -1, largest=largest) for largest in (True, False)]
+            found.append((torch.cat([b.indices for b in best], -1), torch.cat([b.values for b in best], -1)))
+        numbers, values = (torch.stack(one).cpu() for one in zip(*found, strict=True))
+        yield numbers, values.float()
