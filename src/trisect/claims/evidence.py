@@ -334,7 +334,28 @@ def read(
         noise = sum(abs(weight) * r.noise for weight, r in zip(weights, readings, strict=True) if r is not None) / 2
         return None if found is None else found._replace(noise=noise)
     if isinstance(effect, (LossChange, LearnedFraction)):
-        return _read_losses(effect, evidence, seed, when, variant)
+        # a change of the loss, or how far from the start to the baseline the edited run came: no fraction where both came
+        # down to the same train loss, and so learned the same, nor where the baseline itself came nowhere
+        edit = effect.edit if isinstance(effect, LossChange) else "attack"
+        if isinstance(effect, LearnedFraction) and when == "matched_train":
+            return None
+        words_alone = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
+
+        def one(site: str) -> EffectReading | None:
+            run = evidence.run(seed, edit, effect.label, site, variant if edit == "attack" else "plain")
+            pair = _loss_pair(run, evidence.baseline(seed), effect.split, when)
+            if pair is None:
+                return None
+            edited, baseline, initial, runs = pair
+            if isinstance(effect, LossChange):
+                change = edited - baseline
+                return EffectReading(abs(change) if effect.absolute else change, runs, REPEATED_NATS)
+            start = words_alone if isinstance(effect, AboveUnigram) else initial
+            if start is None or start <= baseline:
+                return None
+            return EffectReading((start - edited) / (start - baseline), runs, REPEATED_NATS / (start - baseline))
+
+        return _mean(one(site) for site in effect.sites)
     assert not isinstance(effect, Statistic), "a statistic of one model has no seeds"
     return None if when != "final" else _read_measures(effect, evidence, seed, variant)
 
@@ -344,36 +365,6 @@ def above_unigram(effect: Effect, evidence: Evidence, seed: int) -> EffectReadin
     if not isinstance(effect, LearnedFraction) or isinstance(effect, AboveUnigram):
         return None
     return read(AboveUnigram(effect.label, effect.sites, effect.split), evidence, seed)
-
-
-def _read_losses(
-    effect: LossChange | LearnedFraction, evidence: Evidence, seed: int, when: When, variant: str
-) -> EffectReading | None:
-    """A change of the loss, or how far from the start to the baseline the edited run came.
-
-    Where both came down to the same train loss, both learned the same, so that there is no fraction to read; nor is there
-    one where the baseline itself came nowhere.
-    """
-    edit = effect.edit if isinstance(effect, LossChange) else "attack"
-    if isinstance(effect, LearnedFraction) and when == "matched_train":
-        return None
-    words_alone = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
-
-    def one(site: str) -> EffectReading | None:
-        run = evidence.run(seed, edit, effect.label, site, variant if edit == "attack" else "plain")
-        pair = _loss_pair(run, evidence.baseline(seed), effect.split, when)
-        if pair is None:
-            return None
-        edited, baseline, initial, runs = pair
-        if isinstance(effect, LossChange):
-            change = edited - baseline
-            return EffectReading(abs(change) if effect.absolute else change, runs, REPEATED_NATS)
-        start = words_alone if isinstance(effect, AboveUnigram) else initial
-        if start is None or start <= baseline:
-            return None
-        return EffectReading((start - edited) / (start - baseline), runs, REPEATED_NATS / (start - baseline))
-
-    return _mean(one(site) for site in effect.sites)
 
 
 def _loss_pair(

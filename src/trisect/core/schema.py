@@ -73,7 +73,13 @@ def record(kind: type[C]) -> type[C]:
 
     made: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
     assert made.__pydantic_fields_complete__(), f"{kind.__name__} names a type that is not imported"
-    check, shown = made.__init__, _signature(made)
+    # the parameters of a dataclass, as the standard library's own have them; pydantic's are known only once it validates
+    found = []
+    for name, info in made.__pydantic_fields__.items():
+        place = Parameter.KEYWORD_ONLY if info.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+        default = Parameter.empty if info.is_required() else info.default if info.default_factory is None else ...
+        found.append(Parameter(name, place, default=default, annotation=info.annotation))
+    check, shown = made.__init__, Signature(sorted(found, key=lambda one: one.kind))
 
     @wraps(check)
     def checked(self: object, *given: object, **named: object) -> None:
@@ -87,16 +93,6 @@ def record(kind: type[C]) -> type[C]:
 
     made.__init__, made.__signature__ = checked, shown
     return made
-
-
-def _signature(kind: Any) -> Signature:
-    """The parameters of a dataclass, as the standard library's own have them; pydantic's are known only once it validates."""
-    found = []
-    for name, info in kind.__pydantic_fields__.items():
-        place = Parameter.KEYWORD_ONLY if info.kw_only else Parameter.POSITIONAL_OR_KEYWORD
-        default = Parameter.empty if info.is_required() else info.default if info.default_factory is None else ...
-        found.append(Parameter(name, place, default=default, annotation=info.annotation))
-    return Signature(sorted(found, key=lambda one: one.kind))
 
 
 def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
@@ -422,17 +418,14 @@ def _place(loc: tuple[int | str, ...], kind: type[Any]) -> tuple[list[str], Any,
             step = list(fields)[step]
         if step in fields:
             owner, info = inside, _without_null(fields[step])
-            inside = next((k for k in (info.annotation, *get_args(info.annotation)) if _is_record(k)), info.annotation)
+            kinds = (k for k in (info.annotation, *get_args(info.annotation)) if isinstance(k, type))
+            inside = next((k for k in kinds if hasattr(k, "__pydantic_fields__")), info.annotation)
         elif isinstance(step, str) and not (fields or is_typeddict(inside) or get_origin(inside) in (dict, Mapping)):
             break  # one type of several, and no name
         elif isinstance(step, str):
             owner = inside if fields else owner
         names += [str(step)] if isinstance(step, str) else []
     return names, owner, info
-
-
-def _is_record(kind: object) -> bool:
-    return isinstance(kind, type) and hasattr(kind, "__pydantic_fields__")
 
 
 def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: str = "") -> SpecError:

@@ -34,12 +34,6 @@ DEEPEST = 4  # folders below a study's or a run's own that its files lie in
 TODO = "Choose another name with --out."
 
 
-def stamp(page: Document, command: str) -> Document:
-    """The page with the command that wrote it in its head."""
-    assert page.html.startswith(BEGINS), "a page that begins otherwise would not be known again"
-    return replace(page, html=page.html.replace(BEGINS, _begins(command), 1))
-
-
 def _begins(command: str) -> str:
     return f'{BEGINS}<meta name="generator" content="trisect {command}">\n'
 
@@ -341,7 +335,8 @@ def _make_result(
             assert isinstance(page, Document), "a sheet lies in a folder, with its figures"
             path = _page_at(experiment, place)
             check_page(path, experiment.name, bool(links))  # once more: measuring may have lasted
-            report = write_document(path, stamp(page, experiment.name))
+            assert page.html.startswith(BEGINS), "a page that begins otherwise would not be known again"
+            report = write_document(path, replace(page, html=page.html.replace(BEGINS, _begins(experiment.name), 1)))
         else:
             report = write_page(place, page)
     found = tuple(experiment.findings(tables, about))

@@ -255,7 +255,16 @@ def fit_erasers(
         def listener(here: Sequence[int], batch: Batch = batch) -> Writer:
             def write(parts: Parts) -> Parts:
                 for i in here:
-                    _count(marker, batch, edits[i], i, parts, moments, shrinkage)
+                    # add one batch to the statistics of an edit's site, for every label column
+                    edit = edits[i]
+                    x = gather(edit, parts)
+                    component = edit.targets[0].component
+                    fitting(batch, edit.address, component, x.shape[1])
+                    for label, classes in marker.classes.items():
+                        y = marker.at(batch, edit.address, component, label).to(x.device)
+                        if (i, label) not in moments:
+                            moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device, shrinkage=shrinkage)
+                        moments[i, label].add(x[y >= 0], y[y >= 0])
                 return parts
 
             return write
@@ -267,26 +276,6 @@ def fit_erasers(
         if done >= tokens:
             break
     return [_place(texts, edits[i], label, found, draws, seed) for (i, label), found in moments.items()]
-
-
-def _count(
-    marker: WordLabels,
-    batch: Batch,
-    edit: EditedPass,
-    i: int,
-    parts: Parts,
-    moments: dict[tuple[int, str], LabelMoments],
-    shrinkage: bool,
-) -> None:
-    """Add one batch to the statistics of an edit's site, for every label column."""
-    x = gather(edit, parts)
-    component = edit.targets[0].component
-    fitting(batch, edit.address, component, x.shape[1])
-    for label, classes in marker.classes.items():
-        y = marker.at(batch, edit.address, component, label).to(x.device)
-        if (i, label) not in moments:
-            moments[i, label] = LabelMoments(x.shape[2], len(classes), x.device, shrinkage=shrinkage)
-        moments[i, label].add(x[y >= 0], y[y >= 0])
 
 
 def _place(

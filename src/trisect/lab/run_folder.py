@@ -81,7 +81,11 @@ class RunFolder:
         todo = f"Delete {path} and call the same command again."
         body = read_record(path, todo, ManifestData)
         texts = all(isinstance(body[name], str) for name in ("experiment", "run"))
-        if not texts or not all(_inside(name) and isinstance(mark, str) for name, mark in body["files"].items()):
+        inside = all(
+            name and not name.startswith("/") and all(is_name(part) for part in PurePosixPath(name).parts)
+            for name in body["files"]
+        )
+        if not (texts and inside and all(isinstance(mark, str) for mark in body["files"].values())):
             raise DamagedFileError(f"{path} is no list of a run's files.", "It names files that no run writes.", todo)
         return body
 
@@ -401,10 +405,6 @@ def _list_files(place: Path, experiment: str, run: str, unsigned: str = "") -> N
     files = {path.relative_to(place).as_posix(): digest_file(path) for path in paths}
     files |= {unsigned: ""} if unsigned in files else {}
     write_json(place / MANIFEST, {"experiment": experiment, "run": run, "files": files})
-
-
-def _inside(name: str) -> bool:
-    return bool(name) and all(is_name(part) for part in PurePosixPath(name).parts) and not name.startswith("/")
 
 
 def _is_own(path: Path, mark: str) -> bool:

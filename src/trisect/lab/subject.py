@@ -267,19 +267,7 @@ def check_folder(model: Any) -> None:
         raise ModelError(given, "It is a text.", todo)
     if not place.is_dir():
         return
-    if not (models := _models_below(place)):
-        return
-    listed = ", ".join(str(path.relative_to(place)) for path in models[:SHOWN])
-    listed += f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
-    known = f"It has models in it: {listed}."
-    raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {models[0]}.")
-
-
-def _models_below(place: Path) -> list[Path]:
-    """The folders of models and of studies below a folder, those nearest to it first; links are not followed.
-
-    Of what cannot be read nothing is said, and where there are very many folders not all are looked into.
-    """
+    # the folders of models and of studies below a folder, those nearest to it first; links are not followed
     found, level, looked = list[Path](), [place], 0
     for _ in range(DEPTH):
         below, looked = level[: max(0, LOOKED - looked)], looked + len(level)
@@ -289,7 +277,12 @@ def _models_below(place: Path) -> list[Path]:
                 for inner in sorted(p for p in folder.iterdir() if not p.name.startswith(".") and not p.is_symlink()):
                     if inner.is_dir():
                         (found if _is_model(inner) else level).append(inner)
-    return found
+    if not found:
+        return
+    listed = ", ".join(str(path.relative_to(place)) for path in found[:SHOWN])
+    listed += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    known = f"It has models in it: {listed}."
+    raise ModelError(f"{place} is no model's folder.", known, f"Give one of them, such as {found[0]}.")
 
 
 def _is_model(place: Path) -> bool:

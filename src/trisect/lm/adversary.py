@@ -52,25 +52,6 @@ def _weigh_labels(x: Float[Tensor, "A I N"], y: Int[Tensor, " N"], known: Tensor
     return Weighted(x, y, labelled / labelled.sum())
 
 
-def _initial(into: int, width: int, classes: int, draw: torch.Generator) -> tuple[dict[str, Place], Tensor]:
-    """Where one attacker's parameters lie, and their values [P] before training: weights as `nn.Linear` draws them."""
-    places, values, start = {}, [], 0
-    for n in range(1, DEPTH + 1):
-        rows, columns = classes if n == DEPTH else width, width if n > 1 else into
-        bound = 1 / math.sqrt(columns)
-        layer = {
-            f"{n}.weight": torch.empty(rows, columns).uniform_(-bound, bound, generator=draw),
-            f"{n}.bias": torch.zeros(rows),
-        }
-        if n < DEPTH:
-            layer |= {f"{n}.scale": torch.ones(width), f"{n}.shift": torch.zeros(width)}
-        for name, value in layer.items():
-            places[name] = Place(start, start + value.numel(), tuple(value.shape))
-            start += value.numel()
-            values.append(value.flatten())
-    return places, torch.cat(values)
-
-
 NEAR = 0.05  # total variation distance that control labels stay under (definitions A4)
 ROUNDS = 40  # draws of all types
 REDRAWS = 5_000  # of single types in each round
@@ -178,8 +159,24 @@ class Attackers:
         prior = label_prior(corpus, self.label, of_type)
         self.prior = torch.from_numpy(prior).to(device, dtype)
         into = width_of(first.site, model)
-        self.places, initial = _initial(into, model.width, classes, generator("adversary", seed))
-        self.flat = initial.to(device, dtype).repeat(len(targets), 1)
+        # where one attacker's parameters lie, and their values [P] before training: weights as `nn.Linear` draws them
+        draw = generator("adversary", seed)
+        places, values, start = {}, [], 0
+        for n in range(1, DEPTH + 1):
+            rows, columns = classes if n == DEPTH else model.width, model.width if n > 1 else into
+            bound = 1 / math.sqrt(columns)
+            layer = {
+                f"{n}.weight": torch.empty(rows, columns).uniform_(-bound, bound, generator=draw),
+                f"{n}.bias": torch.zeros(rows),
+            }
+            if n < DEPTH:
+                layer |= {f"{n}.scale": torch.ones(model.width), f"{n}.shift": torch.zeros(model.width)}
+            for name, value in layer.items():
+                places[name] = Place(start, start + value.numel(), tuple(value.shape))
+                start += value.numel()
+                values.append(value.flatten())
+        self.places = places
+        self.flat = torch.cat(values).to(device, dtype).repeat(len(targets), 1)
         self.strength = torch.tensor([t.strength for t in targets], device=device, dtype=dtype)  # the λ of each attack
         self.mean = torch.zeros(DEPTH - 1, len(targets), model.width, device=device, dtype=dtype)
         self.variance = torch.ones_like(self.mean)

@@ -108,7 +108,22 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             "metrics": frame("metrics", losses),
         }
         for one in jobs:
-            write_json(one.files.model() / CARD, plain(make_card(one.asked, answers, people)))
+            # what `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions
+            met = {line.name for line in one.asked.read(people).lines} if one.asked.model != "plain" else set[str]()
+            trained = {a.name: a.place for a in people.train}
+            gold = {a.name: a.place for a in people.valid} | trained
+            names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
+            held = threshold_answers(answers.filter(model=one.asked.model, seed=one.asked.seed))
+            sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
+            found = [threshold(sure, right, risk) for risk in RISKS]
+            write_json(
+                one.files.model() / CARD,
+                plain(
+                    ModelCard(
+                        names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION
+                    )
+                ),
+            )
         bound = {"people": people.fingerprint, "seeds": list(plan.seeds)}
         examples = self.settings.examples
         whole = RecallSettings(people.name, plan.seeds, recipe.name, changes_of(RECIPES, recipe), examples)
@@ -130,18 +145,6 @@ class RecallWork(TrainingWork[RecallSettings, RecallRecipe, People, RecallFacts]
             {one.title: one.files.model() for one in jobs},
             command_of("recall", whole),
         )
-
-
-def make_card(asked: RecallJob, answers: pl.DataFrame, people: People) -> ModelCard:
-    """What `trisect ask` needs to know of a model: the names that it met, and the thresholds set on held-out questions."""
-    met = {line.name for line in asked.read(people).lines} if asked.model != "plain" else set[str]()
-    trained = {a.name: a.place for a in people.train}
-    gold = {a.name: a.place for a in people.valid} | trained
-    names = {name: (name in met, name in trained, gold.get(name)) for name in sorted(met | set(trained))}
-    held = threshold_answers(answers.filter(model=asked.model, seed=asked.seed))
-    sure, right = held["log_probability"].exp().to_numpy(), held["correct"].to_numpy()
-    found = [threshold(sure, right, risk) for risk in RISKS]
-    return ModelCard(names, tuple(Threshold(t.risk, t.value, float(t.coverage), len(held)) for t in found), QUESTION)
 
 
 def _missing(people: People) -> list[str]:

@@ -44,13 +44,32 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     for one in drawn:
         named = (group for group, (starts, *_) in GROUPS.items() if one.name.startswith(starts))
         groups["answer" if one.name == "answer" else next(named, "figures")].append(one)
+    # the paper's figures, with the check of figure 8 below it
+    thin = "thin lines are single seeds, bold lines their mean, and " if len(rows.seeds) > 1 else ""
+    text = (
+        "Numbered as in the paper. Losses are in nats per token; losses called train and validation are measured in evaluation "
+        f"mode. In curves there is one panel per component, and one colour and shape per layer; {thin}grey and dashed is the "
+        "baseline (in figure 10, its final loss)."
+    )
+    if gone := study_words.missing_methods(rows):
+        text += f" Not part of this study, and so not drawn: {words.join_words(gone)}."
+    blocks: list[sheet.PageBlock] = []
+    exact = study_words.exactness(rows)
+    for picture in _pictures(groups["figures"], OPENED):
+        blocks.append(picture)
+        if picture.figure.ramp and exact is not None:
+            sentence, columns, cells = exact
+            table = tuple((site, *own) for site, own in cells)
+            title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
+            more = (title, False, True, label, (sentence,), "exactness", False)
+            blocks.append(sheet.Table(_heads(columns), table, *more))
     sections = (
         *study_findings.sections(rows, checks, found),
         *planted.section(rows),
         _attention(checks),
         _answer(rows, next(iter(groups["answer"]), None), found),
         *_verdicts(rows, said),
-        _figures(rows, groups["figures"]),
+        sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures"),
         *(
             sheet.Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
             for group, (_, title, question) in GROUPS.items()
@@ -58,6 +77,12 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         ),
         _reproduce(rows, said),
     )
+    # style rules that give each layer's colour its lighter twin on a dark background
+    light, dark = figures.depth_colours(rows), figures.depth_colours(rows, dark=True)
+    rules = [
+        f'  .view [stroke="{a}"] {{ stroke: {b}; }}\n  .view [fill="{a}"] {{ fill: {b}; }}'
+        for a, b in sorted({light[site]: dark[site] for site in light}.items())
+    ]
     return sheet.Sheet(
         TITLE,
         f"trisect · {name}",
@@ -67,7 +92,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         under=said["budget"],
         window=f"{TITLE} {name}",
         skip=("short-answer", "answer"),
-        style=_dark_ramp(rows),
+        style=("\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"),
     )
 
 
@@ -164,29 +189,6 @@ def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Sectio
     )
 
 
-def _figures(rows: StudyRows, drawn: Sequence[Figure]) -> sheet.Section:
-    """The paper's figures, with the check of figure 8 below it."""
-    thin = "thin lines are single seeds, bold lines their mean, and " if len(rows.seeds) > 1 else ""
-    text = (
-        "Numbered as in the paper. Losses are in nats per token; losses called train and validation are measured in evaluation "
-        f"mode. In curves there is one panel per component, and one colour and shape per layer; {thin}grey and dashed is the "
-        "baseline (in figure 10, its final loss)."
-    )
-    if gone := study_words.missing_methods(rows):
-        text += f" Not part of this study, and so not drawn: {words.join_words(gone)}."
-    blocks: list[sheet.PageBlock] = []
-    exact = study_words.exactness(rows)
-    for picture in _pictures(drawn, OPENED):
-        blocks.append(picture)
-        if picture.figure.ramp and exact is not None:
-            sentence, columns, cells = exact
-            table = tuple((site, *own) for site, own in cells)
-            title, label = "How exact is figure 8?", "Evaluations and disagreement by site"
-            more = (title, False, True, label, (sentence,), "exactness", False)
-            blocks.append(sheet.Table(_heads(columns), table, *more))
-    return sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures")
-
-
 def _reproduce(rows: StudyRows, said: Mapping[str, str]) -> sheet.Section:
     """The command, what made the runs, and the whole statement of the study."""
     command, notes = rows.about.get("command"), tuple((rows.about.get("corpus") or {}).get("notes") or ())
@@ -242,13 +244,3 @@ GROUPS = {
     ),
 }
 MANY, SHOWN, OPENED = 8, 2, 4  # figures of a section, and how many of so many are open in it and among the paper's
-
-
-def _dark_ramp(rows: StudyRows) -> str:
-    """Style rules that give each layer's colour its lighter twin on a dark background."""
-    light, dark = figures.depth_colours(rows), figures.depth_colours(rows, dark=True)
-    rules = [
-        f'  .view [stroke="{a}"] {{ stroke: {b}; }}\n  .view [fill="{a}"] {{ fill: {b}; }}'
-        for a, b in sorted({light[site]: dark[site] for site in light}.items())
-    ]
-    return "\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"

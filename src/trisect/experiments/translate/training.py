@@ -49,7 +49,22 @@ def train(asked: TranslationJob, context: JobContext) -> None:
             _train(asked, files, bitext, emit)
         if not files.results.exists():
             emit(1 - SCORING, "scoring")
-            _score(asked, files, bitext)
+            # the scores of a trained model by split, and a few translations
+            translator, longest = Translator.open(files.model(), asked.device), asked.recipe.longest
+            short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= longest] for name in SCORED}
+            rows = [
+                {"split": name, "name": measure, "value": value}
+                for name, pairs in short.items()
+                if pairs
+                for measure, value in translator.score([pair.sides for pair in pairs])._asdict().items()
+            ]
+            shown = next((pairs[:SHOWN] for name in reversed(SCORED) if (pairs := short[name])), [])
+            made = translator.translate([pair.source for pair in shown])
+            texts = [
+                {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
+                for pair, text in zip(shown, made, strict=True)
+            ]
+            write_json(files.results, {"scores": rows, "translations": texts})
 
 
 def _train(asked: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Callable[[float, str], None]) -> None:
@@ -70,22 +85,3 @@ def _train(asked: TranslationJob, files: ModelFiles, bitext: Bitext, emit: Calla
         emit((1 - SCORING) * epoch / epochs, f"epoch {epoch} of {epochs}, {loss:.3f} nats")
 
     files.train(practice, model, tokenizer, "", report)
-
-
-def _score(asked: TranslationJob, files: ModelFiles, bitext: Bitext) -> None:
-    """The scores of a trained model by split, and a few translations."""
-    translator, longest = Translator.open(files.model(), asked.device), asked.recipe.longest
-    short = {name: [pair for pair in getattr(bitext, name) if pair.longest <= longest] for name in SCORED}
-    rows = [
-        {"split": name, "name": measure, "value": value}
-        for name, pairs in short.items()
-        if pairs
-        for measure, value in translator.score([pair.sides for pair in pairs])._asdict().items()
-    ]
-    shown = next((pairs[:SHOWN] for name in reversed(SCORED) if (pairs := short[name])), [])
-    made = translator.translate([pair.source for pair in shown])
-    texts = [
-        {"source": " ".join(pair.source), "target": " ".join(pair.target), "made": text}
-        for pair, text in zip(shown, made, strict=True)
-    ]
-    write_json(files.results, {"scores": rows, "translations": texts})

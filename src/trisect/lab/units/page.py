@@ -431,7 +431,19 @@ def layer_sections(tables: Mapping[str, pl.DataFrame], facts: UnitsFacts) -> Ite
         for (title, unit), asked in by_title(facts.by_layer).items():
             if spots := layer_values(tables["measures"], asked, several):
                 figures.append(_layer_figure(spots, title, unit, facts, several, next(numbers)))
-                listed.append(_layer_table(spots, asked[0], facts))
+                drawn = asked[0]
+                rows = []
+                for (panel, component, layer), of in spots.items():
+                    place = (panel, _layer_words(layer), component if component in render.GROUPS else "")
+                    each = [words.number(of.get(model), drawn.signed) for model in facts.names]
+                    if facts.is_sample:
+                        mean = mean_of(component, list(of.values()))
+                        each = [words.number(mean.mean, drawn.signed), words.ends(mean, drawn.signed), *each]
+                    rows.append((", ".join(filter(None, place)), *each))
+                columns = ("mean", "95 %", *facts.names) if facts.is_sample else map(_last_name, facts.names)
+                listed.append(
+                    Table(("where", *columns), tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
+                )
         if figures:
             yield Section(section, (), tuple(figures), tuple(listed))
 
@@ -456,19 +468,6 @@ def _layer_figure(spots: LayerSpots, title: str, unit: str, facts: UnitsFacts, s
     name = f"{'several-' if several else ''}layers-{words.slug(title)}"
     names = (name, f"Figure L{number}", f"{title.capitalize()}, {how}")
     return layer_figure(names, caption, panels, unit, "0", across if facts.is_sample else "revision", small)
-
-
-def _layer_table(spots: LayerSpots, drawn: LayerMeasure, facts: UnitsFacts) -> Table:
-    rows = []
-    for (panel, component, layer), of in spots.items():
-        place = (panel, _layer_words(layer), component if component in render.GROUPS else "")
-        each = [words.number(of.get(model), drawn.signed) for model in facts.names]
-        if facts.is_sample:
-            mean = mean_of(component, list(of.values()))
-            each = [words.number(mean.mean, drawn.signed), words.ends(mean, drawn.signed), *each]
-        rows.append((", ".join(filter(None, place)), *each))
-    columns = ("mean", "95 %", *facts.names) if facts.is_sample else map(_last_name, facts.names)
-    return Table(("where", *columns), tuple(rows), f"{drawn.title.capitalize()}, {drawn.unit}", wrap=False)
 
 
 def _layer_words(layer: int | str) -> str:

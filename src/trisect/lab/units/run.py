@@ -243,31 +243,6 @@ def _shape_mark(model: Any) -> str:
     return text
 
 
-def check_models(several: SeveralModels) -> None:
-    """Raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read.
-
-    A model that is wrong is met before the first is measured.
-    """
-    workers, seen = several.workers, []
-    if workers.away and (in_memory := [m for m in several.models if not isinstance(m, str | Path)]):
-        given = f"{workers.given} was given with {name_before(in_memory[0])}, which is in memory."
-        known = "Another process opens a model from its files."
-        raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
-    for model in several.models:  # before a hub is asked for the first
-        check_folder(model)
-    for model, word in zip(several.models, several.words, strict=True):
-        check_there(model, **getattr(several.settings, several.group).fetch_options())
-        if isinstance(model, Subject):
-            name, weights, files = model.name, model.fingerprint, ()
-        else:
-            name, weights = Path(model).name if isinstance(model, str | Path) else word, None
-            files = weight_files(model)
-        for before, others, other_files in seen:
-            if (weights is not None and weights == others) or _same(files, other_files):
-                raise _twice(name, before)
-        seen.append((name, weights, files))
-
-
 def _same(files: Sequence[Path], others: Sequence[Path]) -> bool:
     """Whether two models' files hold the same bytes; models of one recipe differ within the first few thousand."""
     if not files or [one.name for one in files] != [one.name for one in others]:
@@ -304,7 +279,25 @@ class OverModels(Experiment[Any, UnitsFacts]):
         """As the single model's own, then that every model can be opened, as far as no weights are read."""
         self.one.check(settings)
         if self.models is not None:
-            check_models(self.models)
+            # raise ModelError for any model that cannot be opened, or has another's weights, as far as no weights are read
+            workers, seen = self.models.workers, []
+            if workers.away and (in_memory := [m for m in self.models.models if not isinstance(m, str | Path)]):
+                given = f"{workers.given} was given with {name_before(in_memory[0])}, which is in memory."
+                known = "Another process opens a model from its files."
+                raise SpecError(given, known, "Give the model's folder or name, or leave that out.")
+            for model in self.models.models:  # before a hub is asked for the first
+                check_folder(model)
+            for model, word in zip(self.models.models, self.models.words, strict=True):
+                check_there(model, **getattr(self.models.settings, self.models.group).fetch_options())
+                if isinstance(model, Subject):
+                    name, weights, files = model.name, model.fingerprint, ()
+                else:
+                    name, weights = Path(model).name if isinstance(model, str | Path) else word, None
+                    files = weight_files(model)
+                for before, others, other_files in seen:
+                    if (weights is not None and weights == others) or _same(files, other_files):
+                        raise _twice(name, before)
+                seen.append((name, weights, files))
 
     def measure(self, settings: Any, context: RunContext) -> Measured[UnitsFacts]:
         """Every model's own tables and page, and over models means, intervals and claims.
