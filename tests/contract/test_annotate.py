@@ -368,12 +368,6 @@ def test_settings_that_make_no_sense(source, tmp_path, given, message):
         annotate(source, "unused", tmp_path / "out", **given)
 
 
-def test_a_folder_in_use_is_refused_and_left_as_it_is(source, tagger, tmp_path):
-    with RunFolder(tmp_path / "out").lock(), pytest.raises(StudyError, match=r"out is in use.\n  Another.*\n  Wait"):
-        annotate(source, tagger, tmp_path / "out", workers=1)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
-
-
 @pytest.mark.parametrize(("out", "said"), [("", "is empty"), ("file", "is a file"), ("file/below", "cannot be made")])
 def test_a_place_that_cannot_hold_a_corpus_is_refused_before_the_pipeline_is_opened(
     source, tmp_path, monkeypatch, out, said
@@ -383,25 +377,6 @@ def test_a_place_that_cannot_hold_a_corpus_is_refused_before_the_pipeline_is_ope
     with pytest.raises(StudyError, match=rf"{said}.*\n.*\n.*--out"):
         annotate(source, "no_such_pipeline", out)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_folder_of_a_study_of_another_command_or_of_anything_else_is_refused(source, tmp_path):
-    for name, content, said in (
-        ("study.json", "{}", "A study lies there"),
-        ("notes.txt", "mine", "is not empty, and holds no annotated corpus"),
-    ):
-        out = tmp_path / name.split(".")[0]
-        out.mkdir()
-        (out / name).write_text(content)
-        with pytest.raises(StudyError, match=rf"(?s){said}.*with --out"):
-            annotate(source, "no_such_pipeline", out)
-        assert [path.name for path in out.iterdir()] == [name]
-    other = tmp_path / "other"
-    with RunFolder(other).stage() as stage:
-        (stage / "x.txt").write_text("x")
-        RunFolder(other).commit(stage, "norms", "0" * 32)
-    with pytest.raises(StudyError, match="It holds results of 'trisect norms'"):
-        annotate(source, "no_such_pipeline", other)
 
 
 def test_what_is_left_is_of_one_run_which_check_compares(whole, source, tagger, tmp_path):

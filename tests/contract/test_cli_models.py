@@ -7,7 +7,6 @@ from click.testing import CliRunner
 from tests import tinyhf
 
 from trisect.cli import main
-from trisect.core.tables import read_table
 from trisect.lab import subject
 
 TEXTS = [f"w{i} w{i + 1} , w{i + 2} w{(3 * i) % 40} ." for i in range(36)]
@@ -81,50 +80,6 @@ def test_check_prints_the_proof(place):
     data = json.loads(call("check", place / "causal", "--json").stdout)
     assert [row["verdict"] for row in data["rows"]] == ["verified"] * tinyhf.LAYERS
     assert data["refused"] is None
-
-
-@pytest.mark.parametrize("block", ["attention", "residual", "full"])
-def test_norms(place, tmp_path, block):
-    out = tmp_path / "out"
-    done = call("norms", place / "masked", "--corpus", place / "texts", "--block", block, "--out", out)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-1] == f"report  {out / 'report.html'}"
-    assert (out / "report.html").exists()
-    rows = read_table(out / "tables", "measures")
-    assert rows["n"].max() == len(TEXTS)
-    if block == "attention":
-        assert set(read_table(out / "tables", "claims")["claim"]) == {"C-1", "C-2", "C-3", "C-4"}
-
-
-def test_similarity(place, tmp_path):
-    done = call("similarity", place / "causal", "--json", "--out", tmp_path)
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["report"] == str(tmp_path / "report.html")
-    rows = read_table(tmp_path / "tables", "measures")
-    assert set(rows["head"].drop_nulls()) == set(range(1, tinyhf.HEADS + 1))
-
-
-@pytest.mark.parametrize("more", [(), ("--how", "mean", "--per", "head"), ("--how", "resample", "--hold", "pattern")])
-def test_ablate(place, tmp_path, more):
-    words = ("--corpus", place / "texts", "--limit", 32, "--sites", "v@all", "q@1", "--out", tmp_path, *more)
-    done = call("ablate", place / "causal", *words)
-    assert done.exit_code == 0, done.output
-    rows = read_table(tmp_path / "tables", "measures")
-    assert {"q", "v"} <= set(rows["component"].drop_nulls())
-    assert (tmp_path / "report.html").exists()
-
-
-def test_rewind(place, tmp_path):
-    words = ("--initial", "step0", "--stages", "step1", "--final", "step2", "--corpus", place / "texts", "--points", 11)
-    done = call("rewind", place / "steps", *words, "--sites", "v@2", "--out", tmp_path)
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "report.html").exists()
-
-
-def test_explore(place, tmp_path):
-    done = call("explore", place / "masked", "w1 w2 , w3 .", "--out", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
-    assert "<script" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

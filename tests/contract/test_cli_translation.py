@@ -1,15 +1,12 @@
 """translate-train, align and erase from the command line to their files, and what they refuse."""
 
-import importlib.util
 import json
 
-import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests import tinyhf
 
 from trisect.cli import main
-from trisect.core.tables import read_table
 
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 1, "warmup_steps": 2}
 SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
@@ -32,19 +29,6 @@ def place(tmp_path_factory):
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["models"] == [str(base / "made" / "seed-1")]
     return base
-
-
-def test_a_model_that_was_trained_is_aligned_from_the_command_line(place, tmp_path):
-    trio = (place / "t.en", place / "t.fr", place / "t.talp")
-    given = ("--source", trio[0], "--target", trio[1], "--gold", trio[2], "--trial", *trio)
-    done = call("align", place / "made" / "seed-1", *given, "--limit", 33, "--out", tmp_path, "--json")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout.splitlines()[-1])["report"] == str(tmp_path / "report.html")
-    whole = read_table(tmp_path / "tables", "measures").filter(pl.col("layer").is_null(), measure="aer")
-    assert set(whole["group"].drop_nulls()) == {"awi weight", "awi norm", "awo weight", "awo norm"}
-    assert whole["n"].unique().to_list() == [33]
-    assert read_table(tmp_path / "tables", "claims")["claim"].unique().to_list() == ["C-5"]
-    assert "t.talp counts words from 1" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_terminal_shows_what_was_learnt_from_and_where_models_lie(place):
@@ -80,14 +64,3 @@ def test_what_align_and_translate_train_refuse(place, tmp_path):
     assert "few" in refused("align", model, *files, "--gold", tmp_path / "few")
     tinyhf.save(tinyhf.bert(), tmp_path / "encoder")
     assert "no cross-attention" in refused("align", tmp_path / "encoder", *files)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("concept_erasure") is None, reason="needs the extra trisect[erase]")
-def test_erase_from_the_command_line(tmp_path):
-    tinyhf.save(tinyhf.bert(), tmp_path / "model")
-    words = ("erase", tmp_path / "model", "--corpus", "embedded", "--labels", "pos", "--limit", 40, "--draws", 2)
-    done = call(*words, "--sites", "k@1", "v@2", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-1] == f"report  {tmp_path / 'out' / 'report.html'}"
-    rows = read_table(tmp_path / "out" / "tables", "measures")
-    assert set(rows["component"].drop_nulls()) == {"k", "v"}

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 from tests.golden import test_commands as golden
 
-from trisect.core.errors import StudyError
 from trisect.core.finding import Finding
 from trisect.core.spec import read_experiment
 from trisect.experiments.ablate import ABLATE
@@ -238,10 +237,3 @@ def test_a_model_that_is_given_by_its_name_is_read_again_when_its_weights_change
     assert len(before) == 1
     (model / "model.safetensors").write_bytes(b"two")
     assert not before & keys()
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    (tmp_path / "letter.txt").write_text("mine")
-    with pytest.raises(StudyError, match=r"is not empty, and holds no dissection.\n  There is letter.txt."):
-        dissect(tmp_path)
-    assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["letter.txt"]

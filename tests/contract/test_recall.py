@@ -161,13 +161,6 @@ def test_another_recipe_or_text_does_not_mix_with_it(done, births):
         trisect.recall(births, out=done.folder, recipe="embedded", settings=TINY | {"left_out": 2}, quiet=True)
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(StudyError, match=r"holds no recall experiment"):
-        trisect.recall(out=tmp_path, settings=TINY, quiet=True)
-    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "mine"
-
-
 def test_real_files_with_names_left_out(births, tmp_path):
     settings = TINY | {"left_out": 3, "invented": 5, "trained_people": 0}
     made = trisect.recall(births, out=tmp_path / "r", recipe="small", settings=settings, workers=0, quiet=True)

@@ -16,6 +16,7 @@ from trisect.core.files import read_json, write_json
 from trisect.core.schema import build
 from trisect.core.spec import plain
 from trisect.experiments.dissect import DISSECT
+from trisect.experiments.dissect.parts import PARTS
 from trisect.experiments.dissect.settings import DissectSettings
 from trisect.experiments.recall import RECALL
 from trisect.experiments.recall.settings import RecallSettings
@@ -293,14 +294,11 @@ def test_a_recall_or_a_translation_that_is_refused_stays_as_it_was(tmp_path, wha
 
 
 def test_a_dissection_that_is_refused_stays_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr("trisect.experiments.dissect.run.PARTS", PARTS[1:])  # from the study of roles on
     monkeypatch.setattr("trisect.experiments.study.run.run_jobs", _stop)
 
     def run(out, **given):
-        asked = {
-            "roles": tiny.EXPERIMENT,
-            "study": tiny.EXPERIMENT,
-            "workers": 0,
-        } | given  # the first part is that of roles
+        asked = {"roles": tiny.EXPERIMENT, "study": tiny.EXPERIMENT, "workers": 0} | given
         return driver.run(DISSECT, build(DissectSettings, asked), out, quiet=True)
 
     with pytest.raises(KeyboardInterrupt):

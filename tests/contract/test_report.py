@@ -19,7 +19,6 @@ from trisect.claims import claims_hash, evidence, judge
 from trisect.claims.reasons import Reason
 from trisect.core import spec
 from trisect.core.claim import LossChange
-from trisect.core.errors import StudyError
 from trisect.core.tables import frame
 from trisect.experiments.study import figures, page
 from trisect.experiments.study import words as study_words
@@ -74,7 +73,7 @@ def charts(collected):
     return {figure.name: figure.chart() for figure in collected}
 
 
-FEW = ("answer", "fig04-attack-pos-valid", "fig07-baseline", "fig08-rewind-heat", "adversary")  # one of each sort
+FEW = ("answer", "fig08-rewind-heat", "adversary")
 
 
 @pytest.fixture(scope="module")
@@ -380,14 +379,6 @@ def test_nothing_at_all_still_makes_a_page(tmp_path):
     text = pages.write(tmp_path, {}, {}).read_text(encoding="utf-8")
     assert "No intervention has rows yet" in text
     assert not list(tmp_path.glob("figures/*"))
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "taken").write_text("a file")
-    with pytest.raises(
-        StudyError, match=r"report\.html could not be written\.\n.*\n.*Choose a folder that can be written"
-    ):
-        pages.write(tmp_path / "taken", {}, {})
 
 
 @given(

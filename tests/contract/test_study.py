@@ -21,7 +21,6 @@ from trisect.experiments.study import run as lab
 from trisect.experiments.study.ledger import fleets
 from trisect.experiments.study.plan import make_plan
 from trisect.lab.folder import Folder
-from trisect.lab.run_folder import RunFolder
 from trisect.lm import train
 from trisect.report.sheet import Sheet
 
@@ -132,10 +131,6 @@ def test_a_study_stopped_at_any_step_and_resumed_gives_the_same_tables(one, tmp_
     assert_same(run(tmp_path / "study", ONE), one)
 
 
-def test_worker_processes_give_the_same_tables_as_this_one(one, tmp_path):
-    assert_same(run(tmp_path / "study", ONE, workers=2), one)
-
-
 def test_kill_9_loses_at_most_the_epoch_under_way(one, tmp_path):
     code = (
         "import trisect; from tests.contract.test_study import ONE\n"
@@ -222,19 +217,6 @@ def test_anything_else_in_its_folder_is_refused_with_the_difference(whole, chang
     with pytest.raises(StudyError, match=difference):
         run(whole.folder, change)
     assert_same(run(whole.folder), whole)
-
-
-def test_a_folder_with_other_things_in_it_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(StudyError, match="is not empty, and holds no study") as caught:
-        run(tmp_path)
-    assert "thesis.tex" in caught.value.known
-    assert (tmp_path / "thesis.tex").read_text() == "x"
-
-
-def test_two_studies_in_one_folder_at_once(whole):
-    with RunFolder(whole.folder).lock(), pytest.raises(StudyError, match="is in use"):
-        run(whole.folder)
 
 
 @pytest.mark.parametrize(

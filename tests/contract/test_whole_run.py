@@ -144,14 +144,6 @@ def test_a_command_asks_what_a_call_in_python_asks(folders, models, monkeypatch)
     assert (refused.exit_code, "other weights" in refused.stderr) == (2, True)
 
 
-def test_other_models_of_the_same_names_are_another_question(models, tmp_path):
-    both, folder = list(models.values()), tmp_path / "both"
-    trisect.ablate(both, WORDS, sites="v@1", out=folder, quiet=True)
-    trisect.ablate(both, WORDS, sites="v@1", out=folder, quiet=True)
-    with pytest.raises(StudyError, match="other weights"):
-        trisect.ablate(both[::-1], WORDS, sites="v@1", out=folder, quiet=True)
-
-
 def test_what_the_run_before_left_goes_but_for_what_somebody_changed(folders, tmp_path):
     folder = folders / "one"
     manifest = json.loads((folder / MANIFEST).read_text())["body"]
@@ -280,16 +272,6 @@ def test_a_place_that_cannot_be_is_refused_before_a_model_is_opened(which, comma
     assert result.exit_code == 2
     assert said in result.stderr, result.stderr
     assert seen(tmp_path) == before
-
-
-def test_a_folder_of_another_experiment_is_refused(folders, models):
-    before = seen(folders / "one")
-    for command in ("ablate", "similarity"):
-        result = call(command, "no/model", "--text", "a", "--out", folders / "one") if command == "ablate" else call(
-            command, "no/model", "--out", folders / "one"
-        )  # fmt: skip
-        assert "It holds results of 'trisect norms'." in result.stderr
-    assert seen(folders / "one") == before
 
 
 def test_a_folder_without_a_list_of_files_is_written_over_by_no_command(folders, models):

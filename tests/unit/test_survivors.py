@@ -11,15 +11,11 @@ import pytest
 import torch
 import transformers
 from tests import tinyhf
-from tests.raw import read_json
 
-import trisect
-from trisect.core.errors import DamagedFileError, ModelError
+from trisect.core.errors import ModelError
 from trisect.core.files import replace_file, write_json
-from trisect.core.subject import Batch, Texts
-from trisect.core.tables import SIGNED, frame, read_table, write_table
+from trisect.core.subject import Batch
 from trisect.core.trace import Address, Side
-from trisect.experiments.ablate.run import TextsRead, make_replacement
 from trisect.experiments.study.ledger import Task
 from trisect.experiments.study.run import StudyWork
 from trisect.hf.files.fetch import Options, fetch
@@ -75,37 +71,6 @@ def test_what_is_allowed_reaches_every_loader_as_it_was_given(folder, monkeypatc
     assert named["AutoModelForCausalLM"]["use_safetensors"] is (None if option else True)
 
 
-def test_the_mean_is_not_zero_and_is_that_of_all_real_tokens():
-    subject = load(tinyhf.bert(), tinyhf.tokenizer())
-    texts = Texts("two", lambda: iter(["w1 w2 w3", "w4 w5 w6 w7 w8"]))
-    address = subject.addresses[1]
-    read = TextsRead.of(texts, 0)
-    steps: list[int] = []
-    mean = make_replacement(subject, read, [address], "mean", 2, 0, steps.append)
-    nothing = make_replacement(subject, read, [address], "zero", 2, 0, steps.append)
-    (batch,) = subject.batches(texts.texts(), 2, scored=True)
-    own, zero = mean(batch)[address], nothing(batch)[address]
-    held = []
-    subject.score(batch, {address: lambda parts: held.append(parts) or parts})
-    wanted = held[0].v.transpose(1, 2)[batch.source.real].double().mean(0)
-    assert torch.allclose(own.v[0, :, 0], wanted)
-    assert wanted.abs().max() > 0.01
-    assert not zero.v.any()
-    assert steps
-
-
-def test_an_ablation_by_the_mean_and_one_by_zero_come_to_other_losses(tmp_path):
-    subject = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
-    lines = ["w1 w2 w3 w4", "w5 w6 w7 w8 w9"]
-    found = {
-        how: trisect.ablate(subject, lines, sites="v@1", how=how, out=tmp_path / how, quiet=True).tables["measures"]
-        for how in ("zero", "mean")
-    }
-    values = [table.filter(measure="loss_change_nats")["value"].to_list() for table in found.values()]
-    values = values if all(values) else [table["value"].drop_nulls().to_list() for table in found.values()]
-    assert values[0] != values[1]
-
-
 def test_cross_attention_asks_with_the_target_and_looks_at_the_source():
     source, target = (Side(None, torch.ones(1, n, dtype=torch.bool), None, None) for n in (3, 5))  # pyright: ignore[reportArgumentType]
     batch = Batch({}, source, target, ((0, 0),))
@@ -117,24 +82,6 @@ def test_cross_attention_asks_with_the_target_and_looks_at_the_source():
     cross = next(t for t in reading.traces if t.address == Address("cross", 1))
     assert cross.key_real.shape[1] == reading.source.real.shape[1] == cross.weights.shape[3]
     assert cross.query_real.shape[1] != cross.key_real.shape[1]
-
-
-def test_a_changed_digit_of_a_json_file_is_damage_and_names_what_to_do(tmp_path):
-    path = tmp_path / "x.json"
-    write_json(path, {"a": 1})
-    path.write_text(path.read_text().replace('"a": 1', '"a": 2'))
-    with pytest.raises(DamagedFileError) as error:
-        read_json(path, "Delete it.")
-    assert error.value.args == (f"{path} is damaged.", "Its content does not match its checksum.", "Delete it.")
-
-
-def test_a_table_whose_checksum_is_another_is_damaged(tmp_path):
-    path = write_table(tmp_path, "metrics", frame("metrics", [{"run": "a", "epoch": 1, "value": 0.5}]))
-    content = path.read_bytes()
-    (mark,) = SIGNED.findall(content)
-    path.write_bytes(content.replace(mark, mark[:-1] + (b"0" if mark[-1:] != b"0" else b"1")))
-    with pytest.raises(DamagedFileError, match="does not match its checksum"):
-        read_table(tmp_path, "metrics")
 
 
 def test_a_file_is_renamed_into_place_and_never_written_where_it_lies(tmp_path):

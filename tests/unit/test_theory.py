@@ -14,13 +14,12 @@ from tests.constructed import apart_of, odds_of, variances_of
 
 import trisect
 from trisect import theory
-from trisect.core.errors import SpecError, StudyError, TheoryError
+from trisect.core.errors import StudyError, TheoryError
 from trisect.experiments.theory import THEORY, page
-from trisect.experiments.theory.page import base_draws, build, chart, figure
+from trisect.experiments.theory.page import base_draws, build, figure
 from trisect.experiments.theory.run import SCHEMA
 from trisect.lab.driver import render
 from trisect.report.charts import Panel
-from trisect.report.sheet import Document, write_document
 from trisect.theory import CONSTRUCTIONS, KeyDraws
 from trisect.theory.constructions import self_attention
 from trisect.theory.solver import certificate, max_rank
@@ -313,13 +312,6 @@ def test_the_chart_shows_closed_forms_over_samples():
     assert [row["value"] for row in curves["here"]] == [variances_of(found).one, variances_of(found).two]
 
 
-def test_a_chart_shows_itself_as_a_picture():
-    found = theory.key_query_value()
-    text = chart(found)._repr_mimebundle_()["image/svg+xml"]
-    assert text.startswith("<svg")
-    assert all(panel.title in text for panel in figure(found).panels)
-
-
 def test_where_the_weight_has_no_width_its_log_odds_are_drawn():
     found = theory.random_keys_two_heads(samples=400)
     second = figure(found, theory.sweep(found, [10.0])).panels[1]
@@ -405,17 +397,6 @@ def test_page_and_figures_are_made_again_from_what_lies_in_the_folder(ran, tmp_p
     assert again.findings == ran.findings
     for path in (ran.folder / "figures").glob("*.svg"):
         assert (tmp_path / "t" / "figures" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_the_same_run_gives_the_same_table_and_another_seed_another(ran, monkeypatch, tmp_path):
-    monkeypatch.setattr("trisect.lab.driver.write_page", lambda folder, page: folder / "theory.html")
-    given: dict[str, Any] = {"beta": 1, "dim": 6, "keys": 3, "samples": 500, "quiet": True}
-    again, other = (
-        trisect.theory_page("stretched_key_two_heads", seed=seed, out=tmp_path / str(seed), **given).tables["theory"]
-        for seed in (7, 8)
-    )
-    assert again.equals(ran.tables["theory"].filter(name="stretched_key_two_heads", beta=1.0))
-    assert other["error"].item() != again["error"].item()
 
 
 def test_an_unknown_name_and_a_place_that_cannot_be_written_are_refused(tmp_path):
@@ -569,13 +550,6 @@ def test_numbers_of_numpy_are_numbers():
     assert found.settings == {"beta": 2, "dim": 8, "keys": 8, "target": 1}
 
 
-def test_a_run_refuses_what_is_no_seed(tmp_path):
-    for seed in (-1, 1.5):
-        with pytest.raises(SpecError, match=f"seed is {seed}"):
-            trisect.theory_page(seed=seed, out=tmp_path / "out")  # pyright: ignore[reportArgumentType]
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "given", "first", "known"),
     [
@@ -676,15 +650,3 @@ def test_too_few_draws_are_refused():
             "  The page shows up to 8 keys and draws 300 samples as dots.\n"
             "  Use those of base_draws(), or larger ones."
         )
-
-
-def test_a_place_that_cannot_be_written_is_said(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StudyError, match=r"theory\.html could not be written\."):
-        write_document(tmp_path / "file" / "theory.html", Document("theory.html", page.html(base_draws(samples=300))))
-
-
-def test_the_same_draws_give_the_same_page():
-    first = page.html(base_draws())
-    assert first == page.html(base_draws(0))
-    assert first != page.html(base_draws(1))

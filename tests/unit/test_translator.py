@@ -4,19 +4,16 @@ import json
 import shlex
 from dataclasses import replace
 
-import polars as pl
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import trisect
 from trisect.cli.options import command, parse_options, say_result
-from trisect.core.errors import CorpusError, DamagedFileError, SpecError, StudyError
+from trisect.core.errors import CorpusError, SpecError
 from trisect.core.schema import build
 from trisect.experiments.translate import TRANSLATE
 from trisect.experiments.translate.settings import EMBEDDED, RECIPES, SMALL, TranslateSettings
 from trisect.hf.load import load
-from trisect.hf.small import gpt
 from trisect.hf.small.gpt import save
 from trisect.hf.small.translator import (
     POSITIONS,
@@ -49,14 +46,6 @@ def train(sides, out, seeds, settings):
 
 def models(made):
     return list(made.paths.values())
-
-
-def shown(made, seed):
-    return made.tables["translations"].filter(run=f"translation/{seed}").drop("run")
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
 
 
 def same(a, b):
@@ -127,36 +116,6 @@ def test_weights_are_a_function_of_the_seed_alone():
     assert learn_tokenizer([["abc", "cab"]], 40).get_vocab() == tokenizer.get_vocab()
 
 
-def test_a_run_is_extended_resumed_and_repeated_to_the_same_weights(files, tmp_path, monkeypatch):
-    made = train(files, tmp_path / "a", [1], TINY)
-    more = train(files, tmp_path / "a", [2], TINY)
-    assert [path.name for path in models(more)] == ["seed-1", "seed-2"]
-    assert models(more)[0] == models(made)[0]
-    assert not same(weights(models(more)[0]), weights(models(more)[1]))
-    assert not (tmp_path / "a" / "state" / "seed-1.pt").exists()
-
-    monkeypatch.setattr(gpt, "SAVED_EVERY", -1.0)
-    run = gpt.Practice.run
-
-    def stopped(self, model, state, note=lambda epoch, loss: None):
-        def stop(epoch, loss):
-            if epoch == 2:
-                raise KeyboardInterrupt
-
-        return run(self, model, state, stop)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(gpt.Practice, "run", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(files, tmp_path / "b", [2], TINY)
-    assert (tmp_path / "b" / "state" / "seed-2.pt").exists()
-    again = train(files, tmp_path / "b", [2], TINY)
-    assert same(weights(models(again)[0]), weights(models(more)[1]))
-    run_of = pl.col("run") == "translation/2"
-    assert again.tables["metrics"].equals(more.tables["metrics"].filter(run_of))
-    assert shown(again, 2).equals(shown(more, 2))
-
-
 def test_what_a_run_tells(files, tmp_path):
     made = train(files, tmp_path / "a", [3], {**TINY, "longest": 5})
     assert made.folder == tmp_path / "a"
@@ -171,27 +130,6 @@ def test_what_a_run_tells(files, tmp_path):
     assert read.settings == {key: str(value) for key, value in {**TINY, "longest": 5}.items()}
     assert [found.measure for found in made.findings] == ["smoothed_loss_nats"]
     assert made.tables["metrics"]["split"].unique().to_list() == ["train"]
-
-
-def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
-    out = tmp_path / "a"
-    train(files, out, [1], TINY)
-    with pytest.raises(StudyError, match="belongs to another translation experiment") as raised:
-        train(files, out, [1], {**TINY, "epochs": 3})
-    assert raised.value.known == "epochs: 2 there, 3 here."
-    files[0].write_text(files[0].read_text().replace("big", "small"))
-    with pytest.raises(StudyError) as raised:
-        train(files, out, [1], TINY)
-    assert raised.value.known.startswith("bitext: ")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "mine.txt").write_text("mine")
-    with pytest.raises(StudyError, match="is not empty, and holds no translation experiment") as raised:
-        train(files, tmp_path / "b", [1], TINY)
-    assert raised.value.known == "There is mine.txt."
-    files[0].write_text(files[0].read_text().replace("small", "big"))
-    (out / "losses" / "seed-1.json").write_text("{}")
-    with pytest.raises(DamagedFileError, match="what is missing is made again"):
-        train(files, out, [1], TINY)
 
 
 @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [2**32]])
