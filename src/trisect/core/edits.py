@@ -136,12 +136,10 @@ def read_edit(data: object) -> Edit:
     return make_edit(data["kind"], Site.parse(data["site"]), settings)
 
 
-def _edit(given: object) -> object:
-    return given if isinstance(given, Edit) else read_edit(given)
-
-
 AnyEdit = Annotated[
-    Edit, BeforeValidator(_edit), PlainSerializer(Edit.data)
+    Edit,
+    BeforeValidator(lambda given: given if isinstance(given, Edit) else read_edit(given)),
+    PlainSerializer(Edit.data),
 ]  # which JSON has as its kind, site and settings
 
 
@@ -170,23 +168,17 @@ def in_study(site: Site, verb: str, known: tuple[str, ...] = WHERE, heads: bool 
     return site
 
 
+SHAPES = {  # of each component's matrices, D being the width and F the feed-forward width
+    **dict.fromkeys(("q", "k", "v"), "D×D"),
+    "o": "D×D, read from the heads",
+    "attn": "four of D×D",
+    "ffn": "F×D and D×F",
+}
+
+
 def matrices(site: Site, ok: bool, given: str, known: str, example: str) -> Site:
     """The site itself, if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
-    require(
-        plain and ok, f"{given} at '{site}' is not possible: {_shapes(site)}", known, f"Use a site such as {example}."
-    )
+    shapes = ", ".join(f"{c} is {SHAPES[c]}" for c in site.components)
+    require(plain and ok, f"{given} at '{site}' is not possible: {shapes}.", known, f"Use a site such as {example}.")
     return site
-
-
-def _shapes(site: Site) -> str:
-    """What the matrices of the site are, D being the width and F the feed-forward width."""
-    shapes = {
-        "q": "D×D",
-        "k": "D×D",
-        "v": "D×D",
-        "o": "D×D, read from the heads",
-        "attn": "four of D×D",
-        "ffn": "F×D and D×F",
-    }
-    return ", ".join(f"{c} is {shapes[c]}" for c in site.components) + "."

@@ -31,10 +31,6 @@ def spell_variant(text: str) -> str | None:
     return "+".join(v for v in VARIANTS if v in parts)
 
 
-def _site(given: object) -> object:
-    return Site.parse(given) if isinstance(given, str) else given
-
-
 def _control(given: str) -> str:
     """One spelling of a control; raises SpecError for a text that is none."""
     variant = spell_variant(given)
@@ -44,7 +40,8 @@ def _control(given: str) -> str:
     return variant
 
 
-SiteText = Annotated[Site, BeforeValidator(_site), PlainSerializer(str)]  # which JSON has as its spelling
+_read_site = BeforeValidator(lambda given: Site.parse(given) if isinstance(given, str) else given)
+SiteText = Annotated[Site, _read_site, PlainSerializer(str)]  # which JSON has as its spelling
 
 
 @record

@@ -100,10 +100,6 @@ def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
     return PydanticCustomError("wrong", "{given}", {"given": given, "known": known, "todo": todo})
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list | range) else value
-
-
 def _different(values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) < len(values):
         raise _wrong(f"NAME are {', '.join(map(str, values))}.", "One is given twice.", "Name each once.")
@@ -122,7 +118,8 @@ def _check_choice(value: Any, names: Sequence[str]) -> Any:
     return value
 
 
-Many = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]  # several values, which JSON has as a list
+_as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list | range) else value)
+Many = Annotated[tuple[T, ...], _as_tuple]  # several values, which JSON has as a list
 Some = Annotated[Many[T], Field(min_length=1)]
 Each = Annotated[Some[T], AfterValidator(_different)]
 
@@ -280,16 +277,13 @@ def _setting(owner: type[Any], name: str, info: FieldInfo) -> Setting | Group:
     if isinstance(kind, type) and hasattr(kind, "__pydantic_fields__"):
         own = tuple(one for one in settings_of(kind) if isinstance(one, Setting))
         if option is not None:  # what the settings say of their group's argument
-            own = tuple(_respoken(one, option, inner) if one.option.argument else one for one in own)
+            asked = {"many": option.many, "metavar": option.metavar}
+            own = (s._replace(option=replace(s.option, **asked), info=inner) if s.option.argument else s for s in own)
+            own = tuple(own)
         return Group(name, kind, optional, tuple(map(_open, own)) if optional else own)
     assert inner.description, f"{owner.__name__}.{name} says nothing of itself"
     default = MISSING if info.is_required() else info.default
     return Setting(name, kind, optional, default, option or Option(), inner)
-
-
-def _respoken(one: Setting, option: Option, info: FieldInfo) -> Setting:
-    """A group's argument where settings ask for several of it."""
-    return one._replace(option=replace(one.option, many=option.many, metavar=option.metavar), info=info)
 
 
 def _open(one: Setting) -> Setting:

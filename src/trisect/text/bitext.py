@@ -54,8 +54,14 @@ def read_links(
         raise CorpusError(given, known, "Give the links of these very sentences, an empty line where there are none.")
     if ids and own:
         _check_ids(path, own, ids)
-    elif own:
-        _check_order(path, own)
+    elif own:  # the sentences have no IDs
+        sizes = [(len(digits), digits) for digits in (one.lstrip("0") for one in own)]
+        for number, (before, here) in enumerate(pairwise(sizes), start=2):
+            if here <= before:
+                mine, other = (own[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))
+                known = f"The ID {mine} stands there, after {other}, and the sentences have no IDs to find it by."
+                todo = "Give the links in the order of the sentences, or sentences with their IDs."
+                raise CorpusError(f"{path}, line {number}, is out of order.", known, todo)
     marks = []
     for number, line in enumerate(lines, start=1):
         for text in _words(line):
@@ -265,17 +271,6 @@ def _check_ids(path: Path, own: Sequence[str], ids: Sequence[str]) -> None:
         if mine != other:
             known = f"It begins with the ID {mine[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
             raise CorpusError(f"{path}, line {number}, is of another pair.", known, TOGETHER)
-
-
-def _check_order(path: Path, own: Sequence[str]) -> None:
-    """Raise CorpusError naming the first line of a file of links whose ID is not above that before, where sentences have no IDs."""
-    sizes = [(len(digits), digits) for digits in (one.lstrip("0") for one in own)]
-    for number, (before, here) in enumerate(pairwise(sizes), start=2):
-        if here <= before:
-            mine, other = (own[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))
-            known = f"The ID {mine} stands there, after {other}, and the sentences have no IDs to find it by."
-            todo = "Give the links in the order of the sentences, or sentences with their IDs."
-            raise CorpusError(f"{path}, line {number}, is out of order.", known, todo)
 
 
 def _words(line: str) -> list[str]:

@@ -16,7 +16,7 @@ from trisect.core.errors import CorpusError, shorten
 from trisect.core.subject import InputSample, TextOrPair
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.lines import read_lines
-from trisect.text.sources import Labelled, LabelledTexts
+from trisect.text.sources import LabelledTexts
 
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is
 ANSWERS = ("base", "q", "k", "v", "q+k", "q+v", "k+v", "donor")
@@ -342,7 +342,15 @@ class InductionWords(NamedTuple):
 
 def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWords:
     """The most frequent words of a text that the tokenizer can distinguish, with passages, or English ones; CorpusError for too few."""
-    asked, passages = (ENGLISH, ()) if texts is None else _of_text(texts.texts())
+    asked, passages = ENGLISH, list[tuple[str, ...]]()
+    if texts is not None:  # words that are letters alone, as they are written there, and runs of words
+        counts: Counter[str] = Counter()
+        for one in islice(texts.texts(), READ):
+            words = [one.text[slice(*one.spans[i])] for i in one.leading_words()]
+            counts.update(word for word in words if word.isalpha() and len(word) > 1)
+            if len(words) >= PASSAGE and len(passages) < KEPT:
+                passages.append(tuple(words[:PASSAGE]))
+        asked = tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST])
     first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
     for word, row in zip(asked, ids([f" {word}" for word in asked]), strict=True):
         first.setdefault(tuple(row), word)
@@ -356,7 +364,7 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
         of = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
         raise CorpusError("The task 'induction' has too few words.", f"{has}{of}.", todo)
-    return InductionWords(tokens, passages)
+    return InductionWords(tokens, tuple(passages))
 
 
 def draw_induction(
@@ -414,18 +422,6 @@ def _draw_texts(
         return " ".join((*pairs, *pieces[BINDINGS], bound.asked))
 
     return (write(base), write(donor)), (base, donor), answers
-
-
-def _of_text(texts: Iterable[Labelled]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The most frequent words of a text that are letters alone, as they are written there, and runs of its words."""
-    counts: Counter[str] = Counter()
-    passages: list[tuple[str, ...]] = []
-    for one in islice(texts, READ):
-        words = [one.text[slice(*one.spans[i])] for i in one.leading_words()]
-        counts.update(word for word in words if word.isalpha() and len(word) > 1)
-        if len(words) >= PASSAGE and len(passages) < KEPT:
-            passages.append(tuple(words[:PASSAGE]))
-    return tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST]), tuple(passages)
 
 
 SPOKEN = 6  # words of one sound

@@ -82,12 +82,14 @@ def draw_lookups(
     base's word where the donor has the base's question (k), the donor's word where the base has it (v); these, the base's and the
     donor's own and that of k+v all differ. Raises CorpusError where the text has too few such windows.
     """
-    begins, unknown = (
-        _begins_word(ids, pieces),
-        np.array([not piece.lstrip(START) or piece == "<unk>" for piece in pieces]),
-    )
+    # whether a piece begins a word, one more for the end of the text; and how many before each place are unknown
+    begins = np.append(np.array([piece.startswith(START) for piece in pieces])[ids], True)
+    unknown = np.array([not piece.lstrip(START) or piece == "<unk>" for piece in pieces])
+    before = np.concatenate([[0], np.cumsum(unknown[ids])])
+    windows = np.arange(len(ids) - length - 1)
+    whole = begins[windows] & begins[windows + length] & (before[windows + length] == before[windows])
     draw, found = np.random.default_rng([seed, 42]), list[TextPair]()
-    starts = draw.permutation(_clean_starts(begins, unknown[ids], length))[: WINDOWS * count]
+    starts = draw.permutation(windows[whole])[: WINDOWS * count]
     known = dict[int, dict[int, int]]()
     for _ in range(TRIES * count if len(starts) > 1 else 0):
         base, donor = (int(start) for start in draw.choice(starts, 2))
@@ -116,22 +118,6 @@ def draw_lookups(
     raise CorpusError(
         f"The text has too few windows for {count} questions.", known_words, "Give a longer text, or shorter windows."
     )
-
-
-def _begins_word(ids: Int[np.ndarray, " N"], pieces: Sequence[str]) -> Bool[np.ndarray, " N+1"]:
-    """Whether a piece begins a word, one more for the end of the text."""
-    begins = np.array([piece.startswith(START) for piece in pieces])
-    return np.append(begins[ids], True)
-
-
-def _clean_starts(
-    begins: Bool[np.ndarray, " N+1"], unknown: Bool[np.ndarray, " N"], length: int
-) -> Int[np.ndarray, " W"]:
-    """Where windows begin that consist of whole words, none of them unknown."""
-    before = np.concatenate([[0], np.cumsum(unknown)])
-    places = np.arange(len(unknown) - length - 1)
-    clean = before[places + length] == before[places]
-    return places[clean & begins[places] & begins[places + length]]
 
 
 def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"]) -> dict[int, int]:
