@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from tests import tinyhf, zoo
 from tests.conftest import leave_undrawn
 from tests.raw import read_json
@@ -25,6 +27,7 @@ from trisect.measure.alignment import aer
 from trisect.text.bitext import Bitext, SentencePair, read_pairs
 
 NASTY = "<b>w3</b>"
+ATTENDING, IDLE = 1, 2  # heads of `pointing`
 DRAWS = 300
 
 
@@ -64,6 +67,40 @@ def done(barts, files, tmp_path_factory) -> Result[AlignFacts]:
     test, trial = files
     out = tmp_path_factory.mktemp("align")
     return trisect.align(barts, *test[:2], gold=test[2], trial=trial, out=out, quiet=True, draws=DRAWS)
+
+
+def pointing():
+    """A BERT of one layer in whose head ATTENDING w10 to w17 and w0 to w7 look at each other, each at the one ten below or above."""
+    model: Any = tinyhf.bert(layers=1)
+    inner = model.bert.encoder.layer[0].attention.self
+    table = model.bert.embeddings.word_embeddings.weight
+    with torch.no_grad():
+        for weights in (table, model.bert.embeddings.position_embeddings.weight, inner.query.weight, inner.key.weight):
+            weights.zero_()
+        for parameter in (inner.query.bias, inner.key.bias, *model.bert.embeddings.token_type_embeddings.parameters()):
+            parameter.zero_()
+        model.bert.embeddings.LayerNorm.weight.fill_(1.0)
+        model.bert.embeddings.LayerNorm.bias.zero_()
+        first = tinyhf.VOCABULARY.index("w0")
+        for i in range(8):
+            table[first + i, i] = table[first + 10 + i, 8 + i] = 1.0
+            for ask, see in ((i, 8 + i), (8 + i, i)):
+                inner.query.weight[i, ask] = inner.key.weight[i, see] = 1.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def texts_of_two_parts(tmp_path_factory):
+    """Texts w0 … ||| w10 … in which every target word is the translation of the source word ten below, in another order."""
+    folder, draw = tmp_path_factory.mktemp("within"), np.random.default_rng(0)
+    lines, gold = [], []
+    for _ in range(6):
+        source, order = draw.permutation(8)[:5], draw.permutation(5)
+        lines.append(f"{' '.join(f'w{i}' for i in source)} || {' '.join(f'w{source[i] + 10}' for i in order)}")
+        gold.append(" ".join(f"{i}-{place}" for place, i in enumerate(order)))
+    for name, rows in (("texts", lines), ("gold.pharaoh", gold)):
+        (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder / "texts", folder / "gold.pharaoh"
 
 
 @pytest.fixture
@@ -260,3 +297,55 @@ def test_the_committed_alignment_is_read_and_shown(tmp_path):
         assert (tmp_path / "a" / "tables" / table.name).read_bytes() == table.read_bytes()
     assert (made.findings[-1].claim, made.findings[-1].verdict) == ("C-5", "inconclusive")
     assert made.findings[0].comparison == "norm < weight"
+
+
+def test_a_head_that_points_within_one_text_is_the_one_that_aligns(texts_of_two_parts, tmp_path, undrawn):
+    """By weight and norm in both directions, without an error; a head that looks everywhere alike is no better than chance."""
+    texts, gold = texts_of_two_parts
+    subject = load(pointing(), tinyhf.tokenizer())
+    made = trisect.align(subject, texts, marker="||", gold=gold, out=tmp_path, quiet=True, draws=DRAWS)
+    rows = made.tables["measures"]
+    heads = rows.filter(pl.col("head").is_not_null(), measure="aer")
+    for way in ("forward", "backward", "sum", "intersection"):
+        for kind in ("weight", "norm"):
+            rate = {row["head"]: row["value"] for row in heads.filter(group=f"{way} {kind}").iter_rows(named=True)}
+            assert rate[ATTENDING] == pytest.approx(0.0, abs=1e-12)
+            assert rate[IDLE] > 0.3
+            (best,) = rows.filter(measure="aer_head", group=f"{way} {kind}").iter_rows(named=True)
+            assert (best["layer"], best["head"], best["value"]) == (1, ATTENDING, pytest.approx(0.0, abs=1e-12))
+    assert {"forward contribution", "intersection contribution"} <= set(heads["group"])
+    assert "claims" not in made.tables or made.tables["claims"].is_empty()
+    assert str(made.findings[0]).startswith("Forward, ")
+    assert "AER 0.0\u00a0% by weight, 0.0\u00a0% by norm" in str(made.findings[0])
+    assert "Which head aligns best?" in made.report.read_text(encoding="utf-8")
+    spans = tmp_path / "spans"
+    lines = texts.read_text(encoding="utf-8").splitlines()
+    spans.write_text(
+        "".join(f"0-{len(a)} {len(a) + 3}-{len(a) + 3 + len(b)}\n" for a, b in (line.split(" || ") for line in lines))
+    )
+    again = trisect.align(subject, texts, spans=spans, gold=gold, out=tmp_path / "b", quiet=True, draws=DRAWS)
+    assert again.tables["measures"].equals(rows)
+
+
+def test_texts_without_their_marker_or_with_pieces_of_several_words_are_refused(texts_of_two_parts, tmp_path, pageless):
+    texts, _ = texts_of_two_parts
+    subject = load(tinyhf.bert(), tinyhf.tokenizer())
+
+    def align(**named):
+        return trisect.align(subject, texts, out=tmp_path / "out", quiet=True, **named)
+
+    with pytest.raises(CorpusError, match="is given without a target"):
+        align()
+    with pytest.raises(CorpusError, match="stands 0 times") as error:
+        align(marker=">>")
+    assert "line 1" in error.value.given
+    with pytest.raises(CorpusError, match="--target is given too much"):
+        align(marker="||", target=texts)
+    with pytest.raises(CorpusError, match="no regular expression"):
+        align(marker="||", word="(")
+    with pytest.raises(ModelError, match="is of several words"):
+        align(marker="||", word="[w0-9]")
+    bad = tmp_path / "spans"
+    bad.write_text("0-3 4-900\n" * 6)
+    with pytest.raises(CorpusError, match="line 1, is '0-3 4-900'"):
+        align(spans=bad)

@@ -272,3 +272,35 @@ def test_what_cannot_be_measured_is_refused_by_name():
     assert str(error.value) == (
         "The kind of block 'whole' is not known.\n  There are attention, residual, full.\n  Use one of them."
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=shapes, causal=st.booleans(), padding=st.integers(0, 2))
+def test_contribution_weights_sum_to_one_and_are_the_definition(shape, causal, padding):
+    trace = made(shape, causal=causal, padding=min(padding, shape["queries"] - 1))
+    heads, layer = norms.contributions(trace)
+    f = pieces(trace) * real(trace)[:, None, ..., None]
+    for found, parts in ((heads, f), (layer, f.sum(1))):
+        whole = parts.sum(-2, keepdim=True)
+        size = whole.square().sum(-1)
+        assert torch.allclose(found * size, (parts * whole).sum(-1), rtol=1e-9, atol=1e-12)
+        some = trace.query_real if found.dim() == 3 else trace.query_real[:, None].expand(found.shape[:3])
+        sound = some & (size[..., 0] > 1e-6)  # where the parts cancel, rounding is divided by next to nothing
+        assert torch.allclose(found.sum(-1)[sound], torch.ones(int(sound.sum()), dtype=found.dtype), atol=1e-8)
+        assert not found[~real(trace) if found.dim() == 3 else ~real(trace)[:, None].expand(found.shape)].any()
+
+
+def test_weight_norm_and_contribution_differ_as_worked_by_hand():
+    """Half the weight each on (2, 0), (-1, 0): ‖a f‖ 1 and ½, their sum (½, 0), so that they contribute 2 and -1."""
+    whole = random_projections(heads=1, inner=2, width=2, bias=False)
+    plain = replace(whole, w_o=torch.eye(2, dtype=torch.float64)[None])
+    values = torch.tensor([[[[2.0, 0.0], [-1.0, 0.0]]]], dtype=torch.float64)
+    weights = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
+    trace = replace(
+        random_trace(texts=1, queries=2, heads=1, inner=2, width=2, bias=False),
+        projections=plain, v=values, weights=weights, output=weights @ values,
+    )  # fmt: skip
+    heads, layer = norms.contributions(trace)
+    assert norms.per_head(trace)[0, 0, 0].tolist() == pytest.approx([1.0, 0.5])
+    assert heads[0, 0, 0].tolist() == pytest.approx([2.0, -1.0])
+    assert torch.equal(heads[:, 0], layer)

@@ -125,12 +125,22 @@ def for_texts(subject: Subject, texts: Texts | None) -> Subject:
 def check_crossing(subject: Subject, why: str) -> Pretrained:
     """The model, if it reads a source and a target; raises ModelError, naming it, for any other. `why` says what it is asked for."""
     from trisect.hf.load import Pretrained
-    from trisect.hf.load import check_crossing as check_pretrained
+    from trisect.hf.load import check_crossing as check
 
     if not isinstance(subject, Pretrained):
         known = f"{subject.shape.words()} {why}"
         raise ModelError(f"{subject.name} has no cross-attention.", known, "Choose an encoder–decoder model.")
-    check_pretrained(subject, why)
+    check(subject, why)
+    return subject
+
+
+def check_pretrained(subject: Subject) -> Pretrained:
+    """The model, if it cuts texts with a tokenizer of its own; raises ModelError, naming it, for one that a study trained."""
+    from trisect.hf.load import Pretrained
+
+    if not isinstance(subject, Pretrained):
+        known = "Words are found by where a tokenizer's pieces stand in a text."
+        raise ModelError(f"{subject.name} has no tokenizer.", known, "Choose a model of Hugging Face's.")
     return subject
 
 

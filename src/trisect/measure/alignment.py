@@ -111,6 +111,19 @@ def best_links(scores: Float[Tensor, "*C J X"], words: int) -> Int[np.ndarray, "
     return torch.where((place < words) & (highest > 0), place, NONE).cpu().numpy()
 
 
+def link_directions(forward: Float[Tensor, "*C J I"], backward: Float[Tensor, "*C I J"]) -> tuple[np.ndarray, ...]:
+    """Links of J target words that look at source words, of I source words that look at target words, of target words by both scores
+
+    added, and those of the first two that agree; each is the place of the other side's word, −1 for none. Source: Och & Ney 2003,
+    section 4.
+    """
+    targets, sources = forward.shape[-2:]
+    ahead, back = best_links(forward, sources), best_links(backward, targets)
+    returned = np.take_along_axis(back, np.maximum(ahead, 0), -1)
+    common = np.where((ahead != NONE) & (returned == np.arange(targets)), ahead, NONE)
+    return ahead, back, best_links(forward + backward.mT, sources), common
+
+
 def diagonal(words: tuple[int, int]) -> Int[np.ndarray, " J"]:
     """Every target word with the source word at the same share of its sentence: what needs no model."""
     return ((np.arange(words[1]) + 0.5) * words[0] / words[1]).astype(np.int64)

@@ -60,6 +60,32 @@ def both(trace: Trace) -> Both:
     return Both(alone.masked_fill(~trace.key_real[:, None], 0.0), within(trace, pairs))
 
 
+@torch.no_grad()
+def contributions(trace: Trace) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B T S"]]:
+    """Contribution weights a_ij f(x_j)·o_i / ‖o_i‖² of every head, o_i = Σ_j a_ij f(x_j), and of the layer, whose o_i is the heads' sum.
+
+    The share of what query i is given that comes from key j: they sum to 1 over j, and are below 0 where j points against the rest.
+    0 at padding, and where o_i is 0. In double precision; no scale that a norm behind W_O gives a query changes them. Raises
+    ModelError as transformed_norms. Source: arXiv 2606.07604, contribution weights.
+    """
+    w_o = effective_projection(trace).double()
+    weights = trace.weights.double() * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
+    values = trace.values.double()
+    added = weights @ values
+    toward = added @ (w_o @ w_o.mT)
+    whole = project(added, w_o)
+    found = []
+    for direction, size in (
+        (toward, (toward * added).sum(-1)),
+        (torch.einsum("btd,hed->bhte", whole, w_o), whole.square().sum(-1)[:, None]),
+    ):
+        parts = weights * (direction @ values.mT)
+        found.append(
+            torch.where(size[..., None] > 0, parts / size.clamp_min(torch.finfo(size.dtype).tiny)[..., None], 0.0)
+        )
+    return found[0], found[1].sum(1)
+
+
 def within(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, "B T S"]:
     """The same numbers, 0 where query or key is padding."""
     return pairs.masked_fill(~(trace.query_real[:, :, None] & trace.key_real[:, None]), 0.0)

@@ -115,6 +115,12 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 SETTINGS = {"awi": "AWI: the word is the decoder's input", "awo": "AWO: the word is its output"}
+DIRECTIONS = {  # of links between two parts of one text
+    "forward": "forward: words of the target look at the source",
+    "backward": "backward: words of the source look at the target",
+    "sum": "sum: the scores of both directions added",
+    "intersection": "intersection: links that both directions have",
+}
 
 ALIGNMENT_CLAIMS: tuple[Claim, ...] = (
     # translators that are trained alike are the units

@@ -283,9 +283,9 @@ class LegendEntry(NamedTuple):
     dash: tuple[int, ...] = ()
 
 
-def by_kind_key() -> tuple[LegendEntry, ...]:
-    """The key of a figure by weight and by norm."""
-    return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in render.KINDS.items())
+def by_kind_key(kinds: Mapping[str, render.Mark] = render.KINDS) -> tuple[LegendEntry, ...]:
+    """The key of a figure by weight and by norm, or by these `kinds`."""
+    return tuple(LegendEntry(f"by {name}", mark.colour, mark.shape) for name, mark in kinds.items())
 
 
 class FigureView(NamedTuple):

@@ -41,6 +41,7 @@ GROUPS: dict[str, Mark] = {
 }
 # attention by its weights and by its norms
 KINDS = {"weight": Mark("#56B4E9", "diamond"), "norm": Mark("#7B4EA3", "square")}
+VIEWS = KINDS | {"contribution": Mark("#E69F00", "circle")}  # where contribution weights stand beside both
 OTHER = Mark("#8C6D46", "triangle-right")
 BLOCKS = {"o": OTHER, "attn": Mark("#5B5F97", "square"), "ffn": Mark("#A63D6B", "circle")}  # beyond q, k and v
 

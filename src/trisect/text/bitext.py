@@ -245,6 +245,59 @@ def read_pairs(
     return Pairs(tuple(pairs), (*notes, note))
 
 
+Placed = tuple[str, tuple[Link, ...], tuple[Link, ...]]  # a text, and where its source words and its target words stand
+
+
+def read_texts(
+    path: str | Path, marker: str | None, spans: str | Path | None = None, word: str = r"\S+"
+) -> tuple[Placed, ...]:
+    """Read texts, one a line, each with a source and a target in it: before and after the `marker`, or as the file `spans` says.
+
+    A line of `spans` has the source's and the target's characters as 0-12 15-30, counted from 0, the end left out. Words are what
+    the regular expression `word` finds in both; each is (start, end) in the text. Raises CorpusError for a line without the marker
+    or with several, spans outside the line, and a side without a word.
+    """
+    try:
+        pattern = re.compile(word)
+    except re.error as error:
+        known = f"It is no regular expression: {error}."
+        raise CorpusError(f"Words are to be {word[:60]!r}.", known, r"Give one such as \S+ or [A-Za-z]+.") from error
+    lines, places = read_lines(Path(path)), None if spans is None else read_lines(Path(spans))
+    if places is not None and len(places) != len(lines):
+        given = f"{spans} has {_plural(len(places), 'line')}, {path} {_plural(len(lines), 'text')}."
+        raise CorpusError(given, "A line of spans is of one text.", "Give a line of spans for each text.")
+    found = list[Placed]()
+    for number, line in enumerate(lines, start=1):
+        if places is not None:
+            form = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})\s+([0-9]{1,9})-([0-9]{1,9})", places[number - 1].strip())
+            ends = (*map(int, form.groups()),) if form else ()
+            if not ends or ends[0] >= ends[1] or ends[2] >= ends[3] or max(ends) > len(line):
+                given = f"{spans}, line {number}, is {places[number - 1][:40]!r}."
+                known = f"Spans are two such as 0-12 15-30, and text {number} has {_plural(len(line), 'character')}."
+                raise CorpusError(given, known, "Correct that line.")
+        else:
+            count = line.count(marker) if marker else 0
+            if not marker or count != 1:
+                known = (
+                    f"The marker {marker!r} stands {_plural(count, 'time')} in it; source and target are apart by one."
+                )
+                raise CorpusError(f"{path}, line {number}, is {line[:60]!r}.", known, "Give one --marker, or --spans.")
+            place = line.index(marker)
+            ends = (0, place, place + len(marker), len(line))
+        sides = [
+            tuple(match.span() for match in pattern.finditer(line, start, end) if match.group())
+            for start, end in (ends[:2], ends[2:])
+        ]
+        for side, words in zip(SIDES, sides, strict=True):
+            if not words:
+                known = f"Words are what {word!r} finds."
+                raise CorpusError(f"{path}, line {number}: its {side} has no word.", known, "Correct it, or --word.")
+        found.append((line, sides[0], sides[1]))
+    if not found:
+        raise CorpusError(f"{path} is empty.", "It has no text.", "Give at least one text.")
+    return tuple(found)
+
+
 BESIDE = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a pair that share a line
 
 

@@ -1,4 +1,4 @@
-"""The page of a word alignment: error rates of links by weight and by norm, per layer, head and length, and single pairs."""
+"""The page of a word alignment: error rates of links by weight, norm and contribution, per layer, head and length, and pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
-from trisect.papers.norms import ALIGNMENT, SETTINGS
+from trisect.papers.norms import ALIGNMENT, DIRECTIONS, SETTINGS
 from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import (
@@ -27,12 +27,13 @@ from trisect.report.charts import (
 )
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.render import KINDS
+from trisect.report.render import KINDS, VIEWS
 from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
     from trisect.experiments.align.settings import AlignFacts, PicturedPair
 
+SHORT = {**{setting: setting.upper() for setting in SETTINGS}, **{way: way for way in DIRECTIONS}}
 
 CELL, WIDEST = 21.0, 225.0  # pixels: of a cell, and of a side's, so that it fits a telephone with its words
 _FAINT = 0.3  # of a possible link's cell
@@ -127,6 +128,17 @@ _SCOPE = (
 )
 
 
+_SCOPE_WITHIN = (
+    "Source and target stand in one text, and the model attends to itself. A word is linked to the word of the other side that has "
+    "the highest score: the weight a, the length ‖a f(x)‖ of what is added, or the contribution weight a f(x)·o / ‖o‖², the share "
+    "of the head's output o that comes from there. What goes to the word's own side, to special tokens and to what is no word does "
+    "not count. Forward, target words look at the source; backward, source words at the target; the sum adds both scores, and the "
+    "intersection has the links that both directions make. Scores of pieces are added up over a word that is seen, averaged over one "
+    "that looks. The alignment error rate (AER) is 1 − (|A∩S| + |A∩P|) / (|A| + |S|), with the links A, the sure gold links S and "
+    "the possible ones P; precision is |A∩P| / |A|, recall |A∩S| / |S|."
+)
+
+
 def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     """The page from the tables measures and claims; what was not measured leaves no section."""
     rows, facts = Measures.of(tables["measures"]), about.facts
@@ -136,16 +148,20 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     )
     drawn = "sentence pairs and models" if len(facts.models) > 1 else "sentence pairs"
     tail = "" if len(facts.models) > 1 else " They speak of this one model."
-    scope = (_SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
-    verdicts = Section("What the claim says here", scope, cards=tables["claims"]) if facts.gold else None
+    scope = (_SCOPE_WITHIN if facts.within else _SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
+    title = "What is linked, and how?" if facts.within else "What the claim says here"
+    cards = None if facts.within else tables["claims"]
+    verdicts = Section(title, scope, cards=cards) if facts.gold else None
     pairs_shown = None
     if facts.pictures:
         layers = facts.pictures[0]["layers"]
         how = "chosen on other pairs" if facts.chosen else "which is the one before the last, where there are several"
-        rule = f"{facts.picture_rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
+        rule = facts.picture_rule.replace("AWI", "forward") if facts.within else facts.picture_rule
+        rule = f"{rule} Links by weight are of layer {layers['weight']}, by norm of layer {layers['norm']}, {how}."
         pairs_shown = Section("What do links look like?", (), (pictures(facts.pictures, rule, n),))
     sections = present(
         verdicts,
+        best_heads(mine, n) if facts.within else None,
         _rates(rows, facts, n),
         _heads(mine, n),
         _lengths(mine),
@@ -154,7 +170,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         notes_section(about),
     )
     lede = f"{words.display_name(facts.subject, about.command)} · {facts.corpus} · {pairs}"
-    title = "Which words does cross-attention link?"
+    title = f"Which words does {'attention' if facts.within else 'cross-attention'} link?"
     models = "; ".join(f"{name}, weights {mark}" for name, mark in sorted(facts.models.items()))
     own = (
         ("Models" if len(facts.models) > 1 else "Model", models),
@@ -166,8 +182,30 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tuple[Finding, ...]:
-    """Error rates by weight and by norm, those of their best layers, and the claim with its verdict."""
+    """Error rates by weight and by norm, those of their best layers, and the claim with its verdict.
+
+    Within one text those of the best head, which the other half of the texts chose, by contribution too, and no claim.
+    """
     rows, found = Measures.of(tables["measures"]).where(subject=about.facts.subject), list[Finding]()
+    if about.facts.within:
+        for way in DIRECTIONS:
+            best = {
+                name: {
+                    k: row for k in VIEWS if (row := next(iter(rows.where(f"{name}_head", group=f"{way} {k}")), None))
+                }
+                for name in ("aer", "precision", "recall")
+            }
+            if not best["aer"]:
+                continue
+            said = [
+                ", ".join(f"{words.share(row.value)} by {kind}" for kind, row in of.items()) for of in best.values()
+            ]
+            heads = {_head_name(row) for row in best["aer"].values()}
+            which = f"{heads.pop()}, as" if len(heads) == 1 and "" not in heads else "the head"
+            line = f"{way}, {which} the other half of the texts chooses: AER {said[0]}; precision {said[1]}; recall {said[2]}"
+            values = tuple(row.estimate(f"{way} {kind}") for kind, row in best["aer"].items())
+            found.append(Finding("aer_head", words.capital(line), "AER", values))
+        return tuple(found)
     for setting in SETTINGS:
         for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs")):
             whole = _wholes(rows, measure, setting)
@@ -175,9 +213,30 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tu
                 values = tuple(row.estimate(f"{setting} {kind}") for kind, row in whole.items())
                 less = _first(rows, f"{measure}_difference", setting)
                 order = {-1: "norm < weight", 1: "weight < norm", 0: ""}[less.side if less else 0]
-                said = f"AER, {setting.upper()}, {name}: {_by_kind(whole, ', ')}"
+                said = f"AER, {SHORT[setting]}, {name}: {_by_kind(whole, ', ')}"
                 found.append(Finding(measure, said, "AER", values, order, ALIGNMENT.key))
     return (*found, *verdict_findings(tables["claims"]))
+
+
+def _head_name(row: MeasuredValue) -> str:
+    return f"layer {row.layer} head {row.head}" if row.head is not None else ""
+
+
+def best_heads(rows: Measures, n: str) -> Section | None:
+    """The head that the other half of the texts chooses, by direction and kind."""
+    lines = []
+    for way in DIRECTIONS:
+        for kind in VIEWS:
+            group = f"{way} {kind}"
+            if (aer := next(iter(rows.where("aer_head", group=group)), None)) is None:
+                continue
+            right = (next(iter(rows.where(f"{name}_head", group=group)), None) for name in ("precision", "recall"))
+            shares = [cell for row in (aer, *right) for cell in words.cells(row, text=words.share)]
+            lines.append((f"{way}, by {kind}", _head_name(aer) or "two of them", *shares))
+    caption = f"Each half of the texts (every second one) is scored by the head that the other half chooses. {n}."
+    columns = ("Links", "head", "AER", "95 %", "precision", "95 %", "recall", "95 %")
+    table = Table(columns, tuple(lines), caption, folded=False, wrap=False)
+    return Section("Which head aligns best?", (), (), (table,)) if lines else None
 
 
 def _first(rows: Measures, measure: str, group: str, layer: int | None = None) -> MeasuredValue | None:
@@ -186,7 +245,7 @@ def _first(rows: Measures, measure: str, group: str, layer: int | None = None) -
 
 def _wholes(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredValue]:
     """A number of the whole model by kind, as far as it was measured."""
-    found = {kind: _first(rows, measure, f"{setting} {kind}") for kind in KINDS}
+    found = {kind: _first(rows, measure, f"{setting} {kind}") for kind in VIEWS}
     return {kind: row for kind, row in found.items() if row is not None}
 
 
@@ -203,23 +262,27 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
     axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
-    panels = tuple(_rate_panel(setting, layered, axis, "layer", alone, dashed) for setting in SETTINGS)
+    settings, kinds = (DIRECTIONS, VIEWS) if facts.within else (SETTINGS, KINDS)
+    panels = tuple(_rate_panel(setting, layered, axis, "layer", alone, dashed) for setting in settings)
+    third = ", and by contribution to that sum" * bool(facts.within)
     caption = (
-        "Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads), lower is better. Bars are "
+        f"Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads){third}, lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
     )
-    key = (*by_kind_key(), LegendEntry("links along the diagonal", render.BASELINE, None, _DASH))
+    key = (*by_kind_key(kinds), LegendEntry("links along the diagonal", render.BASELINE, None, _DASH))
     figure = Figure("error-rates", "", "Error rate per layer", caption, panels, key)
     said = []
-    for setting, meaning in SETTINGS.items():
+    for setting, meaning in settings.items():
         whole, difference = _wholes(mine, "aer", setting), _first(mine, "aer_difference", setting)
-        if difference and len(whole) == len(KINDS):
+        if difference and len(whole) == len(kinds):
             ends = f" (95 %: {words.ends(difference, text=_change)})" if difference.low is not None else ""
+            less = " of norm less weight" * bool(facts.within)
             said.append(
-                f"{meaning}. Mean over layers: {_by_kind(whole, ' and ')}, a difference of {_change(difference.value)} points{ends}."
+                f"{words.capital(meaning)}. Mean over layers: {_by_kind(whole, ' and ')}, a difference{less} of "
+                f"{_change(difference.value)} points{ends}."
             )
     said.append(f"Links along the diagonal, which need no model: {words.share(level.value)}.")
-    if not facts.chosen:
+    if not facts.chosen and not facts.within:
         said.append(
             "The best layer is not reported: it would have to be chosen on other pairs with gold links, and none were given."
         )
@@ -235,8 +298,8 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
     sds = {(row.layer, row.group): row.value for row in rows.where("aer_sd")}
 
     def line(name: str, setting: str, layer: int | None = None, measure: str = "aer") -> tuple[str, ...]:
-        cells = [f"{setting.upper()}, {name}"]
-        for group in (*(f"{setting} {kind}" for kind in KINDS), setting):
+        cells = [f"{SHORT[setting]}, {name}"]
+        for group in (*(f"{setting} {kind}" for kind in kinds), setting):
             text = _change if group == setting else lambda value: f"{100 * value:.1f}".replace("-", "−")
             row = _first(rows, f"{measure}_difference" if group == setting else measure, group, layer)
             sd = sds.get((layer, group)) if measure == "aer" else None
@@ -244,18 +307,20 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
             cells += [value if sd is None else f"{value} ± {100 * sd:.1f}", ends]
         return tuple(cells)
 
+    settings, kinds = (DIRECTIONS, VIEWS) if facts.within else (SETTINGS, KINDS)
     lines, layers = [], sorted({row.layer for row in rows.where("aer") if row.layer is not None})
-    for setting in SETTINGS:
+    for setting in settings:
         lines += [line(f"layer {layer}", setting, layer) for layer in layers]
         lines.append(line("mean over layers", setting))
         lines += [line("best layer*", setting, None, "aer_best")] * bool(facts.chosen)
-    groups = [f"{setting.upper()} by {kind}" for setting in SETTINGS for kind in KINDS]
+    groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in KINDS]
     chosen = {m: ", ".join(f"{g} layer {of[g]}" for g in groups) for m, of in sorted(facts.chosen.items())}
     by_model = "; ".join(f"{model}: {of}" if len(chosen) > 1 else of for model, of in chosen.items())
     star = f" * chosen on {words.several(facts.trial, 'other pair')}: {by_model}." * bool(chosen)
     sd = " ± standard deviation over models" * (len(facts.models) > 1)
     caption = f"AER in % with 95 % intervals{sd}; the difference is norm minus weight.{star}"
-    return Table(("Links", "by weight", "95 %", "by norm", "95 %", "difference", "95 %"), tuple(lines), caption)
+    columns = ("Links", *(cell for kind in kinds for cell in (f"by {kind}", "95 %")), "difference", "95 %")
+    return Table(columns, tuple(lines), caption)
 
 
 def _heads(rows: Measures, n: str) -> Section | None:
@@ -263,11 +328,11 @@ def _heads(rows: Measures, n: str) -> Section | None:
     if not (found := Measures(tuple(row for row in rows.where("aer") if row.head is not None))):
         return None
     caption = f"Alignment error rate of the links that each head gives by itself; all panels have one scale. {n}."
-    ordered = Measures(tuple(row for s in SETTINGS for kind in KINDS for row in found.where(group=f"{s} {kind}")))
+    ordered = Measures(tuple(row for s in SHORT for kind in VIEWS for row in found.where(group=f"{s} {kind}")))
 
     def title(row: MeasuredValue) -> str:
         setting, kind = (row.group or "").split()
-        return f"{setting.upper()}, by {kind}"
+        return f"{SHORT[setting]}, by {kind}"
 
     figure = head_maps(("heads", "", "Error rate of single heads"), caption, ordered, "AER", title=title)
     best = min(found, key=lambda row: row.value)
@@ -289,12 +354,14 @@ def _lengths(rows: Measures) -> Section | None:
         places[None] = f"{low} and more"
     if len(places) < 2:
         return None
-    panels = tuple(_rate_panel(setting, found, _frame(found.rows), "words", places=places) for setting in SETTINGS)
+    settings = [setting for setting in SHORT if found.where(group=f"{setting} weight")]
+    panels = tuple(_rate_panel(setting, found, _frame(found.rows), "words", places=places) for setting in settings)
     said = words.join_words([f"{found.where(at=at).rows[0].n} of {name} words" for at, name in places.items()])
     caption = (
         f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
     )
-    figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, by_kind_key())
+    kinds = VIEWS if settings[0] in DIRECTIONS else KINDS
+    figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, by_kind_key(kinds))
     return Section("Are longer sentences harder?", (), (figure,))
 
 
@@ -303,7 +370,7 @@ def _agreement(rows: Measures) -> Section | None:
     for row in sorted(rows.where("agreement"), key=lambda row: (row.group, row.layer)):
         linked = [_first(rows, "linked", f"{row.group} {kind}", row.layer) for kind in KINDS]
         cells = [words.share(one.value) if one else "–" for one in (row, *linked)]
-        lines.append((f"{(row.group or '').upper()}, layer {row.layer}", *cells))
+        lines.append((f"{SHORT[row.group or '']}, layer {row.layer}", *cells))
     caption = "Share of target words with the same link (or none) by weight and by norm, and share of those with a link"
     table = Table(("Layer", "same link", "linked by weight", "linked by norm"), tuple(lines), caption)
     return Section("How often do weight and norm agree?", (), (), (table,)) if lines else None
@@ -330,14 +397,15 @@ def _rate_panel(
                 found.append({"group": kind, "place": at, "slot": f"{kind}{tail}"} | ends)
         return found
 
-    whole, single, title = mark_values(rows), mark_values(alone, " alone"), setting.upper()
-    slots = [slot for kind in KINDS for slot in ((kind, f"{kind} alone") if single else (kind,))]
+    whole, single, title = mark_values(rows), mark_values(alone, " alone"), SHORT[setting]
+    kinds = VIEWS if setting in DIRECTIONS else KINDS
+    slots = [slot for kind in kinds for slot in ((kind, f"{kind} alone") if single else (kind,))]
     at = list(dict.fromkeys(str(row["place"]) for row in whole))
     x = alt.X("place:O", sort=at, title=across, scale=alt.Scale(domain=at, paddingInner=0.2))
-    chart = overlay(title, *marks(whole, axis, x, KINDS, slots, levels, single))
+    chart = overlay(title, *marks(whole, axis, x, kinds, slots, levels, single))
     said = "; ".join(
         f"by {kind} {min(v):.3f} to {max(v):.3f}"
-        for kind in KINDS
+        for kind in kinds
         if (v := [row["value"] for row in whole if row["group"] == kind])
     )
     return Panel(title, chart, f"{title}: alignment error rate by {across}: {said}.", (), {})

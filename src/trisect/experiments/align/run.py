@@ -1,4 +1,4 @@
-"""Word links from cross-attention by weight and by norm, against gold links: sentence pairs are read, scored and judged."""
+"""Word links from attention by weight, by norm and by contribution, against gold links: pairs are read, scored and judged."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from trisect.core.errors import CorpusError, ModelError
 from trisect.core.files import inside
 from trisect.core.finding import About
 from trisect.core.tables import TEXT, WHOLE, NewRow, frame
+from trisect.core.trace import crosses
 from trisect.experiments.align.settings import AlignFacts, AlignSettings, PicturedPair
 from trisect.lab.experiment import Measured, RunContext
-from trisect.lab.subject import check_crossing
+from trisect.lab.subject import check_crossing, check_pretrained
 from trisect.measure.alignment import (
     KINDS,
     NONE,
@@ -31,15 +32,27 @@ from trisect.measure.alignment import (
     diagonal,
     error_rates,
     gold_of,
+    link_directions,
     precisions,
     recalls,
     views,
     word_scores,
 )
-from trisect.papers.norms import ALIGNMENT, SETTINGS
+from trisect.measure.norms import contributions
+from trisect.papers.norms import ALIGNMENT, DIRECTIONS, SETTINGS
 from trisect.stats.bootstrap import CrossedBootstrap, CrossedEstimate
 from trisect.stats.tested import number as as_number
-from trisect.text.bitext import Bitext, SentencePair, make_bitext, read_pairs, write_links
+from trisect.text.bitext import (
+    Bitext,
+    Link,
+    Placed,
+    SentencePair,
+    make_bitext,
+    read_links,
+    read_pairs,
+    read_texts,
+    write_links,
+)
 
 if TYPE_CHECKING:
     from trisect.hf.load import Pretrained
@@ -48,7 +61,7 @@ if TYPE_CHECKING:
 class Column(NamedTuple):
     """One way to get links: which decoder position a word has, by weight or by norm, and of which layer and head.
 
-    `head` is None for the layer itself.
+    Within one text the setting is one of DIRECTIONS, and contribution is a third kind. `head` is None for the layer itself.
     """
 
     setting: str
@@ -61,17 +74,27 @@ class Column(NamedTuple):
         """Setting and kind, as rows of the table `measures` have them."""
         return f"{self.setting} {self.kind}"
 
+    @property
+    def mirrored(self) -> bool:
+        """Whether each word of the source has a link, and not each of the target."""
+        return self.setting == "backward"
+
+    def links(self, best: Int[np.ndarray, " J"]) -> set[Link]:
+        """Its links as (source, target) from 0."""
+        return {(b, a) if self.mirrored else (a, b) for a, b in as_links(best)}
+
 
 class Linked(NamedTuple):
     """The links of one model: for every pair that it read the source word of each target word (−1: none), per column.
 
-    `notes` say which layers of cross-attention give no links.
+    Of a mirrored column it is the target word of each source word; J is then the longer side. `notes` say which layers give none.
     """
 
     subject: str
     columns: tuple[Column, ...]
     best: Mapping[int, Int[np.ndarray, "C J"]]
     notes: tuple[str, ...] = ()
+    stack: str = "cross"
 
 
 @torch.no_grad()
@@ -122,15 +145,98 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
     return Linked(subject.name, columns, best, (*subject.notes, *without))
 
 
-def _gold(pair: SentencePair) -> Any:
-    """The gold links of a pair as counts take them."""
-    return gold_of(pair.sure or set(), pair.possible or set(), (len(pair.source), len(pair.target)))
+WITHIN = (*KINDS, "contribution")  # kinds within one text
+
+
+@torch.no_grad()
+def link_within(subject: Pretrained, texts: Sequence[Placed], batch: int, step: Callable[[int, int], object]) -> Linked:
+    """The links between both parts of single texts, in the self-attention of the model's first stack that has any.
+
+    Only words of the other part can be linked: what a word gives to its own part, to special tokens and to what is no word does
+    not count. Texts longer than the model's window are left out. Raises ModelError without such a stack, and as `word_of_pieces`.
+    """
+    from trisect.hf.load import piece_spans
+
+    known = [p for p in subject.projections() if not crosses(p.address.stack)]
+    stack = known[0].address.stack if known else ""
+    layers = {p.address.layer: len(p.w_o) for p in known if p.address.stack == stack and p.w_o is not None}
+    if not layers:
+        words = " ".join(subject.notes) or subject.shape.words()
+        raise ModelError(f"No norm can be computed in the self-attention of {subject.name}.", words, "Choose another.")
+    columns = tuple(
+        Column(setting, kind, layer, head)
+        for layer, heads in layers.items()
+        for setting in DIRECTIONS
+        for kind in WITHIN
+        for head in (None, *range(1, heads + 1))
+    )
+    owners = [word_of_pieces(subject.name, placed, piece_spans(subject, placed[0])) for placed in texts]
+    order, best = sorted(range(len(texts)), key=lambda n: (owners[n].shape[1], n)), dict[int, Int[np.ndarray, "C J"]]()
+    for one in subject.batches((texts[n][0] for n in order), batch):
+        sides: dict[int, Int[torch.Tensor, "2 T"]] = {}
+        for row, (place, start) in enumerate(one.rows):
+            inner = (one.source.real[row] & ~one.source.special[row]).nonzero()[:, 0].tolist()
+            owner = torch.from_numpy(owners[order[place]])
+            if inner and not start and inner[-1] - inner[0] + 1 == owner.shape[1]:  # the text is one window
+                sides[row] = torch.full((2, one.source.real.shape[1]), NONE)
+                sides[row][:, inner[0] : inner[-1] + 1] = owner
+        found: dict[int, list[Int[np.ndarray, "N J"]]] = {row: [] for row in sides}
+        for trace in subject.trace(one).traces if sides else ():
+            if trace.stack != stack or trace.layer not in layers:
+                continue
+            heads, layer = contributions(trace)
+            seen = (*views(trace), torch.cat([layer[:, None], heads], 1))
+            for row, (source, target) in sides.items():
+                sources, targets = map(len, texts[order[one.rows[row][0]]][1:])
+                ahead = [word_scores(own[row], target, source, (sources, targets))[..., :sources] for own in seen]
+                back = [word_scores(own[row], source, target, (targets, sources))[..., :targets] for own in seen]
+                links = [link_directions(*both) for both in zip(ahead, back, strict=True)]
+                for way, kind in product(range(len(DIRECTIONS)), links):
+                    made = kind[way]
+                    empty = np.full((len(made), max(sources, targets) - made.shape[1]), NONE)
+                    found[row].append(np.concatenate([made, empty], 1))
+        best |= {order[one.rows[row][0]]: np.concatenate(parts).astype(np.int16) for row, parts in found.items()}
+        step(len(best), len(texts))
+    return Linked(subject.name, columns, best, tuple(subject.notes), stack)
+
+
+def word_of_pieces(name: str, placed: Placed, pieces: Sequence[Link]) -> Int[np.ndarray, "2 P"]:
+    """For each piece of a text the source word and the target word (from 0) that it is of, −1 for none.
+
+    `pieces` are their characters. Raises ModelError, naming the model, for a piece that is of several words.
+    """
+    text, *sides = placed
+    owner = np.full((2, len(pieces)), NONE)
+    for place, (start, end) in enumerate(pieces):
+        piece = text[start:end]
+        start += len(piece) - len(piece.lstrip())
+        words = [(side, w) for side in (0, 1) for w, (a, b) in enumerate(sides[side]) if max(a, start) < min(b, end)]
+        if len(words) > 1:
+            known = "A piece of several words has no place in a word alignment."
+            given = f"The piece {piece!r} of {text[:60]!r} is of several words in {name}."
+            raise ModelError(given, known, "Choose words with --word that no piece reaches beyond.")
+        for side, word in words:
+            owner[side, place] = word
+    return owner
+
+
+def _gold(pair: SentencePair, mirrored: bool = False) -> Any:
+    """The gold links of a pair as counts take them; `mirrored`: as links from target to source."""
+    sure, possible = ({(b, a) if mirrored else (a, b) for a, b in of or ()} for of in (pair.sure, pair.possible))
+    sizes = len(pair.source), len(pair.target)
+    return gold_of(sure, possible, (sizes[1], sizes[0]) if mirrored else sizes)
 
 
 def _hits(linked: Linked, pairs: Sequence[SentencePair], kept: Sequence[int]) -> Float[np.ndarray, "N C 4"]:
     """Counts against the gold links of the `kept` pairs, as measure.alignment.error_rates takes them."""
-    counts = [count_hits(linked.best[number], _gold(pairs[number])) for number in kept]
-    return np.stack(counts) if counts else np.zeros((0, len(linked.columns), 4))
+    found = np.zeros((len(kept), len(linked.columns), 4))
+    mirrored = np.array([column.mirrored for column in linked.columns])
+    for counts, number in zip(found, kept, strict=True):
+        pair = pairs[number]
+        for turned, words in ((False, len(pair.target)), (True, len(pair.source))):
+            if (which := mirrored == turned).any():
+                counts[which] = count_hits(linked.best[number][which, :words], _gold(pair, turned))
+    return found
 
 
 LINKING = "Word alignments are read from attention between a source and a target."
@@ -156,6 +262,17 @@ class Scored:
     chosen: tuple[Mapping[tuple[str, str], int], ...]
     lengths: Int[np.ndarray, " N"]
     diagonal: Float[np.ndarray, "N 4"]
+    stack: str = "cross"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings of the columns."""
+        return tuple(dict.fromkeys(c.setting for c in self.columns))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of the columns."""
+        return tuple(dict.fromkeys(c.kind for c in self.columns))
 
     @property
     def name(self) -> str:
@@ -204,7 +321,7 @@ def choose_layers(counts: Counts, columns: Sequence[Column]) -> dict[tuple[str, 
     """The layer with the lowest error rate for every setting and kind, the first of equals."""
     rates = error_rates(counts.sum(0))
     found = {}
-    for pair in product(SETTINGS, KINDS):
+    for pair in dict.fromkeys(c[:2] for c in columns):
         places = [i for i, c in enumerate(columns) if c[:2] == pair and c.head is None]
         found[pair] = columns[min(places, key=lambda i: (np.nan_to_num(rates[i], nan=2.0), i))].layer
     return found
@@ -217,7 +334,9 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     aer, precision, recall (per layer; aer also per head, and without a layer: mean over layers), aer_difference,
     aer_best and aer_best_difference (the layer chosen on other pairs; `at` it, where there is one model), aer_by_length
     (mean over layers; `at` the most words that the longer side has, None in the last), and of several models aer_sd,
-    the standard deviation over them (n: how many), and their own rows. The subject 'diagonal' needs no model.
+    the standard deviation over them (n: how many), and their own rows. The subject 'diagonal' needs no model. Within one text
+    single heads have no intervals, and aer_head, precision_head and recall_head are of the head with the lowest rate in the
+    other half of the texts (every second one); layer and head are named where both halves choose the same.
     """
     rows = _rows(scored, redrawn)
     if len(scored.models) > 1:
@@ -225,30 +344,36 @@ def alignment_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
         rows += [row for one in alone for row in _rows(one, redrawn)]
         rates = np.stack([error_rates(one.sum(0)) for one in scored.counts])
         spreads = [(_place(scored.columns[i]), rates[:, i]) for i in scored.where(head=None)]
-        for setting, kind in product(SETTINGS, KINDS):
+        for setting, kind in product(scored.settings, scored.kinds):
             mean = rates[:, scored.where(setting=setting, kind=kind, head=None)].mean(1)
             spreads.append(({"group": f"{setting} {kind}"}, mean))
-        own = {"subject": scored.name, "stack": "cross", "measure": "aer_sd", "n": len(scored.models)}
+        own = {"subject": scored.name, "stack": scored.stack, "measure": "aer_sd", "n": len(scored.models)}
         rows += [own | name | {"value": as_number(of.std(ddof=1))} for name, of in spreads]
     found = redrawn([range(len(scored.lengths))], lambda _, times: error_rates(times @ scored.diagonal))
-    return [*rows, {"subject": DIAGONAL, "stack": "cross", "measure": "aer", **found.row()}]
+    return [*rows, {"subject": DIAGONAL, "stack": scored.stack, "measure": "aer", **found.row()}]
 
 
 def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     """The rows of all models together, or of one."""
-    columns, norms, wholes = scored.columns, scored.where(kind="norm"), scored.where(head=None)
+    columns, within = scored.columns, scored.stack != "cross"
+    norms, wholes = scored.where(kind="norm", **({"head": None} if within else {})), scored.where(head=None)
+    drawn = (
+        wholes if within else list(range(len(columns)))
+    )  # single heads of one text's would be thousands of intervals
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
 
     def everything(model: int, times: Float[np.ndarray, "R N"]) -> Values:
         sums = _sums(scored.counts[model], times)
         rates, layers = error_rates(sums), sums[:, wholes]
-        return np.concatenate([rates, rates[:, norms] - rates[:, weights], precisions(layers), recalls(layers)], 1)
+        differences = rates[:, norms] - rates[:, weights]
+        return np.concatenate([rates[:, drawn], differences, precisions(layers), recalls(layers)], 1)
 
     found = redrawn(scored.pairs, everything)  # all from the same sums
-    named = [_place(column) | {"measure": "aer"} for column in columns]
+    named = [_place(columns[i]) | {"measure": "aer"} for i in drawn]
     named += [_place(columns[i]) | {"group": columns[i].setting, "measure": "aer_difference"} for i in norms]
     named += [_place(columns[i]) | {"measure": name} for name in ("precision", "recall") for i in wholes]
     rows: list[NewRow] = [row | found.at(i).row() for i, row in enumerate(named)]
+    rows += head_rows(scored, redrawn) if within else []
     for name, found in statistics(scored, redrawn).items():
         measure, setting, *kind = name.split("/")
         row: NewRow = {"measure": measure, "group": " ".join([setting, *kind])}
@@ -258,10 +383,37 @@ def _rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
     for most, which in buckets(scored.lengths).items():
         counts = tuple(one[which] for one in scored.counts)
         some = replace(scored, counts=counts, lengths=scored.lengths[which], diagonal=scored.diagonal[which])
-        for setting, kind in product(SETTINGS, KINDS):
+        for setting, kind in product(scored.settings, scored.kinds):
             row = {"measure": "aer_by_length", "group": f"{setting} {kind}", "at": most}
             rows.append(row | some.rates(redrawn, setting, kind).row())
-    return [{"subject": scored.name, "stack": "cross"} | row for row in rows]
+    return [{"subject": scored.name, "stack": scored.stack} | row for row in rows]
+
+
+def head_rows(scored: Scored, redrawn: CrossedBootstrap) -> list[NewRow]:
+    """Within one text: rates of every single head, and of the head that the other half of the texts chooses."""
+    rates, rows = {"aer": error_rates, "precision": precisions, "recall": recalls}, list[NewRow]()
+    heads = [i for i, c in enumerate(scored.columns) if c.head is not None]
+    whole = np.stack([one.sum(0) for one in scored.counts])
+    for name, rate in rates.items():
+        for i in heads:
+            value = as_number(np.mean(rate(whole[:, i])))
+            rows.append(_place(scored.columns[i]) | {"measure": name, "value": value, "n": len(scored.lengths)})
+    if len(scored.lengths) < 2:
+        return rows
+    half = np.arange(len(scored.lengths)) % 2
+    for setting, kind in product(scored.settings, scored.kinds):
+        places = np.array([i for i in scored.where(setting=setting, kind=kind) if scored.columns[i].head is not None])
+        chosen, counts = set[Column](), list[Float[np.ndarray, "N 4"]]()
+        for one in scored.counts:
+            of = [error_rates(one[half != side][:, places].sum(0)) for side in (0, 1)]
+            best = [int(places[np.nan_to_num(rate, nan=2.0).argmin()]) for rate in of]
+            chosen |= {scored.columns[i] for i in best}
+            counts.append(np.stack([one[n, best[side]] for n, side in enumerate(half)]))
+        place = _place(chosen.pop()) if len(chosen) == 1 else {"group": f"{setting} {kind}"}
+        for name, rate in rates.items():
+            found = redrawn(scored.pairs, lambda model, times, rate=rate, counts=counts: rate(times @ counts[model]))
+            rows.append(place | {"measure": f"{name}_head"} | found.row())
+    return rows
 
 
 def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEstimate]:
@@ -276,11 +428,11 @@ def statistics(scored: Scored, redrawn: CrossedBootstrap) -> dict[str, CrossedEs
         return total
 
     found: dict[str, CrossedEstimate] = {}
-    for setting, kind in product(SETTINGS, (*KINDS, None)):
+    for setting, kind in product(scored.settings, (*scored.kinds, None)):
         name = f"aer/{setting}/{kind}" if kind else f"aer_difference/{setting}"
         found[name] = scored.rates(redrawn, setting, kind)
     if all(scored.chosen) and scored.chosen:
-        for setting, kind in product(SETTINGS, (*KINDS, None)):
+        for setting, kind in product(scored.settings, (*scored.kinds, None)):
             name = f"aer_best/{setting}/{kind}" if kind else f"aer_best_difference/{setting}"
             found[name] = redrawn(scored.pairs, partial(of_best, setting=setting, kind=kind))
     return found
@@ -330,23 +482,24 @@ def link_rows(
     wholes = [i for i, c in enumerate(columns) if c.head is None]
     norms = [i for i in wholes if columns[i].kind == "norm"]
     weights = [columns.index(columns[i]._replace(kind="weight")) for i in norms]
-    words = np.array([len(pairs[n].target) for n in kept], dtype=float)
+    mirrored = np.array([columns[i].mirrored for i in (*wholes, *norms)])
+    words = np.array([np.where(mirrored, len(pairs[n].source), len(pairs[n].target)) for n in kept], dtype=float)
 
-    def count(best: Int[np.ndarray, "C J"]) -> Float[np.ndarray, " K"]:
+    def count(best: Int[np.ndarray, "C J"], words: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
         linked, same = best[wholes] != NONE, best[norms] == best[weights]
-        return np.concatenate([linked.sum(-1), same.sum(-1)]).astype(float)
+        there = np.arange(best.shape[1]) < words[:, None]  # a row is as long as the longer side
+        return (np.concatenate([linked, same]) & there).sum(-1).astype(float)
 
-    counts = [np.stack([count(one.best[n]) for n in kept]) for one in several]
+    counts = [np.stack([count(one.best[n], words[i]) for i, n in enumerate(kept)]) for one in several]
     pairs_of = [range(len(kept))] * len(several)
-    found = redrawn(pairs_of, lambda model, times: (times @ counts[model]) / (times @ words)[:, None])
+    found = redrawn(pairs_of, lambda model, times: (times @ counts[model]) / (times @ words))
     rows = [_place(columns[i]) | {"measure": "linked"} for i in wholes]
     rows += [_place(columns[i]) | {"group": columns[i].setting, "measure": "agreement"} for i in norms]
-    own = {"subject": ", ".join(one.subject for one in several), "stack": "cross"}
+    own = {"subject": ", ".join(one.subject for one in several), "stack": several[0].stack}
     return [own | row | found.at(i).row() for i, row in enumerate(rows)]
 
 
 SHORTEST, LONGEST = 4, 14  # words of either side of a pair that can be shown
-_SETTING = "awi"
 RULE = (
     f"Of the pairs with {SHORTEST} to {LONGEST} words on both sides, sorted by the error rate of norms less that of weights (AWI, "
     "the first model): the first, the one in the middle, and the last."
@@ -367,11 +520,12 @@ def choose_pictures(
         return []
     every = list(dict.fromkeys(c.layer for c in linked.columns))
     before_last = every[max(0, len(every) - 2)]
-    wanted = {kind: chosen[_SETTING, kind] if chosen is not None else before_last for kind in KINDS}
-    places = {kind: linked.columns.index(Column(_SETTING, kind, layer, None)) for kind, layer in wanted.items()}
+    setting = linked.columns[0].setting
+    wanted = {kind: chosen[setting, kind] if chosen is not None else before_last for kind in KINDS}
+    places = {kind: linked.columns.index(Column(setting, kind, layer, None)) for kind, layer in wanted.items()}
 
     def gain(number: int) -> tuple[float, int]:
-        best, gold = linked.best[number], _gold(pairs[number])
+        best, gold = linked.best[number][:, : len(pairs[number].target)], _gold(pairs[number])
         weight, norm = (float(error_rates(count_hits(best[places[kind]], gold))) for kind in KINDS)
         return norm - weight, number
 
@@ -426,12 +580,14 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     layer, as Pharaoh (from 0) and .talp (from 1). Raises ModelError for a model without cross-attention, CorpusError for files
     that do not fit together.
     """
-    subjects = tuple(check_crossing(subject, LINKING) for subject in context.subjects)
-    bitext = _run_pairs(settings) if settings.bitext is None else settings.bitext
+    bitext, texts = _run_pairs(settings) if settings.bitext is None else (settings.bitext, ())
+    subjects = tuple(
+        check_pretrained(subject) if texts else check_crossing(subject, LINKING) for subject in context.subjects
+    )
     pairs, valid = bitext.test, bitext.valid
     if not pairs:
         raise CorpusError(f"{bitext.name} has no test pairs.", "Those are what is aligned.", "Give some.")
-    test = [_link(subject, pairs, settings.batch, context) for subject in subjects]
+    test = [_link(subject, pairs, settings.batch, context, texts) for subject in subjects]
     for one in test[1:]:
         if one.columns != test[0].columns:
             given = f"{one.subject} has other layers or heads than {test[0].subject}."
@@ -462,12 +618,21 @@ def measure(settings: AlignSettings, context: RunContext) -> Measured[AlignFacts
     notes = dict.fromkeys((*bitext.notes, *lost, *(note for one in test for note in one.notes)))
     folder = context.folder / "links"
     tables = {"measures": frame("measures", rows), "links": _write_links(folder, test, len(pairs))}
-    return Measured(tables, facts, tuple(notes), judge, "model", paths={"links": folder})
+    judged = None if texts else judge  # the claim is about translators
+    return Measured(tables, facts, tuple(notes), judged, "model" if judged else None, paths={"links": folder})
 
 
-def _run_pairs(settings: AlignSettings) -> Bitext:
-    """The pairs of the files that the settings name, those of the trial as valid ones."""
-    source, target = Path(settings.source), Path(settings.target)
+def _run_pairs(settings: AlignSettings) -> tuple[Bitext, tuple[Placed, ...]]:
+    """The pairs of the files that the settings name, those of the trial as valid ones; and the texts that hold both sides, if any do."""
+    source = Path(settings.source)
+    if settings.marker is not None or settings.spans is not None:
+        return pairs_within(settings, source)
+    if settings.target is None:
+        known = "Source and target are two files; or a --marker or --spans says where both stand in each text."
+        raise CorpusError(
+            f"{source} is given without a target.", known, "Give --target FILE, --marker TEXT or --spans FILE."
+        )
+    target = Path(settings.target)
     found = read_pairs(source, target, settings.gold, settings.base)
     notes, pairs, valid = found.notes, found.pairs, ()
     if settings.trial is not None:
@@ -477,12 +642,35 @@ def _run_pairs(settings: AlignSettings) -> Bitext:
     if settings.limit is not None:
         pairs = pairs[: settings.limit]
         notes = (*notes, f"Only the first {settings.limit:,} sentence pairs are read.")
-    return make_bitext(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes)
+    return make_bitext(f"{source.name} and {target.name}", {"valid": valid, "test": pairs}, notes), ()
 
 
-def _link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext) -> Linked:
+def pairs_within(settings: AlignSettings, path: Path) -> tuple[Bitext, tuple[Placed, ...]]:
+    """The pairs that single texts hold, and those texts; raises CorpusError."""
+    given = {"--target": settings.target, "--trial": settings.trial, "--marker": settings.marker and settings.spans}
+    if wrong := [name for name, value in given.items() if value is not None]:
+        known = "Source and target stand in one text, on both sides of a marker or at spans."
+        raise CorpusError(f"{wrong[0]} is given too much.", known, f"Leave {wrong[0]} out, or the others.")
+    texts = read_texts(path, settings.marker, settings.spans, settings.word)
+    notes = [f"Words of the texts are what {settings.word} finds."]
+    links: Sequence[tuple[Any, Any]] = [(None, None)] * len(texts)
+    if settings.gold is not None:
+        links, _, note = read_links(Path(settings.gold), [(len(s), len(t)) for _, s, t in texts], settings.base)
+        notes.append(note)
+    pairs = tuple(
+        SentencePair(tuple(text[a:b] for a, b in source), tuple(text[a:b] for a, b in target), *gold)
+        for (text, source, target), gold in zip(texts, links, strict=True)
+    )[: settings.limit]
+    if settings.limit is not None:
+        notes.append(f"Only the first {settings.limit:,} texts are read.")
+    return make_bitext(path.name, {"test": pairs}, notes), texts[: settings.limit]
+
+
+def _link(
+    subject: Pretrained, pairs: Sequence[SentencePair], batch: int, context: RunContext, texts: Sequence[Placed] = ()
+) -> Linked:
     with context.progress(f"Reading pairs with {subject.name}") as step:
-        return link(subject, pairs, batch, step)
+        return link_within(subject, texts, batch, step) if texts else link(subject, pairs, batch, step)
 
 
 def _score(several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Sequence[int], chosen: Chosen) -> Scored:
@@ -491,7 +679,8 @@ def _score(several: Sequence[Linked], pairs: Sequence[SentencePair], kept: Seque
     straight = np.stack([count_hits(diagonal(words[n]), _gold(pairs[n])) for n in kept])
     counts = tuple(_hits(one, pairs, kept) for one in several)
     lengths = np.array([max(words[n]) for n in kept])
-    return Scored(tuple(one.subject for one in several), several[0].columns, counts, chosen, lengths, straight)
+    names = tuple(one.subject for one in several)
+    return Scored(names, several[0].columns, counts, chosen, lengths, straight, several[0].stack)
 
 
 def _facts(
@@ -520,6 +709,7 @@ def _facts(
         },
         RULE if gold else FIRST,
         tuple(pictures),
+        settings.marker or ("spans" if settings.spans is not None else ""),
     )
 
 
@@ -532,7 +722,7 @@ def _write_links(folder: Path, several: Sequence[Linked], pairs: int) -> pl.Data
     for number, linked in enumerate(several, start=1):
         mark = f"model-{number}-" if len(several) > 1 else ""
         for i, column in ((i, column) for i, column in enumerate(linked.columns) if column.head is None):
-            lines = [as_links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
+            lines = [column.links(linked.best[n][i]) if n in linked.best else set() for n in range(pairs)]
             name = f"{mark}{column.setting}-{column.kind}-layer-{column.layer}"
             for ending, base in ((".pharaoh", 0), (".talp", 1)):
                 write_links(inside(folder, f"{name}{ending}"), [(links, ()) for links in lines], base)

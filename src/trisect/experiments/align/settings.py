@@ -17,7 +17,9 @@ DRAWS = 10_000  # where few models leave few degrees of freedom, the tails of fe
 
 @record
 class AlignSettings:
-    """Links by cross-attention, of models that differ by their seed, over sentence pairs.
+    """Links by cross-attention, of models that differ by their seed, over sentence pairs; or by self-attention within single texts.
+
+    With a `marker` or `spans` each line of `source` is a text that holds source and target, and `target` is not given.
 
     `bitext` are pairs that are in memory: its test pairs are then aligned, its valid pairs choose the best layer where they
     have gold links, and `source` and the other files are only what the command names.
@@ -26,14 +28,38 @@ class AlignSettings:
     read: ModelsSource
     source: Annotated[
         str | Path,
-        Field(description="A file of source sentences, one a line, words apart by spaces."),
+        Field(
+            description="A file of source sentences, one a line, words apart by spaces; or of texts that hold both sides."
+        ),
         Option(metavar="FILE"),
     ]
-    target: Annotated[
-        str | Path,
-        Field(description="The file of their translations; the source's again where a line is source ||| target."),
-        Option(metavar="FILE"),
-    ]
+    target: (
+        Annotated[
+            str | Path,
+            Field(description="The file of their translations; the source's again where a line is source ||| target."),
+            Option(metavar="FILE", placed=True),
+        ]
+        | None
+    ) = None
+    marker: (
+        Annotated[
+            str,
+            Field(description="What stands between source and target in a text, such as >>: self-attention is read."),
+            Option(metavar="TEXT"),
+        ]
+        | None
+    ) = None
+    spans: (
+        Annotated[
+            str | Path,
+            Field(description="In the marker's place: characters of source and target in each text, as 0-12 15-30."),
+            Option(metavar="FILE"),
+        ]
+        | None
+    ) = None
+    word: Annotated[
+        str, Field(description="A regular expression: what is a word of such a text."), Option(metavar="REGEX")
+    ] = r"\S+"
     gold: (
         Annotated[
             str | Path,
@@ -53,7 +79,7 @@ class AlignSettings:
     trial: (
         Annotated[
             tuple[str | Path, ...],
-            Field(description="Other pairs, to choose the best layer on."),
+            Field(description="Other pairs, to choose the best layer on; not for texts with a marker or spans."),
             Option(count=3, metavar="SOURCE TARGET GOLD"),
         ]
         | None
@@ -87,7 +113,8 @@ class AlignFacts:
     """Models, sentence pairs and settings of a word alignment.
 
     `models` are fingerprints by name. `pairs` were aligned, `trial` are those that chose a layer: `chosen` by model, and by
-    setting and kind such as 'AWI by norm'; empty where none were given. `gold` says whether there are gold links.
+    setting and kind such as 'AWI by norm'; empty where none were given. `gold` says whether there are gold links. `within` says
+    how source and target stand apart in texts that hold both; empty of an encoder-decoder.
     """
 
     subject: str
@@ -103,3 +130,4 @@ class AlignFacts:
     chosen: Mapping[str, Mapping[str, int]]
     picture_rule: str
     pictures: tuple[PicturedPair, ...] = ()
+    within: str = ""
