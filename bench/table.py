@@ -64,7 +64,7 @@ def line(row: dict[str, object]) -> str:
 
 
 def page(kept: dict[str, dict[str, Any]]) -> str:
-    """The page: how it was measured, and for each processor a table and what stands beside each row, the fullest first."""
+    """The page: how it was measured, and for each processor a table, the fullest first."""
     text = [
         "# Speed",
         "",
@@ -72,6 +72,7 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
         "parts or of other processors is kept).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
+        "Notes on each row stand in `docs/bench.json`.",
         "",
     ]
     for name, of in sorted(kept.items(), key=lambda item: -len(item[1])):
@@ -82,8 +83,6 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
 def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
     """What was measured on one processor."""
     rows = [row for part in parts for row in part["rows"]]
-    noted = [row for row in rows if row.get("notes")]
-    marks = {id(row): f" ({number})" for number, row in enumerate(noted, start=1)}
     return [
         f"## {name}",
         "",
@@ -91,9 +90,7 @@ def section(name: str, parts: list[dict[str, Any]]) -> list[str]:
         "",
         "| what | plain | trisect | ratio | over rounds |",
         "| --- | --- | --- | --- | --- |",
-        *(line({**row, "what": f"{row['what']}{marks.get(id(row), '')}"}) for row in rows),
-        "",
-        *(f"{number}. {'; '.join(row['notes'])}" for number, row in enumerate(noted, start=1)),
+        *map(line, rows),
         "",
     ]
 

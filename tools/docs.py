@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections import Counter
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,7 +28,8 @@ SRC = ROOT / "src" / "trisect"
 DECISIONS = ROOT / "docs" / "decisions"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
 DECISION = re.compile(r"# (\d+)\. (.+)\n\nStatus: (\w+) · Subject: (\w+)\n")
-SHARED = 4  # commands that have the same option, from which on it is explained once
+FULL = ("Reading", "Site", "Trace")  # classes whose whole docstring the API shows
+SHARED = 2  # commands that have the same option, from which on it is explained once
 RESULTS = """## Where results go
 
 Without `--out`, in the folder where the command is called: under the command's name, followed by the model that it reads or the
@@ -59,12 +59,14 @@ def cli_page() -> str:
     counts = Counter(" ".join(raw.split()) for _, text in texts for raw in entry.findall(text))
     shared = {option for option, count in counts.items() if count >= SHARED}
     parts = ["# The command line\n\nMade by `make docs` from the commands themselves. Options of several commands:\n"]
+    everywhere = ("--help", "--json", "--quiet", "--open")  # the page on options lists the commands that lack one
     rows = [f"| `{found[one][0]}` | {cell(' '.join(found[one][-1].split()))} |" for one in found if one in shared]
     parts += ["| option | is |\n| --- | --- |", *rows, ""]
     for name, text in texts:
-        also = " ".join(raw.split()[0] for raw in entry.findall(text) if " ".join(raw.split()) in shared)
+        also = [raw.split()[0] for raw in entry.findall(text) if " ".join(raw.split()) in shared]
         text = entry.sub(lambda match: "" if " ".join(match[1].split()) in shared else match[0], text)
-        also = textwrap.fill(f"And {also}", 98, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        more = f"And {' '.join(one for one in also if one not in everywhere)}" if set(also) - set(everywhere) else ""
+        also = textwrap.fill(more, 98, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         parts.append(f"## {name}\n\n```text\n{text.rstrip().removesuffix('Options:').rstrip()}\n\n{also}\n```\n")
     parts += [RESULTS, *(f"| `trisect {one.name}` | `{one.where}` |" for one in EXPERIMENTS), ""]
     return "\n".join(parts)
@@ -94,17 +96,16 @@ def api_page() -> str:
     for one in functions:
         inputs = [p.name for p in signature(one).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         shown = f"trisect.{one.python}({', '.join([*inputs, '…'])})"
-        parts.append(f"| `{shown}` | `trisect {one.name}` | {cell(docstring(one))} |")
+        parts.append(
+            f"| `{shown}` | `trisect {one.name}` | {re.split('[:;] ', cell(docstring(one)))[0].removesuffix('.')}. |"
+        )
     parts += ["", "Settings without an option of their own:\n", "| setting | is |\n| --- | --- |"]
     bare = {(s.name, s.help) for one in functions for s in flat(one.settings) if not (s.words or s.option.argument)}
     parts += [*map(row_of_setting, sorted(bare)), ""]
     parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(trisect._HOME)]
     for package in (measure, theory):
-        parts.append(f"## {package.__name__}\n\n| module | has |\n| --- | --- |")
-        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
-            module = import_module(f"{package.__name__}.{info.name}")
-            parts.append(f"| `{package.__name__}.{info.name}` | {cell(inspect.getdoc(module) or '')} |")
-        parts.append("")
+        names = sorted(f"`{info.name}`" for info in pkgutil.iter_modules(package.__path__))
+        parts.append(f"## {package.__name__}\n\n{cell(inspect.getdoc(package) or '')} Modules: {', '.join(names)}.\n")
     return "\n".join(parts)
 
 
@@ -130,7 +131,9 @@ def documented(name: str, thing: Any, level: str = "##") -> str:
     called = textwrap.fill(
         f"{name.split('.')[-1]}({parameters})", 116, subsequent_indent="    ", break_on_hyphens=False
     )
-    return f"{level} {name}\n\n```text\n{called}\n\n{inspect.getdoc(thing) or ''}\n```\n"
+    text = inspect.getdoc(thing) or ""
+    said = text.partition("\n\n")[0] if inspect.isclass(thing) and name.split(".")[-1] not in FULL else text
+    return f"{level} {name}\n\n```text\n{called}\n\n{said}\n```\n"
 
 
 def parameter(one: inspect.Parameter) -> str:
