@@ -47,7 +47,6 @@ def test_several_edits_in_one_pass_are_those_of_one_at_a_time_to_rounding(name):
     model = tinyhf.bert(head=False) if name == "bare" else getattr(tinyhf, name)()
     subject = load(model, tinyhf.tokenizer(name != "gpt2"))
     passes, single, ran = shared(subject), WholePasses(subject), []
-    assert passes.together == 1  # on a CPU
     passes.together = 3
     handle = model.register_forward_hook(lambda *_: ran.append(1))
     texts = [(t, t) for t in TEXTS] if name == "bart" else TEXTS
@@ -73,6 +72,39 @@ def test_several_edits_in_one_pass_are_those_of_one_at_a_time_to_rounding(name):
         assert all(torch.allclose(a.total, b.total, rtol=1e-4, atol=1e-5) for a, b in zip(held, alone, strict=True))
     handle.remove()
     assert passes.notes == ()
+
+
+class Averaging(nn.Module):
+    """A map of what all positions of a text hold together."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x + x.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "bart", "mixed"])
+def test_answers_at_places_are_those_of_whole_passes_though_maps_above_leave_out_the_others(name):
+    model = getattr(tinyhf, "llama" if name == "mixed" else name)()
+    if name == "mixed":
+        model.lm_head = Averaging(model.lm_head)
+    subject = load(model, tinyhf.tokenizer())
+    batch = next(iter(subject.batches([(t, t) for t in TEXTS] if name == "bart" else TEXTS, 3)))
+    passes, places, writes = shared(subject), torch.tensor([[2, 4], [0, 1], [3, 3]]), list[Any]()
+    passes.begin(batch)
+    for address in subject.addresses:
+        writes = [writing(e) for e in plan_edits(subject.shape, None, "head") if e.address == address]
+        made = passes.several_outputs(batch, writes, places)
+        for write, answer in zip(writes, made, strict=True):
+            whole = subject.outputs(batch, write, places=places)
+            torch.testing.assert_close(answer, whole, rtol=1e-4, atol=1e-5)
+    assert subject.restarts.narrows == (name != "mixed")
+    assert passes.notes == ()
+    rest = next(iter(passes._answers(batch, writes, None, places)))[0]
+    alike = torch.allclose(rest, subject.outputs(batch, writes[0])[0], rtol=1e-4, atol=1e-5)
+    assert alike == (name == "mixed")  # elsewhere they are anything where they are left out
 
 
 def test_edits_are_made_one_at_a_time_where_rows_of_a_batch_are_not_independent():

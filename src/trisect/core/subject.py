@@ -318,7 +318,7 @@ class AnsweringSubject(Subject, Protocol):
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        places: Int[Tensor, " B"] | None = None,
+        places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """What it gives at every position: logits, or last hidden states where it has no loss; of a row's place alone, [B 1 V]."""
         ...
@@ -348,7 +348,7 @@ class StreamSubject(AnsweringSubject, Protocol):
         batch: Batch,
         streams: StreamWriters,
         write: Mapping[Address, Writer] | None = None,
-        places: Int[Tensor, " B"] | None = None,
+        places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`; writers are given the stream at their points, and what they return goes on in its place."""
         ...
@@ -409,8 +409,14 @@ class EditedPasses(Protocol):
         """The score under each of several edits of one call; those that share a pass are equal to single ones to rounding."""
         ...
 
+    def several_outputs(
+        self, batch: Batch, writes: Sequence[Mapping[Address, Writer]], places: Int[Tensor, "B ..."] | None = None
+    ) -> list[Float[Tensor, "B T V"]]:
+        """The outputs under each of several edits, equal to single ones to rounding; `places` are one or several of each row."""
+        ...
+
     def outputs(
-        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, " B"] | None = None
+        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
         """As AnsweringSubject's."""
         ...

@@ -423,12 +423,13 @@ def first_tensor(made: Any) -> Tensor:
     return found
 
 
-def output_at(made: Any, places: Int[Tensor, " B"] | None) -> Float[Tensor, "B T V"]:
-    """Logits, else last hidden states, on the CPU; of each row's place alone where `places` are given."""
+def output_at(made: Any, places: Int[Tensor, "B ..."] | None) -> Float[Tensor, "B T V"]:
+    """Logits, else last hidden states, on the CPU; at each row's place, or places, alone where `places` are given."""
     found = first_tensor(made).detach()
     if places is None:
         return found.cpu()
-    return found[torch.arange(len(found), device=found.device), places.to(found.device)][:, None].cpu()
+    at = places.to(found.device).view(len(found), -1)
+    return found[torch.arange(len(found), device=found.device)[:, None], at].cpu()
 
 
 def row_scores(made: Any, batch: Batch, objective: str, clean: RowScores | None) -> RowScores:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from trisect.hf.hooks.calls import (
 from trisect.hf.hooks.edit import beside_edits, is_edited
 from trisect.hf.hooks.interface_hook import record_interface
 from trisect.hf.hooks.streams import edited_streams
+from trisect.hf.locate.affine import affine_modules
 from trisect.hf.verify.laws import checking
 from trisect.hf.verify.proof import Proof
 
@@ -69,14 +71,17 @@ class PrefixReuse:
     """What is known of one model's restarts. `works` turns false for good where one gave another answer than a whole pass.
 
     `checked` are the blocks after which a restart was compared with a whole pass, bit for bit, and whether an edit below had
-    been run before: a model may keep what it computed there on the side. `apart` says why edits are
-    made one at a time, once several in one pass did not do; `compared` are the calls for which their numbers were looked at.
+    been run before: a model may keep what it computed there on the side. `apart` says why edits are made one at a time, once
+    several in one pass did not do; `compared` are the calls, places to begin from and ways for which their numbers were looked at.
+    `narrows` turns false where maps above the last attention cannot be left out at positions that are not asked for; `late` are these maps.
     """
 
     works: bool = True
     checked: set[tuple[int, bool]] = field(default_factory=set)
     apart: str = ""
-    compared: set[int] = field(default_factory=set)
+    compared: set[tuple[int, tuple[int, bool] | None, bool]] = field(default_factory=set)
+    narrows: bool = True
+    late: list[nn.Module] = field(default_factory=list)
 
 
 class Prefix:
@@ -204,11 +209,13 @@ def run_forward(
     prefix: Prefix | None = None,
     start: RestartPoint | None = None,
     follow: bool = False,
+    narrow: tuple[Sequence[nn.Module], Int[Tensor, "B N"], int] | None = None,
 ) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass, and the model's answer (with gradients to `follow`); of each call no more is kept than what `take` leaves of it.
 
-    What blocks give is noted in `prefix`; with a `start` the pass begins there. Raises OtherCallsError where it makes more or
-    fewer calls than on loading, ModelError where it makes them in another order.
+    What blocks give is noted in `prefix`; with a `start` the pass begins there. To `narrow` it to places of each row, of that many
+    positions, these maps leave out all others after the last attention: the answer is right at these places alone. Raises
+    OtherCallsError where it makes more or fewer calls than on loading, ModelError where it makes them in another order.
     """
     own = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, own)
@@ -230,6 +237,11 @@ def run_forward(
             give = lambda own, *_given, **_named: own  # noqa: E731
             given = {m: functools.partial(give, fresh[id(output)]) for m, output in start.given.items()}
             around.enter_context(replace_forwards(given))
+        if narrow is not None:
+            late, *at = narrow
+            whole = lambda: len(calls) < len(proved.modules)  # noqa: E731
+            forwards = {module: functools.partial(_map_at, module.forward, whole, *at) for module in late}
+            around.enter_context(replace_forwards(forwards))
         around.enter_context(memory_guard(proved.name, "Running", own))
         made = proved.model(**own)
     todo = (
@@ -243,6 +255,21 @@ def run_forward(
             given = f"Attention call {call.order} of {proved.name}, counted from 0, was made by {call.module!r}."
             raise ModelError(given, f"On loading it was made by {wanted!r}.", todo)
     return list(calls), made
+
+
+def _map_at(
+    own: Callable[..., Any], whole: Callable[[], bool], places: Int[Tensor, "B N"], length: int, x: Any, *rest: Any
+) -> Any:
+    """What a map makes of its input at some places of each row, and anything elsewhere; of all of it as long as that is `whole`."""
+    if whole() or rest or not isinstance(x, Tensor) or x.dim() != 3 or x.shape[:2] != (len(places), length):
+        return own(x, *rest)
+    rows, places = torch.arange(len(places), device=x.device)[:, None], places.to(x.device)
+    made = own(x[rows, places])
+    if places.shape[1] == 1:
+        return made.expand(-1, length, -1)
+    found = made.new_zeros(*x.shape[:2], made.shape[-1])
+    found[rows, places] = made
+    return found
 
 
 def run_clean(
@@ -336,7 +363,11 @@ FAILED = "Edits were made one at a time: in this model a pass with several of th
 # by how much of its size an answer may differ, for sums in another order
 ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
-ROWS_TOGETHER = 8  # edits of one call that share a pass on a GPU
+ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as there is room for
+STREAM_ROOM, ANSWER_ROOM = (
+    1 << 20,
+    1 << 24,
+)  # numbers of the residual stream, and of the answer, in a pass of several edits
 HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]] | None
 Written = Mapping[Address, Writer] | None
 
@@ -348,15 +379,16 @@ class SharedPasses:
     Each place to begin from is compared with a whole pass once, bit for bit; where it differs, all passes are whole from then
     on. Models whose attention is followed by its products are always run as a whole.
 
-    Up to `together` edits of one call share a pass, in which the batch is there once for each: equal to one at a time to
-    rounding, which is looked at once for every call. That helps a GPU. Where memory does not do for so many, half as many do.
+    Up to `together` edits share a pass, in which the batch is there once for each, as long as that is small: equal to one at a
+    time to rounding, which is compared with a whole pass once for every call. Where memory does not do for so many, half as many do.
     """
 
     proved: ProvedModel
     objective: str
     restarts: PrefixReuse
-    together: int = 1
+    together: int = 64
     _batch: Batch | None = None
+    _answer: tuple[int, ...] = ()
     _hold: HeldWeights = None
     _prefix: Prefix | None = None
     _lowest: int | None = None
@@ -378,7 +410,7 @@ class SharedPasses:
             made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:
             made = run_clean(self.proved, batch.inputs, prefix)[1]
-        self._prefix = prefix
+        self._prefix, self._answer = prefix, tuple(first_tensor(made).shape)
         return made
 
     @alone
@@ -399,63 +431,107 @@ class SharedPasses:
         clean: RowScores | None = None,
     ) -> list[RowScores]:
         """The score under each of several edits of one call."""
-        found: list[RowScores] = []
-        while len(found) < len(writers):
-            own = writers[len(found) : len(found) + max(1, self.together)]
+        writes = [{address: writer} for writer in writers]
+        made = self._answers(batch, writes, hold, None)
+        return [row_scores(one, batch, self.objective, clean) for one in made]
+
+    @alone
+    def several_outputs(
+        self, batch: Batch, writes: Sequence[Mapping[Address, Writer]], places: Int[Tensor, "B ..."] | None = None
+    ) -> list[Float[Tensor, "B T V"]]:
+        """The outputs under each of several edits."""
+        places = None if places is None else places.view(len(places), -1)
+        return [output_at(one, places) for one in self._answers(batch, writes, None, places)]
+
+    def _answers(
+        self,
+        batch: Batch,
+        writes: Sequence[Mapping[Address, Writer]],
+        hold: HeldWeights,
+        places: Int[Tensor, "B N"] | None,
+    ) -> Iterator[ModelOutput]:
+        """The model's answer under each edit, some in one pass; with places no more of it than what stands there."""
+        done = 0
+        while done < len(writes):
+            outputs = [block.output for block in self._prefix.blocks] if self._prefix is not None else []
+            room = [self.together]
+            for stream in tensors_in(outputs)[:1] if self.together > ON_GPU else ():
+                room += [STREAM_ROOM // stream.numel()]
+                room += [ANSWER_ROOM // math.prod(self._answer)] if places is None else []
+            some = writes[done : done + max(1, min(room))]
             try:
-                made = self._together(batch, own, address, hold, clean) if len(own) > 1 else None
+                made = self._together(batch, some, hold, places) if len(some) > 1 or places is not None else None
             except (torch.OutOfMemoryError, ModelOutOfMemoryError):
-                self.together = len(own) // 2
+                if len(some) == 1:
+                    raise
+                self.together = len(some) // 2
                 continue
-            found += made or [self.score(batch, {address: writer}, hold, clean) for writer in own]
-        return found
+            yield from (self._run_edits(batch, write, hold) for write in some) if made is None else made
+            done += len(some)
 
     def _together(
         self,
         batch: Batch,
-        writers: Sequence[Writer],
-        address: Address,
+        writes: Sequence[Mapping[Address, Writer]],
         hold: HeldWeights,
-        clean: RowScores | None,
-    ) -> list[RowScores] | None:
-        """The scores from one pass over as many copies of the batch; None where it has to be one at a time."""
-        if self.restarts.apart or self.proved.proof.hook is not record_interface:
-            return None
-        count, rows = len(writers), len(batch.source.tokens)
+        places: Int[Tensor, "B N"] | None,
+    ) -> Sequence[Tensor] | None:
+        """The answers from one pass over as many copies of the batch; None where it has to be one at a time."""
+        count, rows, addresses, restarts = (
+            len(writes),
+            len(batch.source.tokens),
+            self.proved.proof.addresses,
+            self.restarts,
+        )
 
-        def write(parts: Parts) -> Parts:
-            split = zip(*(part.chunk(count) for part in parts), strict=True)
-            made = [writer(Parts(*own)) for writer, own in zip(writers, split, strict=True)]
+        def write(address: Address, parts: Parts) -> Parts:
+            split = (Parts(*own) for own in zip(*(part.chunk(count) for part in parts), strict=True))
+            made = (of[address](own) if address in of else own for of, own in zip(writes, split, strict=True))
             return Parts(*(torch.cat(one) for one in zip(*made, strict=True)))
 
-        edits = edits_at(self.proved.proof.addresses, {address: write}, _copies(hold or {}, rows, count))
-        start = self._start(batch, edits_at(self.proved.proof.addresses, {address: writers[0]}, hold), hold)
-        if start is not None and self._place(start) not in self.restarts.checked:
-            return None  # which a single one compares with a whole pass first
-        given = None if start is None else start._replace(given=_copies(start.given, rows, count))
-        try:
-            made = first_tensor(run_forward(self.proved, _copies(batch.inputs, rows, count), edits, start=given)[1])
-            self._note_lowest(edits)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            reraise_out_of_memory(error)
-            fits = all(t.dim() and t.shape[0] == rows for t in tensors_in(batch.inputs.values()))
-            self.restarts.apart = FAILED.format(type(error).__name__) if fits else NO_ROWS
-            return None
-        if made.shape[0] != rows * count:
-            self.restarts.apart = NO_ROWS
-            return None
-        order = self.proved.proof.addresses.index(address)
-        if order not in self.restarts.compared:
-            alone = first_tensor(self._run_edits(batch, {address: writers[-1]}, hold))
-            self.restarts.compared.add(order)
-            if not near(made[-rows:], alone):
-                self.restarts.apart = APART
-                return None
-        return [row_scores(part, batch, self.objective, clean) for part in made.split(rows)]
+        while not restarts.apart and self.proved.proof.hook is record_interface:
+            written = {address: functools.partial(write, address) for of in writes for address in of}
+            edits = edits_at(addresses, written, _copies(hold or {}, rows, count))
+            start, narrow, fault = self._start(batch, edits, hold), None, ""
+            if places is not None and restarts.narrows and batch is self._batch and len(self._answer) == 3:
+                narrow = self._late(), places.repeat(count, 1), self._answer[1]
+            key = min(edits.write), None if start is None else self._place(start), narrow is not None
+            given = None if start is None else start._replace(given=_copies(start.given, rows, count))
+            try:
+                inputs = _copies(batch.inputs, rows, count)
+                answer = first_tensor(run_forward(self.proved, inputs, edits, start=given, narrow=narrow)[1])
+                fault = "" if answer.shape[0] == rows * count else NO_ROWS
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                reraise_out_of_memory(error)
+                fits = all(t.dim() and t.shape[0] == rows for t in tensors_in(batch.inputs.values()))
+                answer, fault = torch.empty(0), FAILED.format(type(error).__name__) if fits else NO_ROWS
+            if not fault and key not in restarts.compared:
+                alone = run_forward(self.proved, batch.inputs, edits_at(addresses, writes[-1], hold))[1]
+                fault = "" if near(output_at(answer[-rows:], places), output_at(alone, places)) else APART
+            if not fault:
+                self._note_lowest(edits)
+                restarts.compared.add(key)
+                return answer.split(rows)
+            if narrow is not None:
+                restarts.narrows = False
+            elif start is not None and key[1] not in restarts.checked:
+                self._run_edits(batch, writes[-1], hold)  # compares a pass begun there with a whole one
+            else:
+                restarts.apart = fault
+        return None
+
+    def _late(self) -> list[nn.Module]:
+        """The maps that may run after the last attention: none that stands in a block below the last."""
+        if not self.restarts.late:
+            below = self._prefix.blocks[:-1] if self._prefix is not None and self._prefix.usable else ()
+            inside = {module for block in below for module in block.module.modules()}
+            found = (m for _, m in affine_modules(self.proved.model) if not isinstance(m, nn.Conv1d))
+            self.restarts.late = [module for module in found if module not in inside]
+        return self.restarts.late
 
     @alone
     def outputs(
-        self, batch: Batch, write: Written = None, places: Int[Tensor, " B"] | None = None
+        self, batch: Batch, write: Written = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states."""
         made = self.begin(batch, None) if not write else self._run_edits(batch, write, None)

@@ -51,7 +51,7 @@ from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.files.model_errors import check_finite, forward_error
 from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.forward import (
-    ROWS_TOGETHER,
+    ON_GPU,
     HeldWeights,
     OtherCallsError,
     PrefixReuse,
@@ -335,7 +335,7 @@ class Pretrained:
         return str(number) if self.tokenizer is None else str(self.tokenizer.decode([number]))
 
     def outputs(
-        self, batch: Batch, write: Written = None, hold: HeldWeights = None, places: Int[Tensor, " B"] | None = None
+        self, batch: Batch, write: Written = None, hold: HeldWeights = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
         """Logits, or last hidden states, of one batch; see AnsweringSubject."""
         return output_at(self.predict(batch.inputs, write, hold), places)
@@ -343,7 +343,7 @@ class Pretrained:
     @alone
     @torch.no_grad()
     def stream_outputs(
-        self, batch: Batch, streams: StreamWriters, write: Written = None, places: Int[Tensor, " B"] | None = None
+        self, batch: Batch, streams: StreamWriters, write: Written = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`, with the residual stream edited; see StreamSubject. Raises ModelError where no block has a stream."""
         calls = list(zip(self.addresses, self._with_proof.modules, strict=True))
@@ -360,7 +360,7 @@ class Pretrained:
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
-        together = ROWS_TOGETHER if self.batcher.device.type == "cuda" else 1
+        together = ON_GPU if self.batcher.device.type == "cuda" else SharedPasses.together
         return SharedPasses(self._with_proof, self.objective, self.restarts, together)
 
     @property

@@ -64,8 +64,20 @@ class WholePasses:
         """One pass for each."""
         return [self.score(batch, {address: writer}, hold, clean) for writer in writers]
 
+    def several_outputs(
+        self,
+        batch: Batch,
+        writes: Sequence[Mapping[Address, Writer]],
+        places: Int[torch.Tensor, "B ..."] | None = None,
+    ) -> list[Float[torch.Tensor, "B T V"]]:
+        """One pass for each."""
+        return [self.outputs(batch, write, places) for write in writes]
+
     def outputs(
-        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[torch.Tensor, " B"] | None = None
+        self,
+        batch: Batch,
+        write: Mapping[Address, Writer] | None = None,
+        places: Int[torch.Tensor, "B ..."] | None = None,
     ) -> Float[torch.Tensor, "B T V"]:
         """The subject's own."""
         assert isinstance(self.subject, AnsweringSubject), "whoever asks for outputs has looked"

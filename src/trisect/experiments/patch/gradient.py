@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from trisect.core.errors import ModelError, SpecError
-from trisect.core.subject import Heads, SiteTarget
+from trisect.core.subject import Heads, SiteTarget, Writer
 from trisect.core.tables import REAL, TEXT, WHOLE, NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.patch.page import OF_RUN, TOP
@@ -189,13 +189,17 @@ class _Estimates:
             texts, sides = self._read(part)
             base, donor = texts["base"], texts["donor"]
             passes.begin(base.batch)
+            writes: dict[Address, list[tuple[int, Writer]]] = {}
             for number, row in enumerate(rows):
                 address, position = Address(str(row["stack"]), int(row["layer"] or 0)), int(row["position"] or 0) - 1
                 chosen = sides.queries(address.stack), sides.keys(address.stack)
                 only = [mask & (torch.arange(mask.shape[1]) == position) for mask in chosen]
                 target = SiteTarget(address, str(row["component"]), (int(row["head"] or 0),))
-                write = {address: put_at([target], donor.parts[address], *only)}
-                found[number, part] = self.runs.difference(passes.outputs(base.batch, write, base.places), part)
+                writes.setdefault(address, []).append((number, put_at([target], donor.parts[address], *only)))
+            for address, own in writes.items():
+                made = passes.several_outputs(base.batch, [{address: writer} for _, writer in own], base.places)
+                for (number, _), outputs in zip(own, made, strict=True):
+                    found[number, part] = self.runs.difference(outputs, part)
             step(done, len(parts))
         return found
 

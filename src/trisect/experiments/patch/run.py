@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product, zip_longest
+from itertools import groupby, product, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -143,9 +143,13 @@ class _PatchedSite(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A batch of texts in which some answers are scored: by number of the answer its tokens in each row (none: not here)."""
+    """A batch of texts in which some answers are scored: by number of the answer its tokens in each row (none: not here).
+
+    `places` are those of the answers' tokens in each row, as many as the longest has.
+    """
 
     batch: Batch
+    places: Int[Tensor, "B N"]
     pieces: Mapping[int, Sequence[tuple[int, ...]]]
 
 
@@ -209,8 +213,11 @@ class PatchedRuns:
             single[column] = [ids if len(ids) == 1 else () for ids in own]
             if any(len(ids) > 1 for ids in own):
                 several = [ids if len(ids) > 1 else () for ids in own]
-                longer.append(_Question(extend(text.batch, text.places, several), {column: several}))
-        return [_Question(text.batch, single), *longer]
+                batch = extend(text.batch, text.places, several)
+                side = batch.source if batch.target is None else batch.target
+                places = text.places[:, None] + torch.arange(max(map(len, several)))
+                longer.append(_Question(batch, places.clamp(max=side.real.shape[1] - 1), {column: several}))
+        return [_Question(text.batch, text.places[:, None], single), *longer]
 
     def difference(self, outputs: Float[Tensor, "B 1 V"], part: Int[np.ndarray, " B"]) -> Float[np.ndarray, " B"]:
         """How far the logit of the base's answer lies above that of the donor's."""
@@ -228,23 +235,14 @@ class PatchedRuns:
 
 
 def score(
-    question: _Question,
-    outputs: Float[Tensor, "B T V"],
-    places: Int[Tensor, " B"],
-    into: AnswerScores,
-    part: Int[np.ndarray, " B"],
+    question: _Question, outputs: Float[Tensor, "B N V"], into: AnswerScores, part: Int[np.ndarray, " B"]
 ) -> None:
-    """Add the log-probabilities of a question's answers, the sum over the tokens of each, to the scores of these pairs.
-
-    `outputs` are those at the place of the answer alone, or all of them.
-    """
-    single = outputs.shape[1] == 1
+    """Add the log-probabilities of a question's answers, the sum over tokens, to scores of pairs; `outputs` are at its places."""
     for row, number in enumerate(part.tolist()):
         mine = {column: own[row] for column, own in question.pieces.items() if own[row]}
         if not mine:
             continue
-        start = 0 if single else int(places[row])
-        logged = outputs[row, start : start + max(map(len, mine.values()))].double().log_softmax(-1)
+        logged = outputs[row, : max(map(len, mine.values()))].double().log_softmax(-1)
         best = logged.argmax(-1).tolist()
         for column, ids in mine.items():
             into.nats[number, column] = sum(float(logged[at, token]) for at, token in enumerate(ids))
@@ -394,16 +392,24 @@ def _patch_pairs(
         runs.tokens += token_rows(texts, edits, sides, part)
         for how in directions:
             run, donor = ROLES[how]
-            if len(edits) > FEW:
-                passes.begin(texts[run].batch)
-            for one in (one for one in in_order if one.how == how):
-                if one.edit.address not in texts[donor].parts:
-                    _hold(subject, texts, donor, edited[edited.index(one.edit.address) :])
-                if how == "noise" or texts[run].places is None or texts[donor].places is None:
-                    write = _writers(one, texts[run], texts[donor], texts[run].batch, later)
-                    runs.keep(one, passes.outputs(texts[run].batch, write, texts[run].places), texts[run], part)
-                else:
-                    control.patch(one, texts, part, later)
+            scored = how == "denoise" and texts[run].places is not None and texts[donor].places is not None
+            for question in control.questions if scored else [None]:
+                batch = texts[run].batch if question is None else question.batch
+                if len(edits) > FEW:
+                    passes.begin(batch)
+                control.residual_known.clear()
+                mine = (one for one in in_order if one.how == how)
+                for address, together in groupby(mine, key=lambda one: one.edit.address):
+                    group = list(together)
+                    if address not in texts[donor].parts:
+                        _hold(subject, texts, donor, edited[edited.index(address) :])
+                    if question is not None:
+                        control.patch(question, group, texts, part, later)
+                        continue
+                    writes = [_writers(one, texts[run], texts[donor], batch, later) for one in group]
+                    made = passes.several_outputs(batch, writes, texts[run].places)
+                    for one, answer in zip(group, made, strict=True):
+                        runs.keep(one, answer, texts[run], part)
         done += len(part)
         step(done, len(prepared.pairs))
 
@@ -467,6 +473,16 @@ def _writers(
     """
     edit, rows = one.edit, torch.arange(len(batch.rows)) if rows is None else rows
     sides, way = _alignment(one, run, other, batch, rows)
+
+    def put_from(address: Address, here: Sequence[SiteTarget], parts: Parts) -> Parts:
+        """The copies of what is put are made when it is put."""
+        source = Parts(*(part[rows.to(part.device)] for part in other.parts[address]))
+        if way is not None and address.stack != "cross":
+            source = Parts(*(moved(part, *way) for part in source))
+        elif way is not None:
+            source = source._replace(q=moved(source.q, *way))
+        return put_at(here, source, sides.queries(address.stack), sides.keys(address.stack))(parts)
+
     write: dict[Address, Writer] = dict(hold_later(run.parts, later, edit.address)) if later else {}
     crossed = [t.address for t in edit.targets if t.address.stack == "cross" and t.component != "q"]
     if one.positions == "last" and crossed and run.places is not None:
@@ -481,13 +497,7 @@ def _writers(
         here = [target for target in edit.targets if target.address == address]
         if joint:
             here = [SiteTarget(address, name, None) for name in ("k", "v")]
-        source = Parts(*(part[rows.to(part.device)] for part in other.parts[address]))
-        if way is not None and address.stack != "cross":
-            source = Parts(*(moved(part, *way) for part in source))
-        elif way is not None:
-            source = source._replace(q=moved(source.q, *way))
-        queries, keys = sides.queries(address.stack), sides.keys(address.stack)
-        put = put_at(here, source, queries, keys)
+        put: Writer = partial(put_from, address, here)
         if through is not None:
             put = _through(edit, put, *through)
         held = write.get(address)
@@ -521,6 +531,7 @@ class _Controls:
         self.alone = 0  # pairs without an unrelated donor
         # one result for all sites that are computed from the same stream at the same positions
         self.residual: dict[tuple[object, ...], AnswerScores] = {}
+        self.residual_known: set[tuple[object, ...]] = set()  # those that a question is already scored under
 
     def begin(self, texts: dict[str, ReadText], part: Int[np.ndarray, " B"]) -> None:
         """Read the residual stream of some pairs' donors, score what the unpatched model says, and choose unrelated donors."""
@@ -531,12 +542,13 @@ class _Controls:
         self.questions = runs.questions(base, part, runs.names)
         for question in self.questions:
             alone = question.batch is base.batch
-            made = base.outputs if alone else self.subject.outputs(question.batch)
-            score(question, made, base.places, runs.plain, part)
+            made = base.outputs if alone else self.subject.outputs(question.batch, places=question.places)
+            score(question, made, runs.plain, part)
         right = AnswerScores.empty(*runs.plain.nats.shape)
         for question in runs.questions(donor, part, [DONOR]):
             alone = question.batch is donor.batch
-            score(question, donor.outputs if alone else self.subject.outputs(question.batch), donor.places, right, part)
+            made = donor.outputs if alone else self.subject.outputs(question.batch, places=question.places)
+            score(question, made, right, part)
         stated = np.array([[name in runs.prepared.pieces[number] for name in (BASE, DONOR)] for number in part])
         mine = np.stack([runs.plain.comes[part, 0], right.comes[part, runs.names.index(DONOR)]], 1)
         runs.answered[part] = (mine | ~stated).all(1)
@@ -576,54 +588,39 @@ class _Controls:
         return found if len(found) == len(wanted) else {}
 
     def patch(
-        self, one: _PatchedSite, texts: Mapping[str, ReadText], part: Int[np.ndarray, " B"], later: Sequence[Address]
-    ) -> None:
-        """Patch a site from its donor, from an unrelated one, and of the residual stream."""
-        base, donor = texts["base"], texts["donor"]
-        made = self._scored(one, texts, part, one.scores, lambda batch: _writers(one, base, donor, batch, later))
-        self.runs.keep(one, made, base, part)
-        if self.rows_of is not None:
-            unrelated = lambda batch: _writers(one, base, donor, batch, later, self.rows_of)  # noqa: E731
-            self._scored(one, texts, part, self._room(one, "unrelated"), unrelated)
-        if later:  # what attention further up carries on is then put back, which the stream at a layer's block is not
-            return
-        origin = one.edit.addresses, one.positions, one.kinds
-        known = origin in self.residual
-        into = self.residual.setdefault(origin, AnswerScores.empty(*one.scores.nats.shape))
-        if not known or np.isnan(into.nats[part]).all():
-            if one.kinds == ("cross",):
-                self._scored(one, texts, part, into, lambda batch: _writers(one, base, donor, batch, joint=True))
-            elif donor.streams and one.kinds == (STREAM,):
-                assert isinstance(self.subject, StreamSubject)
-                for question in self.questions:
-                    places = base.places if question.batch is base.batch else None
-                    streams = self._stream_writers(one, base, donor, question.batch)
-                    made = self.subject.stream_outputs(question.batch, streams, None, places)
-                    assert base.places is not None
-                    score(question, made, base.places, into, part)
-        one.controls["residual"] = [into]
-
-    def _room(self, one: _PatchedSite, name: str) -> AnswerScores:
-        return one.controls.setdefault(name, [AnswerScores.empty(*one.scores.nats.shape)])[0]
-
-    def _scored(
         self,
-        one: _PatchedSite,
+        question: _Question,
+        sites: Sequence[_PatchedSite],
         texts: Mapping[str, ReadText],
         part: Int[np.ndarray, " B"],
-        into: AnswerScores,
-        writers: Callable[[Batch], dict[Address, Writer]],
-    ) -> Float[Tensor, "B 1 V"]:
-        """Score all answers in passes with these writers; returns what the text itself gives."""
-        base, first = texts["base"], None
-        assert base.places is not None
-        for question in self.questions:
-            alone = question.batch is base.batch
-            made = self.passes.outputs(question.batch, writers(question.batch), base.places if alone else None)
-            score(question, made, base.places, into, part)
-            first = made if first is None else first
-        assert first is not None
-        return first
+        later: Sequence[Address],
+    ) -> None:
+        """Patch sites of one layer from their donor, from an unrelated one, and of the residual stream, and score a question's answers."""
+        base, donor, batch = texts["base"], texts["donor"], question.batch
+        jobs = [(one.scores, _writers(one, base, donor, batch, later)) for one in sites]
+        if self.rows_of is not None:
+            for one in sites:
+                into = one.controls.setdefault("unrelated", [AnswerScores.empty(*one.scores.nats.shape)])[0]
+                jobs.append((into, _writers(one, base, donor, batch, later, self.rows_of)))
+        # what attention further up carries on is put back with `later`, which the stream at a layer's block is not
+        for one in sites if not later else ():
+            origin = one.edit.addresses, one.positions, one.kinds
+            into = self.residual.setdefault(origin, AnswerScores.empty(*one.scores.nats.shape))
+            one.controls["residual"] = [into]
+            if origin in self.residual_known:
+                continue
+            self.residual_known.add(origin)
+            if one.kinds == ("cross",):
+                jobs.append((into, _writers(one, base, donor, batch, joint=True)))
+            elif donor.streams and one.kinds == (STREAM,):
+                assert isinstance(self.subject, StreamSubject)
+                streams = self._stream_writers(one, base, donor, batch)
+                score(question, self.subject.stream_outputs(batch, streams, None, question.places), into, part)
+        made = self.passes.several_outputs(batch, [write for _, write in jobs], question.places)
+        for (into, _), answer in zip(jobs, made, strict=True):
+            score(question, answer, into, part)
+        for one, answer in zip(sites, made, strict=False) if batch is base.batch else ():
+            self.runs.keep(one, answer, base, part)
 
     def _stream_writers(self, one: _PatchedSite, base: ReadText, donor: ReadText, batch: Batch) -> StreamWriters:
         """What puts the donor's residual stream into the base's at a site's layers and positions."""
@@ -669,14 +666,17 @@ class _Controls:
             leace, draw = moments.leace(), torch.Generator().manual_seed(seed)
             ways = [("label", leace, False), ("complement", leace, True)]
             ways += [("random", moments.random(leace.rank, draw), False) for _ in range(DRAWS)]
-            for name, eraser, beside in ways:
-                into = AnswerScores.empty(*one.scores.nats.shape)
+            rooms = [AnswerScores.empty(*one.scores.nats.shape) for _ in ways]
+            for into, (name, *_) in zip(rooms, ways, strict=True):
                 one.controls.setdefault(name, []).append(into)
-                for part, texts in whole:
-                    self.questions = runs.questions(texts["base"], part, runs.names)
-                    both, through = (texts["base"], texts["donor"]), (eraser, beside)
-                    writers = lambda batch, o=one, b=both, t=through: _writers(o, b[0], b[1], batch, through=t)  # noqa: E731
-                    self._scored(one, texts, part, into, writers)
+            for part, texts in whole:
+                for question in runs.questions(texts["base"], part, runs.names):
+                    batch, both = question.batch, (texts["base"], texts["donor"])
+                    self.passes.begin(batch)
+                    writes = [_writers(one, *both, batch, through=(eraser, beside)) for _, eraser, beside in ways]
+                    made = self.passes.several_outputs(batch, writes, question.places)
+                    for into, answer in zip(rooms, made, strict=True):
+                        score(question, answer, into, part)
             self.notes[
                 f"{one.edit.site} ({one.positions}): the label's subspace has {leace.rank} dimensions of {leace.left.shape[0]}, "
                 f"from {moments.count} positions; {DRAWS} random ones of the same rank."
