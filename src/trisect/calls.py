@@ -91,7 +91,7 @@ def explore(reading: Any, text: Any = None, row: int = 0) -> AnyWidget | Framed:
             given, "A view is into a Reading, or into a model and a text.", "Give a text beside the model."
         )
     subject = load(reading) if not hasattr(reading, "trace") else reading
-    return show(subject.read(text), row)
+    return show(subject.read(text), row, subject, text)
 
 
 @translate_system_errors()

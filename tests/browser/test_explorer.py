@@ -46,7 +46,19 @@ READINGS: dict[str, Callable[[], Reading]] = {
     "many": many,
     "one": lambda: pictures.encoder(1),
     "long": lambda: pictures.encoder(300, layers=1, heads=2),
+    "says": pictures.decoder,
 }
+
+
+def logits() -> page.TokenLogits:
+    """What 2 layers of 4 heads say at the last 10 of 12 tokens: words r…, l… and p… with their layer, position, head and place."""
+    tokens, numbers, values = list[str](), dict[str, np.ndarray](), dict[str, np.ndarray]()
+    for kind, shape in (("heads", (2, 10, 4, 4)), ("lens", (3, 10, 2))):
+        numbers[kind] = np.arange(len(tokens), len(tokens) + int(np.prod(shape))).reshape(shape)
+        tokens += [f"{kind}{'-'.join(map(str, place))}" for place in np.ndindex(shape)]
+        values[kind] = np.linspace(-1, 1, numbers[kind].size).reshape(shape)
+    shares = np.abs(values["lens"])
+    return page.TokenLogits(tuple(tokens), 2, list(numbers["heads"]), list(values["heads"]), numbers["lens"], shares)
 
 
 class Shown(NamedTuple):
@@ -64,7 +76,8 @@ def shown(tmp_path_factory) -> dict[str, Shown]:
         reading = make()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(page, "FINE", 0 if name == "long" else page.FINE)
-            path = write_document(folder / f"{name}.html", Document(name, page.html(take_picture(reading))))
+            picture = replace(take_picture(reading), logits=logits() if name == "says" else None)
+            path = write_document(folder / f"{name}.html", Document(name, page.html(picture)))
         found[name] = Shown(reading, path.as_uri())
     return found
 
@@ -407,6 +420,29 @@ def test_the_future_of_a_causal_model_is_blank(visit):
     cell = (canvas.evaluate("c => c.width") - 85) / 12
     assert canvas.evaluate(PIXEL, [int(84 + 8.5 * cell), int(72 + 3.5 * cell)])[3] == 0
     assert canvas.evaluate(PIXEL, [int(84 + 3.5 * cell), int(72 + 8.5 * cell)])[3] == 255
+
+
+def test_what_a_head_says_and_what_would_be_predicted(visit):
+    tab = visit("says", width=360, place="#attn@2.h3")
+    text = tab.locator(".x-text[data-kind=weights]")
+    text.focus()
+    tab.keyboard.press("End")  # token 12, the last of the 10
+    settle(tab)
+    head, lens = (tab.locator(f".x-says [data-part={part}]") for part in ("head", "lens"))
+    expect(head.locator("tbody b")).to_have_text([f"heads1-9-2-{n}" for n in (0, 2, 1, 3)])
+    expect(lens.locator("tbody b")).to_have_text([f"lens{n}-9-{m}" for n in range(3) for m in range(2)])
+    expect(lens.locator(".x-now")).to_have_text("2")
+    shown = logits()
+    assert value(head.locator("[data-value]").first) == pytest.approx(float(shown.logits[1][9, 2, 0]), rel=1e-3)
+    assert value(lens.locator("[data-value]").last) == pytest.approx(float(shown.shares[2, 9, 1]), rel=1e-3)
+    tab.keyboard.press("[")
+    expect(head.locator("tbody b").first).to_have_text("heads1-9-1-0")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    assert barriers(tab, "light") == []
+    text.focus()
+    tab.keyboard.press("Home")
+    expect(head).to_have_text("Shown from token 3 on.")
+    assert visit("decoder").locator(".x-says").count() == 0
 
 
 def test_what_a_head_does_on_the_whole(visit):

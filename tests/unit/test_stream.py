@@ -1,8 +1,10 @@
 """The residual stream as a sum of writers, direct logit attribution and the logit lens: laws, and models that are refused."""
 
+import zlib
 from functools import cache
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -11,6 +13,8 @@ from tests import tinyhf, zoo
 import trisect
 from trisect.core.errors import ModelError, SiteError, SpecError
 from trisect.core.trace import WrittenStream
+from trisect.experiments.explore.page import pack
+from trisect.experiments.explore.run import take_picture, with_logits
 from trisect.hf.locate.unembedding import find_unembedding
 from trisect.hf.small.gpt import GptShape, make_model
 from trisect.measure.logits import direct_table, head_tokens
@@ -159,3 +163,38 @@ def test_bad_input_is_named():
         trisect.logit_lens(model, TEXT, top=0)
     with pytest.raises(SpecError, match="Gradients and the stream"):
         trisect.read(model, TEXT, grad=True, stream=True)
+
+
+def test_the_explorer_holds_what_each_head_says_and_the_lens():
+    model = load("llama")
+    (batch,) = model.batches([TEXT])
+    reading = model.trace(batch)
+    picture = with_logits(take_picture(reading), model, batch, reading)
+    assert picture.logits is not None
+    packed = pack(picture)
+    about: Any = packed.manifest["logits"]
+    positions, tokens, likely = about["shape"]
+    count, lens = 2 * 4 * positions * tokens, 3 * positions * likely
+    assert (about["first"], positions, tokens, likely) == (0, 7, 8, 3)
+    raw = zlib.decompress(packed.chunks[5], -15)
+    words = [about["tokens"][n] for n in np.frombuffer(raw, "<i4", count + lens)]
+    values = np.frombuffer(raw, "<f4", offset=4 * (count + lens))
+    assert len(values) == len(words)
+    at = 4 * positions * tokens + (6 * 4 + 1) * tokens  # layer 2, position 6, head 2
+    first = whole(trisect.direct_logits(model, TEXT, token=words[at])).filter(pl.col("writer") == "2.h2")["logit"][0]
+    least = whole(trisect.direct_logits(model, TEXT, token=words[at + 4])).filter(pl.col("writer") == "2.h2")["logit"][
+        0
+    ]
+    assert values[at] - values[at + 4] == pytest.approx(first - least, rel=2e-3)
+    table = trisect.logit_lens(model, TEXT, top=3)
+    assert words[count:] == table["prediction"].to_list()
+    assert values[count:] == pytest.approx(table["probability"].to_numpy(), rel=1e-3)
+
+
+def test_the_explorer_says_why_it_cannot():
+    model = trisect.load(tinyhf.bert(), tokenizer=tinyhf.tokenizer())
+    (batch,) = model.batches([TEXT])
+    reading = model.trace(batch)
+    picture = with_logits(take_picture(reading), model, batch, reading)
+    assert picture.logits is None
+    assert "do not add up" in picture.notes[-1]

@@ -27,15 +27,18 @@ LENS = {
 }
 
 
-def lens_logits(stream: WrittenStream, unembedding: Unembedding) -> Iterator[tuple[int, Float[Tensor, "B T V"]]]:
+def lens_logits(
+    stream: WrittenStream, unembedding: Unembedding, start: int = 0
+) -> Iterator[tuple[int, Float[Tensor, "B T V"]]]:
     """The logit lens: by layer, 0 before the first, the logits of the stream behind it through the final norm and the output map.
 
-    The norm takes each layer's own scale; the last layer's are the model's logits. Source: nostalgebraist 2020, Interpreting GPT:
-    the logit lens.
+    Positions are those from `start`. The norm takes each layer's own scale; the last layer's are the model's logits. Source:
+    nostalgebraist 2020, Interpreting GPT: the logit lens.
     """
     layers = list(stream.inputs)
     states = dict(zip((0, *layers), (*stream.inputs.values(), stream.output), strict=True))
-    for layer, x in states.items():
+    for layer, state in states.items():
+        x = state[:, start:]
         made = rescale_parts(x.flatten(0, 1)[:, None], unembedding.norm)[:, 0] @ unembedding.weight.T
         made = made if unembedding.bias is None else made + unembedding.bias
         yield layer, made.view(*x.shape[:2], -1)

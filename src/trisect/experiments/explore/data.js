@@ -124,6 +124,21 @@ class Vectors {
   }
 }
 
+// What each head adds to the logits of the predicted token, at the positions from `first` on, and what would be predicted after each layer.
+class Logits {
+  constructor({ tokens, first, shape: [T, P, L] }, layers, buffer) {
+    const starts = layers.reduce((sum, { shape: [H] }) => [...sum, sum.at(-1) + T * H * P], [0]);
+    const [count, lens] = [starts.at(-1), (layers.length + 1) * T * L];
+    const numbers = new Int32Array(buffer, 0, count + lens);
+    const values = new Float32Array(buffer, 4 * (count + lens));
+    const take = (at, size) => Array.from({ length: size }, (_, n) => ({ word: tokens[numbers[at + n]], value: values[at + n] }));
+    // the tokens that a head raises most, then those that it lowers most
+    this.head = (n, h, i) => take(starts[n] + ((i - first) * layers[n].shape[0] + h) * P, P);
+    this.lens = (i) => Array.from({ length: layers.length + 1 }, (_, n) => take(count + (n * T + i - first) * L, L));
+    this.first = first;
+  }
+}
+
 // `chunk(n)` gives the deflated bytes of chunk n: from the page's own text, or from a notebook.
 class Store {
   constructor(manifest, chunk) {
@@ -150,6 +165,12 @@ class Store {
   vectors(n) {
     const facts = this.manifest.layers[n];
     return this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
+  }
+
+  // Null where it is not known what heads add to logits.
+  logits() {
+    const { logits, layers } = this.manifest;
+    return logits && this.kept(0, async () => new Logits(logits, layers, await this.unpacked(1 + 2 * layers.length)));
   }
 
   // The small pictures of every layer: heads by weight, all by weight, heads by norm, all by norm.

@@ -13,6 +13,7 @@ class Explorer {
     this.texts = KINDS.map((kind) => new Words(this, kind));
     this.readers = new Readers(this);
     this.cell = new Cell(this);
+    this.says = new Says(this);
     build(this);
   }
 
@@ -99,13 +100,13 @@ class Explorer {
   // Opens a head (from 0; -1 is the layer as a whole). What is asked for later wins.
   async open(n, head, move = true) {
     const turn = ++this.turn;
-    const [layer, vectors] = await Promise.all([this.store.maps(n), this.store.vectors(n)]);
+    const [layer, vectors, logits] = await Promise.all([this.store.maps(n), this.store.vectors(n), this.store.logits()]);
     if (turn !== this.turn) return;
     const before = this.facts;
     [this.n, this.head] = [n, head];
     const maps = layer.head(head);
     const kept = this.pinned && before.queries === this.facts.queries && before.keys === this.facts.keys;
-    Object.assign(this, { layer, vectors, maps, over: null });
+    Object.assign(this, { layer, vectors, logits, maps, over: null });
     if (!kept) {
       this.pinned = this.first();
       this.lens = new Lens();
@@ -245,7 +246,7 @@ class Explorer {
 
   follow() {
     if (!this.maps) return;
-    for (const view of [...this.plots, this.readers, ...this.texts, this.cell]) view.follow();
+    for (const view of [...this.plots, this.readers, ...this.texts, this.cell, this.says]) view.follow();
     this.read();
   }
 

@@ -43,7 +43,7 @@ function build(app) {
   app.cell.element.append(save.cell);
 
   app.aloud = make("div", { class: "x-unseen", role: "status", "aria-live": "polite" });
-  app.root.replaceChildren(bar, grids, make("div", { class: "x-open" }, app.opened, texts, maps, app.cell.element), app.aloud);
+  app.root.replaceChildren(bar, grids, make("div", { class: "x-open" }, app.opened, texts, maps, app.cell.element, app.manifest.logits ? app.says.element : ""), app.aloud);
 }
 
 // What a head's weights or norms are shared out among, or those of its layer on average.

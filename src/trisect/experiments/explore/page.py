@@ -63,11 +63,29 @@ class Words:
 
 
 @dataclass(frozen=True, eq=False)
+class TokenLogits:
+    """What heads add to logits at the positions from `first` on, and what would be predicted there after each layer.
+
+    `heads` holds for each layer the numbers [T H P] among `tokens` of those that a head raises most, then of as many that it lowers
+    most, `logits` by how much. `lens` [N T M] are the likeliest tokens before the first layer and after each, `shares` their
+    probabilities.
+    """
+
+    tokens: tuple[str, ...]
+    first: int
+    heads: Sequence[Int[np.ndarray, "T _ P"]]
+    logits: Sequence[Float[np.ndarray, "T _ P"]]
+    lens: Int[np.ndarray, "N T M"]
+    shares: Float[np.ndarray, "N T M"]
+
+
+@dataclass(frozen=True, eq=False)
 class ExplorerPicture:
     """A text read by a model: its layers in the model's order, and what stands at their positions.
 
     `target` is None where there is one sequence; with two, layers of the stack 'dec' lie within the target and those
-    of 'cross' read from source to target. `facts` are pairs of name and value for the foot of the page.
+    of 'cross' read from source to target. `facts` are pairs of name and value for the foot of the page. `logits` is None
+    where it is not known what heads add to them.
     """
 
     model: str
@@ -76,6 +94,7 @@ class ExplorerPicture:
     target: Words | None = None
     notes: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
+    logits: TokenLogits | None = None
 
     def sides(self, layer: Layer) -> tuple[int, int]:
         """Which axis a layer's queries and keys are of: 0 the source, 1 the target."""
@@ -210,7 +229,7 @@ class Packed(NamedTuple):
     """What the explorer's script reads: words and small numbers, and chunks of raw deflate.
 
     Chunk 0 holds the small pictures of all maps; layer n (from 0) has its maps in chunk 1 + 2n and its q, k and v in the
-    next. `levels` is the number of steps of √a.
+    next. What heads add to logits comes last. `levels` is the number of steps of √a.
     """
 
     manifest: dict[str, Json]
@@ -246,6 +265,17 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
         given = f"A text of {tokens:,} tokens has {count:,} attention weights in {picture.model!r}."
         raise CorpusError(given, f"A page holds {MOST:,}: {most:,} tokens of this model.", "Give a shorter text.")
     manifest, small = _front(picture, effort)
+    last_chunk, logits = (), picture.logits
+    if logits is not None:
+        manifest["logits"] = {
+            "tokens": [text for text, _ in readable(logits.tokens, (False,) * len(logits.tokens))],
+            "first": logits.first,
+            "shape": [logits.lens.shape[1], logits.heads[0].shape[2], logits.lens.shape[2]],
+        }
+        numbers = [part.astype("<i4") for part in (*logits.heads, logits.lens)]
+        # half precision is enough to be read, and packs better
+        values = [part.astype(np.float16).astype("<f4") for part in (*logits.logits, logits.shares)]
+        last_chunk = (_deflate(_raw(*numbers, *values), effort),)
     numbers = count + sum(
         part.size for layer in picture.layers for part in (layer.q, layer.k, layer.v) if part is not None
     )
@@ -263,7 +293,7 @@ def pack(picture: ExplorerPicture, size: int = MOST_BYTES, effort: int = EFFORT)
                 if taken + sum(sizes) / len(sizes) * count > size * NEAR:
                     continue
             maps = list(pool.map(lambda layer, levels=levels: _deflate(_maps(layer, levels), effort), picture.layers))
-            chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair))
+            chunks = (small, *(chunk for pair in zip(maps, rest, strict=True) for chunk in pair), *last_chunk)
             if last or sum(map(len, chunks)) <= size:
                 return Packed({**manifest, "levels": levels, "bits": 16 if levels > 255 else 8}, chunks, levels)
     raise AssertionError

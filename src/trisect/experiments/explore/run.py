@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from trisect.core.errors import CorpusError, ModelError, TrisectError
-from trisect.core.subject import SeeingSubject
+from trisect.core.subject import Batch, SeeingSubject, StreamSubject, Subject
 from trisect.core.trace import Reading, Side, Trace
-from trisect.experiments.explore.page import ExplorerPicture, Framed, Layer, Words, show
+from trisect.experiments.explore.page import ExplorerPicture, Framed, Layer, TokenLogits, Words, show
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.norms import per_layer, transformed_norms
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trisect.core.subject import TextOrPair
+    from trisect.hf.load import Pretrained
 
 # Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
 FLAT = 0.02
+LOGITS = 6_000  # heads times positions whose words a page holds
+PRODUCTS = 200_000_000_000  # that are computed for them: seconds on two cores
+RAISED, PREDICTED = 4, 3  # words of a head that are raised, and as many lowered; of a layer
 
 
 def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreFacts]:
@@ -46,18 +50,56 @@ def measure(settings: ExploreSettings, context: RunContext) -> Measured[ExploreF
             raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
         windows = sum(len(one.rows) for one in subject.batches([given], size=8))
         note = (f"The text has {windows} windows; this is the first.",) * (windows > 1)
-        picture = take_picture(subject.trace(batch))
+        reading = subject.trace(batch)
+        picture = with_logits(take_picture(reading), subject, batch, reading)
         picture = replace(picture, notes=(*picture.notes, *note))
     picture = replace(picture, facts=(*picture.facts, ("Fingerprint", subject.fingerprint)))
     return Measured({}, ExploreFacts(picture), packages=())
 
 
-def explore(reading: Reading, row: int = 0) -> AnyWidget | Framed:
+def explore(reading: Reading, row: int = 0, subject: Subject | None = None, text: object = None) -> AnyWidget | Framed:
     """The explorer of one row of a reading, for a notebook: an anywidget, or without that package an object with HTML.
 
-    `row` counts from 0. Raises CorpusError when the reading has no such row.
+    `row` counts from 0. What heads add to logits is shown of one `text` that a `subject` reads in one window. Raises CorpusError when
+    the reading has no such row.
     """
-    return show(take_picture(reading, row))
+    picture = take_picture(reading, row)
+    if subject is None or not isinstance(text, str) or len(reading.source.tokens) > 1:
+        return show(picture)
+    return show(with_logits(picture, subject, next(iter(subject.batches([text], size=1))), reading))
+
+
+def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, reading: Reading) -> ExplorerPicture:
+    """The picture of a batch's first row with what every head adds to logits, and the logit lens; with a note where that is refused.
+
+    Of a long text, or a large model, at its last positions alone, which the page says.
+    """
+    from trisect.hf.locate.unembedding import find_unembedding
+    from trisect.measure.composition import read_stream
+    from trisect.measure.logits import head_tokens, lens_logits
+
+    if not isinstance(subject, StreamSubject):
+        return picture
+    try:
+        stream = read_stream(subject, batch, reading)
+        pretrained = cast("Pretrained", subject)
+        unembedding = find_unembedding(subject, pretrained.model, batch)
+    except ModelError as error:
+        return replace(picture, notes=(*picture.notes, f"What heads say is not shown. {error.given} {error.known}"))
+    heads, length = sum(trace.heads for trace in reading.traces), stream.output.shape[1]
+    most = min(LOGITS // heads, PRODUCTS // (heads * unembedding.weight.numel()))
+    first = max(0, length - max(1, most))
+    made = [(n.numpy(), v.numpy()) for n, v in head_tokens(stream, unembedding, first, RAISED)]
+    shares = [logits[0].softmax(-1) for _, logits in lens_logits(stream, unembedding, first)]
+    best = [share.topk(min(PREDICTED, share.shape[-1])) for share in shares]
+    lens = np.stack([b.indices.cpu().numpy() for b in best])
+    likely = np.stack([b.values.float().cpu().numpy() for b in best])
+    chosen = np.unique(np.concatenate([n.ravel() for n in (*(n for n, _ in made), lens)]))
+    tokenizer, numbers = pretrained.tokenizer, chosen.tolist()
+    tokens = tuple(map(str, numbers if tokenizer is None else tokenizer.convert_ids_to_tokens(numbers)))
+    places = [np.searchsorted(chosen, n) for n, _ in made]
+    logits = TokenLogits(tokens, first, places, [v for _, v in made], np.searchsorted(chosen, lens), likely)
+    return replace(picture, logits=logits)
 
 
 def take_picture(reading: Reading, row: int = 0) -> ExplorerPicture:

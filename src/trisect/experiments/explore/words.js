@@ -110,6 +110,39 @@ class Readers {
   }
 }
 
+// Says: what the open head adds to the logits of the token that is predicted, and what would be predicted after each layer.
+class Says {
+  constructor(app) {
+    this.app = app;
+    this.title = make("h3");
+    this.halves = ["head", "lens"].map((part) => make("div", { class: "x-half x-scroll", "data-part": part }));
+    this.element = make("section", { class: "x-section x-says" }, this.title,
+      make("p", { class: "x-quiet" }, "Raises, lowers: what it adds to the logits of the predicted token by its output matrix, the final norm (its scale held at this pass's value) and the output embedding, less the mean over all tokens. After layer: what would be predicted of the residual stream there (logit lens), with its probability; 0 is the embedding."),
+      make("div", { class: "x-pairs" }, ...this.halves));
+  }
+
+  follow() {
+    const { app, halves: [head, lens] } = this;
+    if (!app.logits) return;
+    const { i } = app.focus;
+    this.title.replaceChildren("What does this head say at ", make("b", { class: "x-q" }, app.token("i", i)), "?");
+    if (i < app.logits.first) {
+      head.replaceChildren(`Shown from token ${app.logits.first + 1} on.`);
+      lens.replaceChildren();
+      return;
+    }
+    const cell = ({ word, value }, text) => make("td", {}, make("b", {}, word), " ", make("span", { class: "x-quiet", "data-value": value }, text));
+    const signed = (one) => cell(one, `${one.value > 0 ? "+" : ""}${number(one.value)}`);
+    const table = (names, rows) => make("table", {}, make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)))), make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row))));
+    const found = app.head < 0 ? [] : app.logits.head(app.n, app.head, i);
+    const half = found.length / 2;
+    head.replaceChildren(app.head < 0 ? "Open a head to see what it says." : table(["raises", "lowers"], found.slice(0, half).map((one, n) => [signed(one), signed(found[half + n])])));
+    const layers = [0, ...app.manifest.layers.map(({ layer }) => layer)];
+    const rows = app.logits.lens(i).map((row, n) => [make("th", { scope: "row", class: n === app.n + 1 ? "x-now" : null }, `${layers[n]}`), ...row.map((one) => cell(one, percent(one.value)))]);
+    lens.replaceChildren(table(["after layer", "most likely", ...rows[0].slice(2).map((_, n) => `${n + 2}.`)], rows));
+  }
+}
+
 function tokens(host, app, axis) {
   const { tokens: names, glued, special } = app.side(axis);
   const parts = [];
