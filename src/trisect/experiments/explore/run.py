@@ -13,6 +13,8 @@ from trisect.core.trace import Reading, Side, Trace
 from trisect.experiments.explore.page import ExplorerPicture, Framed, Layer, TokenLogits, Words, show
 from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
+from trisect.measure.composition import read_stream
+from trisect.measure.logits import head_tokens, lens_logits
 from trisect.measure.norms import per_layer, transformed_norms
 
 if TYPE_CHECKING:
@@ -75,8 +77,6 @@ def with_logits(picture: ExplorerPicture, subject: Subject, batch: Batch, readin
     Of a long text, or a large model, at its last positions alone, which the page says.
     """
     from trisect.hf.locate.unembedding import find_unembedding
-    from trisect.measure.composition import read_stream
-    from trisect.measure.logits import head_tokens, lens_logits
 
     if not isinstance(subject, StreamSubject):
         return picture
