@@ -60,6 +60,7 @@ from trisect.experiments.lookup.settings import LookupFacts
 from trisect.experiments.norms.settings import NormsFacts
 from trisect.experiments.patch.settings import PatchFacts
 from trisect.experiments.profile.settings import ProfileFacts
+from trisect.experiments.quantise import ReadFacts
 from trisect.experiments.recall.settings import RecallFacts
 from trisect.experiments.checkpoints.settings import RewindFacts
 from trisect.experiments.similarity.settings import SimilarityFacts
@@ -350,6 +351,35 @@ def profile(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Profile: ...
+
+def quantise(
+    model: Any,
+    texts: Any = None,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'auto',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    text: str | Sequence[str] = (),
+    audio: Any | Sequence[Any] = (),
+    image: Any | Sequence[Any] = (),
+    split: str = 'test',
+    reader: str | None = None,
+    limit: int | None = None,
+    sites: Site | str | Sequence[Site | str] | None = None,
+    bits: int | Sequence[int] = (2, 3, 4, 8),
+    by: str | Sequence[str] = ('channel', 'token'),
+    rank: int | Sequence[int] = (),
+    per: str = 'layer',
+    memory: float = 3.0,
+    batch: int = 8,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[ReadFacts]: ...
 
 def recall(
     data: str | Path = 'embedded',

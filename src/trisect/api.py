@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from trisect.core.schema import Setting, build, flat
 from trisect.lab.experiment import Experiment, Reply, Result, Utility
@@ -77,7 +77,8 @@ def _is_input(one: Setting) -> bool:
 def _parameter(one: Setting, kind: Any) -> inspect.Parameter:
     default = EMPTY if one.default is MISSING else one.default
     # one value stands for itself, or for so many seeds
-    own = one.item | Sequence[one.item] if one.several else one.kind
+    item = get_args(one.item)[0] if get_origin(one.item) is Annotated else one.item  # without the bounds of each
+    own = item | Sequence[item] if one.several else one.kind
     annotation = own | None if one.optional and own is not Any else own
     return inspect.Parameter(one.name, kind, default=default, annotation=annotation)
 

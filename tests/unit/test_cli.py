@@ -303,7 +303,16 @@ def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_
 
 
 def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_images():
-    samples = {"sites": "q@1", "what": "norms", "only": "freeze", "names": "average", "beta": 2.0}
+    samples = {
+        "sites": "q@1",
+        "what": "norms",
+        "only": "freeze",
+        "names": "average",
+        "beta": 2.0,
+        "bits": 2,
+        "rank": 2,
+        "by": "token",
+    }
     lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.option.many != "seeds"]
     lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("audio", "text", "image", "models")]
     assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages", "join"}

@@ -101,7 +101,19 @@ def check_words(words: Sequence[str]) -> None:
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("explore", "serve", "theory", "ask"),
-    "Measure": ("norms", "similarity", "profile", "ablate", "patch", "compose", "erase", "align", "rewind", "compare"),
+    "Measure": (
+        "norms",
+        "similarity",
+        "profile",
+        "ablate",
+        "quantise",
+        "patch",
+        "compose",
+        "erase",
+        "align",
+        "rewind",
+        "compare",
+    ),
     "Train": ("dissect", "study", "lookup", "recall", "translate-train", "plan"),
     "Manage": ("check", "report", "claims", "corpus"),
 }

@@ -271,12 +271,24 @@ class MeasureName(StrEnum):
         "length of attention's map for x of unit variance",
         "√(E ‖Σ_h f_h(x) + b_O‖² / E ‖(x, 1)‖²)",
     )
-    # ablate, erase
+    # ablate, quantise, erase
     LOSS_CHANGE_NATS = "loss_change_nats", "nats", "loss with the edit less without", "L(edited) − L"
     OUTPUT_CHANGE = "output_change", "share", "change of the output of a model without loss", "‖y′ − y‖² / ‖y‖²"
     UNEDITED = "unedited", "nats", "the loss without an edit"
     MEAN_CHANGE = "mean_change", "as the change", "mean over layers of a component"
     LARGEST_CHANGE = "largest_change", "as the change", "largest over layers"
+    K_LESS_V_NATS = "k_less_v_nats", "nats", "what reducing k costs more than v", "ΔL(k) − ΔL(v)"
+    K_LESS_V_SHARE = "k_less_v_share", "share", "the same of the output"
+    PLAN_BITS = "plan_bits", "bits", "of a number of k or v in a layer, as planned"
+    UNIFORM_BITS = "uniform_bits", "bits", "the same everywhere"
+    PLAN_MEMORY = "plan_memory", "bits", "mean over all numbers of k and v", "Σ bits · numbers / Σ numbers"
+    UNIFORM_MEMORY = "uniform_memory", "bits", "the same of the same bits everywhere"
+    PLAN_CHANGE_NATS = "plan_change_nats", "nats", "held-out loss with the plan, less without", "L(plan) − L"
+    PLAN_CHANGE_SHARE = "plan_change_share", "share", "the same of the output"
+    UNIFORM_CHANGE_NATS = "uniform_change_nats", "nats", "with the same bits everywhere"
+    UNIFORM_CHANGE_SHARE = "uniform_change_share", "share", "the same of the output"
+    PLAN_LESS_UNIFORM_CHANGE_NATS = "plan_less_uniform_change_nats", "nats", "the difference of both"
+    PLAN_LESS_UNIFORM_CHANGE_SHARE = "plan_less_uniform_change_share", "share", "the same of the output"
     # patch
     ANSWERED = "answered", "share of pairs", "answers of the unpatched model that are as stated"
     OWN = "own", "share of pairs", "answers that the patched component predicts (F1)"

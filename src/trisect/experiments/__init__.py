@@ -16,6 +16,7 @@ from trisect.experiments.lookup import LookupStudy
 from trisect.experiments.norms import NORMS
 from trisect.experiments.patch import PATCH
 from trisect.experiments.profile import PROFILE
+from trisect.experiments.quantise import QUANTISE
 from trisect.experiments.recall import ASK, RECALL
 from trisect.experiments.similarity import SIMILARITY
 from trisect.experiments.study import PLAN, STUDY
@@ -36,6 +37,7 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     NORMS,
     PATCH,
     PROFILE,
+    QUANTISE,
     RECALL,
     REWIND,
     SIMILARITY,

@@ -58,6 +58,36 @@ def zeros() -> Parts:
     return Parts(nothing, nothing, nothing)
 
 
+def round_to_bits(
+    x: Float[Tensor, "B H T E"], bits: int, by: str, real: Bool[Tensor, "B T"] | None = None
+) -> Float[Tensor, "B H T E"]:
+    """Every number at the nearest of 2**bits levels, evenly spaced from the smallest to the largest of its channel or token.
+
+    By 'channel' they are of one of a head's E numbers over the `real` positions of a row (None: all), by 'token' of one
+    position of a head; other positions stay bit for bit. Source: Liu et al. 2024, KIVI, section 3 (asymmetric rounding).
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    kept = torch.ones_like(x, dtype=torch.bool) if real is None else real[:, None, :, None].expand_as(x)
+    axis = {"channel": 2, "token": 3}[by]
+    low = wide.masked_fill(~kept, torch.inf).amin(axis, keepdim=True)
+    step = (wide.masked_fill(~kept, -torch.inf).amax(axis, keepdim=True) - low) / (2**bits - 1)
+    level = torch.where(step > 0, ((wide - low) / step).round() * step + low, wide)
+    return torch.where(kept, level.to(x.dtype), x)
+
+
+def cut_to_rank(
+    x: Float[Tensor, "B H T E"], rank: int, real: Bool[Tensor, "B T"] | None = None
+) -> Float[Tensor, "B H T E"]:
+    """The matrix of that rank (or the width, where that is less) that is nearest to each head's, of the `real` positions of a row.
+
+    Other positions stay bit for bit. Source: Eckart & Young 1936, The Approximation of One Matrix by Another of Lower Rank.
+    """
+    kept = torch.ones_like(x, dtype=torch.bool) if real is None else real[:, None, :, None].expand_as(x)
+    there = x.masked_fill(~kept, 0).double()
+    main = torch.linalg.eigh(there.mT @ there).eigenvectors[..., -rank:]
+    return torch.where(kept, (there @ main @ main.mT).to(x.dtype), x)
+
+
 class Means:
     """The mean q, k and v of one attention layer over all real tokens of a corpus, in memory that does not grow."""
 

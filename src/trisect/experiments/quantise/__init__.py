@@ -1,0 +1,96 @@
+"""How many bits q, k and v need: what their rounding, or a cut of their rank, costs, and a plan of bits by layer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trisect.core.errors import SpecError
+from trisect.core.finding import ReadFacts
+from trisect.core.schema import MODEL, Option, record
+from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
+from trisect.lab.inputs import BatchSize, ModelSource, Seed, Sites, TextSource
+
+MOST = 16  # bits: beyond that float32 rounds by itself
+
+
+@record
+class QuantiseSettings:
+    """To how many bits, or to which rank, which parts of a model's queries, keys and values are reduced, over texts."""
+
+    source: ModelSource
+    read: TextSource
+    sites: Sites | None = None
+    bits: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MOST)], ...],
+        Field(description=f"Bits of a number, 1 to {MOST}."),
+        Option(many="commas", metavar="BITS"),
+    ] = (2, 3, 4, 8)
+    by: Annotated[
+        tuple[str, ...],
+        Field(description="What shares a scale: a channel of a head over a text, a token of a head, or both."),
+        Option(choices=("channel", "token"), many="commas", metavar="BY"),
+    ] = ("channel", "token")
+    rank: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MODEL["width"])], ...],
+        Field(description="Ranks that a head's q, k or v of a text is cut to."),
+        Option(many="commas", metavar="RANKS"),
+    ] = ()
+    per: Annotated[
+        str,
+        Field(description="What is reduced at a time: a layer, a head, or all that a site names."),
+        Option(choices=("layer", "head", "site"), metavar="PER"),
+    ] = "layer"
+    memory: Annotated[
+        float, Field(description="Bits of a number of k and v, on average, that a plan may use.", gt=0, le=MOST)
+    ] = 3.0
+    batch: BatchSize = 8
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Raise SpecError where nothing is to be reduced, or a plan has no room."""
+        if not self.ways:
+            known = "Bits need --by channel, token or both; ranks stand alone."
+            raise SpecError("Nothing is to be reduced.", known, "Give --bits or --rank.")
+        if self.bits and self.memory < min(self.bits):
+            known = f"The fewest bits of --bits are {min(self.bits)}."
+            raise SpecError(f"memory is {self.memory:g}.", known, "Give more memory, or fewer bits among others.")
+
+    @property
+    def ways(self) -> tuple[tuple[str, int], ...]:
+        """Each way of reducing: bits by channel, bits by token or rank, and how many."""
+        rounding = [(f"bits by {by}", n) for by in self.by for n in sorted(self.bits)]
+        return (*rounding, *(("rank", n) for n in sorted(self.rank)))
+
+
+class QuantiseModel(Experiment[QuantiseSettings, ReadFacts]):
+    """Measure what rounding queries, keys or values to few bits costs, and plan the bits of cached keys and values by layer.
+
+    \b
+    trisect quantise MODEL --corpus wikitext-2 --limit 200
+    trisect quantise MODEL --corpus sample --sites k@all v@all --rank 4,8 --memory 3.5
+    """
+
+    name = "quantise"
+    settings = QuantiseSettings
+    facts = ReadFacts
+    out = "quantise-{model}"
+    record = "quantise.json"
+
+    def measure(self, settings: QuantiseSettings, context: RunContext) -> Measured[ReadFacts]:
+        """Do the work; raises TrisectError."""
+        from trisect.experiments.quantise.run import measure
+
+        return measure(
+            context, settings.sites, settings.per, settings.ways, settings.memory, settings.batch, settings.seed
+        )
+
+    def page_module(self) -> PageModule[ReadFacts]:
+        """Findings and page."""
+        from trisect.experiments.quantise import page
+
+        return page
+
+
+QUANTISE = QuantiseModel()

@@ -1,0 +1,252 @@
+"""The page of rounding: what few bits of q, k and v cost, how many each layer needs, and a plan beside the same bits everywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from trisect.core.finding import ALIKE, About, Estimate, Finding, ReadFacts
+from trisect.report import format as words
+from trisect.report.charts import Figure
+from trisect.report.format import axis_unit, number_words, sample_words, stack_words
+from trisect.report.maps import head_maps
+from trisect.report.measures import Measures, layer_figure
+from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences
+
+CHANGES = ("loss_change_nats", "output_change")
+COMPARED = {"planned": "plan", "the same everywhere": "uniform", "planned less the same": "plan_less_uniform"}
+SCALES = (
+    "Rounded to n bits a number is at the nearest of 2ⁿ levels between the smallest and the largest of its channel (one of a head's "
+    "numbers, over all positions of the text) or of its token (a head's numbers at one position); q and k as they enter the dot "
+    "product. A scale by channel is of the whole text, so that early positions know the range of later ones. The two ends of each "
+    "scale are not counted as memory.",
+    "A cut of rank leaves of each head's positions by numbers the nearest matrix of that rank, text by text.",
+)
+REFERENCES = (
+    "Zirui Liu et al. KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache. ICML 2024.",
+    "Carl Eckart, Gale Young. The Approximation of One Matrix by Another of Lower Rank. Psychometrika 1, 1936.",
+    "Bradley Efron, Robert Tibshirani. An Introduction to the Bootstrap. Chapman & Hall 1993.",
+)
+
+
+def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
+    """The page from the table measures."""
+    facts, changes = about.facts, Measures.of(tables["measures"], missing=True).where(*CHANGES).ordered()
+    name = words.display_name(facts.subject, about.command)
+    lede = (
+        f"What {name} loses on {facts.corpus} when queries, keys or values are rounded to few bits, or cut in rank. "
+        "This speaks of this one model on these texts."
+    )
+    notes = (
+        *SCALES[: 1 + ("rank" in ways_of(changes))],
+        f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, and are not corrected for how many there are.",
+        *words.too_few(facts),
+    )
+    results = findings(tables, about)
+    lead = tuple(one.words for one in results if one.measure in ("least_bits", "plan_change"))
+    figures = (
+        *draw_curves(changes.known, facts),
+        *draw_layers(changes.known, facts),
+        *draw_heads(changes.known, facts),
+    )
+    places = words.decimals([row.value for row in changes.known])
+    cells = (
+        (row.site, f"{row.at:g} {way}", words.number(row.mean, True, places), words.ends(row, True, places))
+        for way, rows in ways_of(changes).items()
+        for row in rows
+    )
+    numbers = Table(
+        ("site", "reduced to", f"change, {axis_unit(facts)}", "95 % interval"), tuple(cells), "Every change"
+    )
+    sections = (
+        Section(
+            "How many bits", lead, figures, present(table_of_needs(changes), sentences(results)), blocks=quiet(notes)
+        ),
+        *present(plan_section(Measures.of(tables["measures"]), facts)),
+        Section("Numbers", tuple(about.notes), (), (numbers,)),
+    )
+    own = provenance(about, *words.read_facts(facts), timed=False)
+    return Sheet(f"How many bits does {name} need?", "Quantisation", lede, sections, own, REFERENCES)
+
+
+def ways_of(changes: Measures) -> dict[str, Measures]:
+    """The rows apart by how they are reduced: bits by channel, bits by token, rank."""
+    names = {(row.group or "").partition(",")[0]: None for row in changes}
+    return {way: Measures(tuple(row for row in changes if (row.group or "").startswith(way))) for way in sorted(names)}
+
+
+def least_bits(changes: Measures) -> dict[tuple[str, str], dict[str, float]]:
+    """By place (stack and layer, as in 3 or dec.3) and way, for each component: the fewest bits from which on changes stay small.
+
+    Small is an interval (the number, where there is none) below ALIKE; infinite where the most bits are too few.
+    """
+    least: dict[tuple[str, str], dict[str, float]] = {}
+    for way, rows in ways_of(changes).items():
+        for (stack, layer, component), of in rows.where(head=None).by("stack", "layer", "component").items():
+            if layer is None or any(", " in (row.group or "") for row in of):
+                continue
+            enough = math.inf
+            for row in sorted(of, key=lambda row: -(row.at or 0)):
+                if not (row.value if row.high is None else row.high) < ALIKE:
+                    break
+                enough = row.at or enough
+            place = f"{'' if stack == 'plain' else f'{stack}.'}{layer}"
+            least.setdefault((place, way), {})[component] = enough
+    return least
+
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tuple[Finding, ...]:
+    """What is measured; by how much k costs more than v; where it needs more bits; and the plan beside the same bits everywhere."""
+    facts, rows = about.facts, Measures.of(tables["measures"])
+    unit = words.unit(facts)
+    results = [words.baseline_finding("Changes", tables["measures"], facts, " 0 is no change.")]
+    for (stack, group), of in rows.where(f"k_less_v_{unit}").by("stack", "group").items():
+        values = tuple(row.estimate(f"{row.at:g}") for row in sorted(of, key=lambda row: row.at or 0))
+        each = ", ".join(f"{one.name}: {number_words(one)}" for one in values)
+        where = ", ".join(filter(None, (group, stack_words(stack))))
+        here = "" if "at once" in group else ", averaged over layers"
+        sentence = f"What k costs more than v{here}, {where}, in {axis_unit(facts)}: {each}."
+        results.append(Finding("k_less_v", sentence, unit, values, groups=(where,), per=facts.unit))
+    least: dict[str, dict[str, float]] = {}
+    for (place, way), of in least_bits(rows.where(*CHANGES)).items():
+        for component, bits in of.items() if way != "rank" else ():
+            best = least.setdefault(place, {})
+            best[component] = min(bits, best.get(component, math.inf))
+    both = {place: (of["k"], of["v"]) for place, of in least.items() if {"k", "v"} <= of.keys()}
+    if both:
+        sides = (
+            ("more bits than v", [place for place, (k, v) in both.items() if k > v]),
+            ("fewer", [place for place, (k, v) in both.items() if k < v]),
+            ("as many", [place for place, (k, v) in both.items() if k == v]),
+        )
+        parts = [f"{side} in {words.several(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
+        small = f"{ALIKE:g} {'nats' if unit == 'nats' else 'of the output'}"
+        sentence = (
+            f"For a change surely below {small}, each by the scale that serves it better, k needs {'; '.join(parts)}."
+        )
+        values = tuple(
+            Estimate(f"{component}@{place}", bits if math.isfinite(bits) else None)
+            for place, pair in both.items()
+            for component, bits in zip("kv", pair, strict=True)
+        )
+        results.append(Finding("least_bits", sentence, "bits", values, signed=False))
+    costs = [one for name in COMPARED.values() for one in rows.where(f"{name}_change_{unit}")]
+    if len(costs) == len(COMPARED):
+        plan, uniform, less = costs
+        spent, even = (f"{rows.where(f'{name}_memory').mean:g}" for name in ("plan", "uniform"))
+        verdict = {-1: "It costs less", 0: "They do not differ clearly", 1: "It costs more"}[less.side]
+        sentence = (
+            f"Planned by layer, k and v at {spent} bits a number cost {number_words(plan)} {axis_unit(facts)} on texts that were not "
+            f"planned on, and at {even} bits everywhere {number_words(uniform)}. {verdict}: {number_words(less)}."
+        )
+        values = (uniform.estimate("uniform"), plan.estimate("plan"), less.estimate("plan less uniform"))
+        results.append(Finding("plan_change", sentence, unit, values, per=facts.unit))
+    return tuple(results)
+
+
+def draw_curves(known: Measures, facts: ReadFacts) -> Iterator[Figure]:
+    """Every component's change by bits, all layers of a stack at once; ranks in a figure of their own."""
+    for across, name in (("bits", "quantise-bits"), ("rank", "quantise-rank")):
+        panels = {
+            ", ".join(filter(None, (way, stack_words(stack)))): [
+                row.bar._replace(layer=f"{row.at:g}") for row in sorted(rows, key=lambda row: row.at or 0)
+            ]
+            for way, of in ways_of(known).items()
+            for stack, rows in of.where(layer=None, head=None).by("stack").items()
+            if way.startswith(across)
+        }
+        if panels:
+            caption = (
+                f"Change in {axis_unit(facts)} with q, k or v of all layers reduced at once; lines are 95 % intervals."
+            )
+            axes = dict.fromkeys(panels, axis_unit(facts))
+            yield layer_figure((name, "", "All layers at once"), caption, panels, across=across, axes=axes)
+
+
+def draw_layers(known: Measures, facts: ReadFacts) -> Iterator[Figure]:
+    """A panel for each way and amount, on an axis of its own: what one layer's q, k or v costs."""
+    single = Measures(tuple(row for row in known if row.layer is not None and row.head is None))
+    panels = {
+        ", ".join(filter(None, (f"{at:g} {way}", stack_words(stack)))): [row.bar for row in rows]
+        for way, of in ways_of(single).items()
+        for (stack, at), rows in of.by("stack", "at").items()
+    }
+    if panels:
+        axes = dict.fromkeys(panels, axis_unit(facts))
+        caption = (
+            "Change with one layer's q, k or v reduced, each panel on an axis of its own; lines are 95 % intervals."
+        )
+        yield layer_figure(("quantise-layers", "", "By layer"), caption, panels, axes=axes)
+
+
+def draw_heads(known: Measures, facts: ReadFacts) -> Iterator[Figure]:
+    """A map of heads for each way, where it costs most: at the fewest bits or the least rank."""
+    for way, rows in ways_of(known).items():
+        single = Measures(tuple(row for row in rows if row.head is not None))
+        for stack, of in single.by("stack").items():
+            least = min(of.distinct("at"))
+            what = ", ".join(filter(None, (f"{least:g} {way}", stack_words(stack))))
+            name = "-".join(("quantise-heads", *way.split(), *(() if stack == "plain" else (stack,))))
+            signed = facts.objective != "output"
+            dots = "; a dot where the 95 % interval leaves 0 out" * signed
+            caption = f"Change with one head's q, k or v reduced to {what}{dots}."
+            yield head_maps(
+                (name, "", f"By head: {what}"),
+                caption,
+                of.where(at=least),
+                axis_unit(facts),
+                signed,
+                marked=(lambda row: row.side != 0) if signed else None,
+            )
+
+
+def table_of_needs(changes: Measures) -> Table | None:
+    """The fewest bits, or the least rank, that each layer needs in each way; None without whole layers."""
+    least = least_bits(changes)
+    if not least:
+        return None
+    columns = [(way, component) for way in dict.fromkeys(way for _, way in least) for component in "qkv"]
+    columns = [one for one in columns if any(one[1] in of for (_, way), of in least.items() if way == one[0])]
+    most = {way: max(rows.distinct("at")) for way, rows in ways_of(changes).items()}
+
+    def cell(place: str, way: str, component: str) -> str:
+        amount = least.get((place, way), {}).get(component)
+        return "–" if amount is None else f"{amount:g}" if math.isfinite(amount) else f"> {most[way]:g}"
+
+    rows = tuple(
+        (place, *(cell(place, way, component) for way, component in columns))
+        for place in dict.fromkeys(place for place, _ in least)
+    )
+    caption = f"The least of those tried from which on the interval of the change lies below {ALIKE:g}"
+    return Table(("layer", *(f"{component}, {way}" for way, component in columns)), rows, caption)
+
+
+def plan_section(rows: Measures, facts: ReadFacts) -> Section | None:
+    """The bits of every layer's k and v, and what they cost beside the same bits everywhere; None where none were planned."""
+    bits = rows.where("plan_bits").ordered()
+    if not len(bits):
+        return None
+    even, unit = rows.where("uniform_bits"), words.unit(facts)
+    layers = Table(
+        ("site", "scale", "planned bits", "uniform bits"),
+        tuple(
+            (
+                one.site,
+                (one.group or "").removeprefix("bits "),
+                f"{one.value:g}",
+                f"{even.where(stack=one.stack, layer=one.layer, component=one.component).mean:g}",
+            )
+            for one in bits
+        ),
+        "The plan",
+    )
+    changes = [(name, row) for name, measure in COMPARED.items() for row in rows.where(f"{measure}_change_{unit}")]
+    cells = tuple((name, words.number(row.mean, True), words.ends(row, True)) for name, row in changes)
+    text = (
+        "Of the bits tried those are chosen, for k and v of each layer, whose changes add up to the least on every second "
+        f"{facts.unit}, within the memory; both plans are then measured, all layers at once, on the other half."
+    )
+    costs = Table(("plan", f"change, {axis_unit(facts)}", "95 % interval"), cells, "What it costs on the other half")
+    return Section("A plan of bits", (text,), (), (costs, layers))

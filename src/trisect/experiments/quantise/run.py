@@ -1,0 +1,261 @@
+"""Rounding and cuts of rank in a given model: what each costs, text by text, and a plan of bits on texts that it was not made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, groupby
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from trisect.core.errors import SpecError
+from trisect.core.finding import ReadFacts
+from trisect.core.site import Site
+from trisect.core.subject import (
+    Batch,
+    EditedPasses,
+    RowScores,
+    SiteTarget,
+    Subject,
+    TextOrPair,
+    Writer,
+    edit_writer,
+    write_in_order,
+)
+from trisect.core.tables import NewRow, frame
+from trisect.core.trace import Address
+from trisect.lab.experiment import Measured, RunContext
+from trisect.lab.passes import EditedPass, Tally, edited_passes, plan_edits, what_was_read
+from trisect.measure.intervention import cut_to_rank, round_to_bits
+from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
+from trisect.stats.shares import ratios
+from trisect.stats.tested import finite
+
+Way: TypeAlias = tuple[str, int]  # 'bits by channel', 'bits by token' or 'rank', and how many
+Reduction: TypeAlias = tuple[EditedPass, Way]
+NO_PLAN = "No bits were planned: a plan is of whole layers of k or v, at bits, and needs at least two texts."
+
+
+def measure(
+    context: RunContext,
+    sites: Sequence[Site | str] | None,
+    per: str,
+    ways: Sequence[Way],
+    memory: float,
+    size: int,
+    seed: int,
+) -> Measured[ReadFacts]:
+    """Reduce each site in each way, one pass each: in one layer or head at a time, and in all layers of a site at once.
+
+    Values are changes of the subject's own loss in nats per predicted token, or of its output where it has no loss; intervals
+    are 95 % of a bootstrap over articles (texts where none is marked). Bits are planned on every other article and
+    measured on the rest. Raises SiteError, CorpusError, ModelError.
+    """
+    subject, texts = context.subject, context.texts
+    edits = plan_edits(subject.shape, sites, per)
+    whole = () if per == "site" else plan_edits(subject.shape, sites, "site")
+    tries = [(edit, way) for edit in (*edits, *(one for one in whole if len(one.addresses) > 1)) for way in ways]
+    sizes: dict[tuple[Address, str], int] = {}
+    passes, notes = edited_passes(subject), dict.fromkeys(texts.notes)
+    count = sum(1 for _ in texts.texts())
+    with context.progress(f"{len(tries)} reductions") as step:
+
+        def read(given: Iterable[TextOrPair], several: Sequence[Sequence[Reduction]], before: int) -> Tally:
+            tally = Tally()
+            for batch in subject.batches(given, size, scored=True):
+                notes.update(dict.fromkeys(batch.notes))
+                tally.add(batch, *score_reductions(passes, batch, several, sizes))
+                step(before + batch.rows[-1][0] + 1, count + count // 2)
+            return tally
+
+        tally = read(texts.texts(), [[one] for one in tries], 0)
+        table, articles = tally.table(texts.name), tally.articles(texts)
+        units = articles.sums(table, tally.indices)
+        rows = reduction_rows(subject, units, tries, seed)
+        plan = plan_layers(tries, ratios(units[::2, 2:], units[::2, 0]), sizes, memory) if len(units) > 1 else None
+        if plan is not None:
+            # units stand in the order of their articles: every second one is left to try the plan on
+            numbers = np.arange(len(table)) if articles.numbers is None else articles.numbers[list(tally.indices)]
+            odd = np.unique(numbers, return_inverse=True)[1] % 2 == 1
+            rest = list(compress(tally.indices, odd))
+            again = read(compress(texts.texts(), (n in set(rest) for n in range(count))), plan, count)
+            tried = articles.sums(again.table(texts.name), [rest[n] for n in again.indices])
+            rows += plan_rows(subject, plan, tried, sizes, memory, seed)
+        else:
+            notes[NO_PLAN] = None
+    notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *passes.notes))
+    measures = frame("measures", rows)
+    if not measures["value"].is_not_null().all():
+        notes["Where no number stands, the edited model's loss was not finite."] = None
+    drawn = None if articles.numbers is None else len(units)
+    return Measured(
+        {"measures": measures}, ReadFacts(*what_was_read(subject, texts, table), articles=drawn), tuple(notes)
+    )
+
+
+def write_reductions(
+    batch: Batch, reductions: Sequence[Reduction], sizes: dict[tuple[Address, str], int]
+) -> dict[Address, Writer]:
+    """Writers that round or cut what stands at the text's own positions; `sizes` learn how many numbers a token has there."""
+    writers: dict[Address, list[Writer]] = {}
+    for edit, (way, amount) in reductions:
+
+        def reduce(tensor: Tensor, where: SiteTarget, way: str = way, amount: int = amount) -> Tensor:
+            side = (batch.queries if where.component == "q" else batch.keys)(where.address.stack)
+            same = side.real.shape[1] == tensor.shape[2]
+            real = side.real.to(tensor.device) if same else tensor.new_ones(len(tensor), tensor.shape[2]).bool()
+            sizes[where.address, where.component] = tensor.shape[1] * tensor.shape[3]
+            if way == "rank":
+                return cut_to_rank(tensor, amount, real)
+            return round_to_bits(tensor, amount, way.removeprefix("bits by "), real)
+
+        for address in edit.addresses:
+            targets = [target for target in edit.targets if target.address == address]
+            writers.setdefault(address, []).append(edit_writer(targets, reduce))
+    return {
+        address: lambda parts, several=several: write_in_order(several, parts) for address, several in writers.items()
+    }
+
+
+@torch.no_grad()
+def score_reductions(
+    passes: EditedPasses,
+    batch: Batch,
+    several: Sequence[Sequence[Reduction]],
+    sizes: dict[tuple[Address, str], int],
+) -> tuple[RowScores, list[RowScores]]:
+    """The unedited pass over one batch, and one for each set of reductions; those of one call may share a pass."""
+    clean, scores = passes.score(batch), list[RowScores]()
+    writes = [write_reductions(batch, reductions, sizes) for reductions in several]
+    for places, group in groupby(writes, lambda write: tuple(write)):
+        if len(places) == 1:
+            scores += passes.several(batch, [write[places[0]] for write in group], places[0], None, clean)
+        else:
+            scores += [passes.score(batch, write, None, clean) for write in group]
+    return clean, scores
+
+
+def plan_layers(
+    tries: Sequence[Reduction], costs: Float[np.ndarray, " T"], sizes: Mapping[tuple[Address, str], int], memory: float
+) -> list[list[Reduction]] | None:
+    """The same bits everywhere and planned bits, for k and v of every layer; None where these were not rounded alone.
+
+    `costs` are the changes of each try; those below 0 count as 0. k and v are each rounded by channel or by token, whichever
+    costs less at the same bits.
+    """
+    layers: dict[EditedPass, dict[Way, float]] = {}
+    for (edit, way), cost in zip(tries, costs, strict=True):
+        alone = len(edit.addresses) == 1 and edit.site.heads is None and edit.site.components in (("k",), ("v",))
+        if alone and way[0] != "rank":
+            layers.setdefault(edit, {})[way] = max(0.0, float(cost)) if math.isfinite(cost) else 1e30
+    if not layers:
+        return None
+    ways = next(iter(layers.values()))
+    even = max(bits for _, bits in ways if bits <= memory)
+    best = {
+        component: min(
+            dict.fromkeys(by for by, _ in ways),
+            key=lambda by: sum(of[by, even] for edit, of in layers.items() if edit.site.components == component),
+        )
+        for component in {edit.site.components for edit in layers}
+    }
+    scale = {edit: best[edit.site.components] for edit in layers}
+    each = [{bits: cost for (by, bits), cost in layers[edit].items() if by == scale[edit]} for edit in layers]
+    numbers = [sizes[edit.address, edit.site.components[0]] for edit in layers]
+    plan = dict(zip(layers, plan_bits(each, numbers, memory), strict=True))
+    return [[(edit, (by, bits(edit))) for edit, by in scale.items()] for bits in (lambda _: even, plan.__getitem__)]
+
+
+def plan_bits(costs: Sequence[Mapping[int, float]], sizes: Sequence[int], memory: float) -> tuple[int, ...]:
+    """The bits of each place whose `costs` add up to the least, where size times bits add up to at most memory times all sizes.
+
+    Exact, by dynamic programming (a knapsack with one choice a place). Raises SpecError where nothing is as small.
+    """
+    unit = math.gcd(*sizes)
+    room = math.floor(memory * sum(sizes) / unit)
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for cost, size in zip(costs, sizes, strict=True):
+        longer: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for used, (total, chosen) in best.items():
+            for bits, more in cost.items():
+                place = used + bits * size // unit
+                if place <= room and total + more < longer.get(place, (math.inf,))[0]:
+                    longer[place] = total + more, (*chosen, bits)
+        best = longer
+    if not best:
+        fewest = sum(min(cost) * size for cost, size in zip(costs, sizes, strict=True)) / sum(sizes)
+        known = f"The fewest bits come to {fewest:g} a number."
+        raise SpecError(
+            f"A memory of {memory:g} bits a number.", known, "Give more memory, or fewer bits among others."
+        )
+    return min(best.items(), key=lambda one: (one[1][0], one[0]))[1][1]
+
+
+def reduction_rows(
+    subject: Subject, units: Float[np.ndarray, "N C"], tries: Sequence[Reduction], seed: int
+) -> list[NewRow]:
+    """The unedited loss, every reduction's change, and by how much more k costs than v: averaged over layers, and in all at once."""
+    unit = "share" if subject.objective == "output" else "nats"
+    change = "output_change" if unit == "share" else "loss_change_nats"
+    rows: list[NewRow] = [{"measure": "loss_nats"}]
+    rows += [edit.row(way) | {"measure": change, "at": float(amount)} for edit, (way, amount) in tries]
+    columns = [units[:, 1:]]
+    shared: dict[tuple[str, str, int], dict[str, dict[tuple[Address, ...], int]]] = {}
+    for i, (edit, (way, amount)) in enumerate(tries, start=2):
+        if edit.site.heads is None and edit.site.components in (("k",), ("v",)):
+            here = f"{way}, all layers at once" if len(edit.addresses) > 1 else way
+            own = shared.setdefault((edit.address.stack, here, amount), {"k": {}, "v": {}})
+            own[edit.site.components[0]][edit.addresses] = i
+    for (stack, way, amount), own in shared.items():
+        if places := [place for place in own["k"] if place in own["v"]]:
+            k, v = (units[:, [own[component][place] for place in places]].mean(1) for component in "kv")
+            columns.append((k - v)[:, None])
+            rows.append({"measure": f"k_less_v_{unit}", "stack": stack, "group": way, "at": float(amount)})
+    changes = with_intervals(subject, np.concatenate(columns, 1), units[:, 0], rows, seed)
+    return changes[unit == "share" :]
+
+
+def plan_rows(
+    subject: Subject,
+    plan: Sequence[Sequence[Reduction]],
+    units: Float[np.ndarray, "N C"],
+    sizes: Mapping[tuple[Address, str], int],
+    memory: float,
+    seed: int,
+) -> list[NewRow]:
+    """The planned bits of every layer, the memory of both plans in bits a number, and what they cost in `units` not planned on."""
+    unit = "share" if subject.objective == "output" else "nats"
+    rows: list[NewRow] = []
+    for name, reductions in zip(("uniform", "plan"), plan, strict=True):
+        numbers = [sizes[edit.address, edit.site.components[0]] for edit, _ in reductions]
+        used = sum(bits * n for (_, (_, bits)), n in zip(reductions, numbers, strict=True)) / sum(numbers)
+        rows.append({"measure": f"{name}_memory", "value": used})
+        rows += [edit.row(by) | {"measure": f"{name}_bits", "value": float(bits)} for edit, (by, bits) in reductions]
+    rows = [row | {"subject": subject.name, "at": memory} for row in rows]
+    costs: list[NewRow] = [
+        {"measure": f"{name}_change_{unit}", "at": memory} for name in ("uniform", "plan", "plan_less_uniform")
+    ]
+    columns = np.concatenate([units[:, 2:], units[:, 3:4] - units[:, 2:3]], 1)
+    return rows + with_intervals(subject, columns, units[:, 0], costs, seed)
+
+
+def with_intervals(
+    subject: Subject,
+    sums: Float[np.ndarray, "N C"],
+    counts: Float[np.ndarray, " N"] | Int[np.ndarray, " N"],
+    rows: Sequence[NewRow],
+    seed: int,
+) -> list[NewRow]:
+    """Each row with its mean per token and the 95 % interval of a bootstrap over the units."""
+    values, ends = ratios(sums, counts), percentile_interval(bootstrap_ratios(sums, counts, seed), len(counts))
+    numbers = zip(values, ends.low, ends.high, strict=True)
+    return [
+        row
+        | {"subject": subject.name, "n": len(counts)}
+        | dict(zip(("value", "low", "high"), map(finite, of), strict=True))
+        for row, of in zip(rows, numbers, strict=True)
+    ]
