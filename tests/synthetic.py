@@ -16,7 +16,7 @@ import polars as pl
 from trisect import claims
 from trisect.core import methods, spec
 from trisect.core.tables import SCHEMAS, frame
-from trisect.lm.edits.base import NarrowEdit
+from trisect.lm.edits import NarrowEdit
 
 INIT = {"train": 6.00, "valid": 6.05}
 FINAL = {"train": 3.00, "valid": 3.40}

@@ -30,13 +30,13 @@ from trisect.core.spec import plain
 from trisect.core.tables import frame
 from trisect.lab.experiment import Experiment, Measured, RunContext
 from trisect.lab.inputs import ModelSource, TextSource
-from trisect.lm.edits.base import Objective, Trained, TrainingEdit
+from trisect.lm.edits import Objective, Trained, TrainingEdit
 from trisect.lm.fleet import Member
 from trisect.report.sheet import Section, Sheet, Table, provenance
 from trisect.text import readers
 from trisect.text.lines import SPLITS
-from trisect.text.readers.base import Paragraph, Reader, SplitText
-from trisect.text.readers.base import lines as read_lines
+from trisect.text.readers import Paragraph, Reader, SplitText
+from trisect.text.readers import lines as read_lines
 from trisect.text.sources import open_labels
 
 

@@ -296,7 +296,7 @@ def test_a_pipeline_whose_files_have_changed_is_opened_anew(source, tmp_path):
 
 
 def test_a_long_paragraph_is_shown_in_pieces(source, tagger, monkeypatch):
-    from trisect.text.readers.english import WIKITEXT
+    from trisect.text.readers import WIKITEXT
 
     monkeypatch.setattr(room, "LONGEST", 3)
     pieces = [list(room._pieces(WIKITEXT, part, "Unk")) for part in WIKITEXT.find(source).values()]

@@ -13,7 +13,7 @@ from trisect.experiments.study.settings import DesignSource
 from trisect.lab.annotation import annotate
 from trisect.text import hub
 from trisect.text.hub import DatasetTexts
-from trisect.text.readers.english import PLAIN, WIKITEXT
+from trisect.text.readers import PLAIN, WIKITEXT
 from trisect.text.sources import find_source, load_text, open_corpus, read
 
 datasets = pytest.importorskip("datasets", reason="Hugging Face datasets are the optional extra trisect[hub]")

@@ -19,13 +19,13 @@ from trisect.core.schema import build
 from trisect.core.tables import SCHEMAS
 from trisect.engine.processes import Processes
 from trisect.experiments.recall import RECALL, rows
-from trisect.experiments.recall import training as lessons
+from trisect.experiments.recall import run as lessons
 from trisect.experiments.recall.rows import AnswerBootstrap
 from trisect.experiments.recall.settings import RECIPES, RecallSettings
 from trisect.hf.small import gpt
 from trisect.hf.small.gpt import make_tokenizer
 from trisect.lab import training
-from trisect.lab.recipes import choose_recipe
+from trisect.lab.inputs import choose_recipe
 from trisect.lab.training import ModelFiles
 from trisect.report.sheet import Sheet
 from trisect.text.birth_places import CutSpan, open_people

@@ -14,7 +14,7 @@ from trisect.core.errors import CorpusError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.adversary import NEAR, Weighted, control_labels, divergence, label_prior
-from trisect.lm.edits.attack import AttackEdit
+from trisect.lm.edits import AttackEdit
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import mark, views
 from trisect.lm.train import Trainer

@@ -14,11 +14,10 @@ from trisect.core.edits import make_edit
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.adversary import control_labels
-from trisect.lm.edited import parameters_of
-from trisect.lm.edits.attack import AttackEdit
+from trisect.lm.edits import AttackEdit
 from trisect.lm.feed import training_piece
 from trisect.lm.fleet import count_parameters, forward, initial, layout, views
-from trisect.lm.train import RunFiles, Trainer, train_fleet
+from trisect.lm.train import RunFiles, Trainer, parameters_of, train_fleet
 from trisect.text.corpus import steps as text_steps
 
 CORPUS = tiny.corpus()

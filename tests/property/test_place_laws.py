@@ -12,8 +12,7 @@ from tests import tiny
 from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
-from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.base import FreezeEdit
+from trisect.lm.edits import AttackEdit, FreezeEdit
 from trisect.lm.feed import Piece, evaluation_pieces, training_piece
 from trisect.lm.fleet import (
     Dropout,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trisect.core.spec import Text
 from trisect.text.corpus import Corpus, Split, batch, sample_steps, steps, unigram_loss
 from trisect.text.generated import stem
-from trisect.text.readers.english import basic_english, basic_english_spans
+from trisect.text.readers import basic_english, basic_english_spans
 
 ids = st.lists(st.integers(0, 7), min_size=2, max_size=60)
 words = ("a", "b", "c", "d", "<unk>", "e", "f", "g")

@@ -16,8 +16,8 @@ from trisect.core.schema import read
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run, Training, plain
 from trisect.experiments.study.tasks import interchange
+from trisect.lm import edits as _registered  # noqa: F401
 from trisect.lm.adversary import control_labels
-from trisect.lm.edits import attack as _registered  # noqa: F401
 from trisect.lm.feed import evaluation_pieces, training_piece
 from trisect.lm.fleet import forward, views
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, self_only_loss

@@ -19,12 +19,9 @@ from trisect.experiments.study.ledger import fleets, join_ledger, tasks_of
 from trisect.experiments.study.plan import designs, make_plan, token_seconds
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
-from trisect.lm.edited import parameters_of
-from trisect.lm.edits import EDITS
-from trisect.lm.edits.attack import AttackEdit
-from trisect.lm.edits.base import FreezeEdit, NarrowEdit, TrainingEdit
+from trisect.lm.edits import EDITS, AttackEdit, FreezeEdit, NarrowEdit, TrainingEdit
 from trisect.lm.fleet import Member
-from trisect.lm.train import Trainer
+from trisect.lm.train import Trainer, parameters_of
 
 CORPUS = tiny.corpus()
 BASE = next(r for r in tiny.runs() if r.edit is None)

@@ -10,7 +10,7 @@ from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.text.labels import make_labeller
-from trisect.text.pairs import PASSAGE, _of_text
+from trisect.text.pairs import PASSAGE, induction_words
 from trisect.text.sources import open_labels, open_texts
 
 MARKET = [
@@ -151,9 +151,10 @@ def test_labels_of_neighbours_positions_and_frequencies_are_of_what_is_written(t
     assert [names["head"][i] for i in first] == ["VERB", "root", "NOUN", "VERB", "VERB"]
 
 
-def test_passages_hold_a_multiword_token_once(tmp_path):
+def test_passages_hold_a_multiword_token_once(tmp_path, monkeypatch):
     rows = [*MARKET[:-1], *((str(i), "mot", "NOUN", 2) for i in range(6, PASSAGE + 2))]
     texts = open_labels(bank(tmp_path, sentence(rows)), "test")
-    words, passages = _of_text(texts.texts())
-    assert words.count("du") == 1
-    assert passages == (("Je", "viens", "du", "marché", *["mot"] * (PASSAGE - 4)),)
+    monkeypatch.setattr("trisect.text.pairs.LEAST", 1)
+    usable = induction_words(lambda asked: [tuple(map(hash, text.split())) for text in asked], texts)
+    assert usable.words.count("du") == 1
+    assert usable.passages == (("Je", "viens", "du", "marché", *["mot"] * (PASSAGE - 4)),)

@@ -10,12 +10,10 @@ import pytest
 
 from trisect.core.errors import CorpusError
 from trisect.core.spec import Text
-from trisect.text import bitext, pairs, sources
+from trisect.text import bitext, pairs, readers, sources
 from trisect.text import lines as text_lines
 from trisect.text.corpus import Corpus
-from trisect.text.readers import base, detect_reader
-from trisect.text.readers.conllu import CONLLU
-from trisect.text.readers.english import PLAIN, WIKITEXT, basic_english, detokenise
+from trisect.text.readers import CONLLU, PLAIN, WIKITEXT, basic_english, detect_reader, detokenise
 from trisect.text.sources import describe, find_source, load_text, open_corpus, open_labels, open_texts, read
 
 WIKI = ' \n = The <unk> Title = \n \n He said " no ; " it \'s ( 1 @,@ 000 ) : so<br />what ? \n'
@@ -139,10 +137,10 @@ def test_a_long_line_comes_in_pieces_with_whole_words(tmp_path, monkeypatch):
     text = " ".join(f"word{i}" for i in range(50))
     folder = folder_of(tmp_path, {"train.txt": text, "valid.txt": text + "\n" + text})
     whole = read(folder)
-    monkeypatch.setattr(base, "LINE", 16)
-    assert max(len(line) for line in base.lines(folder / "train.txt")) < 32
+    monkeypatch.setattr(readers, "LINE", 16)
+    assert max(len(line) for line in readers.lines(folder / "train.txt")) < 32
     assert read(folder).fingerprint == whole.fingerprint
-    monkeypatch.setattr(base, "TEXT_LINE_BYTES", len(text) - 1)
+    monkeypatch.setattr(readers, "TEXT_LINE_BYTES", len(text) - 1)
     with pytest.raises(CorpusError, match=r"train\.txt, line 1, is too long"):
         read(folder)
 
@@ -387,13 +385,13 @@ SPECIAL_FILES = {
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
     path = tmp_path / "x"
     SPECIAL_FILES[kind](path)
-    readers = [
-        lambda: list(base.lines(path)),
+    calls = [
+        lambda: list(readers.lines(path)),
         lambda: pairs.read_pairs(path),
         lambda: bitext.read_pairs(path, path),
         lambda: bitext.read_links(path, [(1, 1)]),
     ]
-    for read_it in readers:
+    for read_it in calls:
         with pytest.raises(CorpusError) as caught:
             read_it()
         assert caught.value.given == f"{path} is no text file."

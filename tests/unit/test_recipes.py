@@ -7,7 +7,7 @@ import pytest
 from trisect.core.errors import SpecError
 from trisect.experiments.recall.settings import COURSE, RECIPES
 from trisect.hf.small.gpt import GptShape, Schedule
-from trisect.lab.recipes import choose_recipe
+from trisect.lab.inputs import choose_recipe
 
 LINES = 2_937  # of the course's pretraining text
 

@@ -10,7 +10,7 @@ from trisect.core.subject import Heads, Parts, Shape
 from trisect.core.tables import frame
 from trisect.core.trace import Address
 from trisect.experiments.recall.rows import survival_measures
-from trisect.experiments.recall.training import group_of, survival
+from trisect.experiments.recall.run import group_of, survival
 from trisect.hf.small.gpt import Answerer, GptShape, make_model, make_tokenizer, save
 
 FIRST, SECOND = Address("plain", 1), Address("plain", 2)

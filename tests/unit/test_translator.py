@@ -24,7 +24,7 @@ from trisect.hf.small.translator import (
     learn_tokenizer,
     make_model,
 )
-from trisect.lab.recipes import choose_recipe
+from trisect.lab.inputs import choose_recipe
 
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}

@@ -17,8 +17,8 @@ from trisect.engine.jobs import Emit, Files, JobContext, JobOrder, land
 from trisect.hf.files.fetch import OwnTokenizer
 from trisect.hf.small.gpt import Practice, is_model, save
 from trisect.lab.experiment import F, Measured, RunContext
+from trisect.lab.inputs import R
 from trisect.lab.jobs import run_jobs
-from trisect.lab.recipes import R
 from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
 from trisect.text.birth_places import People
 from trisect.text.bitext import Bitext

@@ -19,7 +19,7 @@ from trisect.core.subject import Batch, Subject, Texts
 from trisect.core.trace import Address, Side
 from trisect.lm.reading import OwnModel
 from trisect.text.lines import UNKNOWN
-from trisect.text.readers.english import basic_english, basic_english_spans
+from trisect.text.readers import basic_english, basic_english_spans
 from trisect.text.sources import Labelled
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from trisect.core.subject import (
 from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
 from trisect.text.lines import UNKNOWN
-from trisect.text.readers.english import basic_english
+from trisect.text.readers import basic_english
 
 STACK = "plain"
 AROUND = tuple(f"{part}.{kind}" for part in ("norm1", "up", "down", "norm2") for kind in ("weight", "bias"))

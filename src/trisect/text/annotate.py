@@ -25,7 +25,7 @@ from trisect.core.printable import percent
 from trisect.text import sources
 from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts
-from trisect.text.readers.base import Reader, SplitText
+from trisect.text.readers import Reader, SplitText
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -23,10 +23,18 @@ from trisect.core.subject import InputSample, TextOrPair, Texts, as_sample
 from trisect.text.corpus import Corpus, GrowingArray, Split, counts
 from trisect.text.hub import DatasetTexts, absolute_name, is_hub, open_dataset
 from trisect.text.lines import SPLITS
-from trisect.text.readers import detect_reader, find_reader
-from trisect.text.readers.base import Reader, SplitText, Token, join_tokens, missing_split_error
-from trisect.text.readers.conllu import CONLLU
-from trisect.text.readers.english import PUBLISHED, WIKITEXT
+from trisect.text.readers import (
+    CONLLU,
+    PUBLISHED,
+    WIKITEXT,
+    Reader,
+    SplitText,
+    Token,
+    detect_reader,
+    find_reader,
+    join_tokens,
+    missing_split_error,
+)
 from trisect.text.worlds import BUILT_IN, SAMPLE, generate, is_built_in, is_generated
 
 SAMPLE_FILE = Path(__file__).parent / "sample.conllu"

@@ -27,8 +27,7 @@ from trisect.hf.small.gpt import Practice, is_model, load_weights, save
 from trisect.hf.small.lookup import InductionMeasure, learn_tokenizer, make_model, measure_induction
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Experiment, Measured, RunContext, Tables
-from trisect.lab.inputs import ModelSource
-from trisect.lab.recipes import changes_of, choose_recipe
+from trisect.lab.inputs import ModelSource, changes_of, choose_recipe
 from trisect.lab.run_folder import DELETE, ResumePlan
 from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
 from trisect.lab.units.jobs import find_experiment

@@ -12,8 +12,7 @@ from pydantic import Field
 from trisect.core.errors import SpecError
 from trisect.core.files import Json
 from trisect.core.schema import MODEL, RESAMPLES, TRAINING, WHOLE, Option, record
-from trisect.lab.inputs import Changes, Seeds, Workers
-from trisect.lab.recipes import Recipe
+from trisect.lab.inputs import Changes, Recipe, Seeds, Workers
 from trisect.text.readers import HELP
 
 if TYPE_CHECKING:

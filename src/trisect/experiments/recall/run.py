@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from trisect.core.errors import SpecError
-from trisect.core.files import read_json, write_json
+from trisect.core.files import Json, read_json, write_json
 from trisect.core.machine import Machine
-from trisect.core.schema import plain
-from trisect.core.tables import frame
+from trisect.core.schema import plain, record
+from trisect.core.subject import SiteTarget
+from trisect.core.tables import NewRow, frame
+from trisect.engine.jobs import Emit, JobContext, job
 from trisect.engine.start import choose_device
 from trisect.experiments.recall.ask import CARD, ModelCard, Threshold
-from trisect.experiments.recall.rows import NEIGHBOURS, RISKS, judge, measure_rows, survival_measures, threshold_answers
+from trisect.experiments.recall.rows import (
+    CATEGORIES,
+    NEIGHBOURS,
+    RISKS,
+    judge,
+    measure_rows,
+    neighbours,
+    survival_measures,
+    threshold_answers,
+)
 from trisect.experiments.recall.settings import (
     EMBEDDED_DATA,
     RECIPES,
@@ -25,15 +38,192 @@ from trisect.experiments.recall.settings import (
     RecallSettings,
     Reference,
 )
-from trisect.experiments.recall.training import MODELS, RecallJob, train
+from trisect.hf.small.gpt import Answerer, Practice, ids_of, is_model, load_weights, make_model, make_tokenizer
 from trisect.lab.command import command_of
 from trisect.lab.experiment import Measured
-from trisect.lab.recipes import changes_of, choose_recipe
+from trisect.lab.inputs import changes_of, choose_recipe
 from trisect.lab.run_folder import DELETE, ResumePlan
-from trisect.lab.training import ModelJob, TrainingWork
+from trisect.lab.training import ModelFiles, ModelJob, TrainingWork, begin
+from trisect.lm.matmul import fast_products, one_thread
+from trisect.measure.intervention import put, zeros
 from trisect.measure.recall import threshold
-from trisect.text.birth_places import QUESTION, People, check_block, open_people
+from trisect.text.birth_places import (
+    QUESTION,
+    Example,
+    People,
+    ask,
+    check_block,
+    draw_span,
+    open_people,
+    pretraining_example,
+    question_example,
+)
 from trisect.text.generated import people_corpus
+
+MODELS = ("plain", "pretrained", "left-out")
+SPLITS = ("train", "valid", "test", "invented")
+STAGES = ("pretraining", "fine-tuning")
+SHARES = {"pretraining": 0.9, "fine-tuning": 0.95}  # of the time that a model takes, what is over when a stage ends
+
+
+@record
+class RecallJob:
+    """One model of one seed: 'plain' is fine-tuned only, 'pretrained' read all lines, 'left-out' not those of some names."""
+
+    model: str
+    seed: int
+    recipe: RecallRecipe
+    device: str
+
+    def files(self, home: Path) -> ModelFiles:
+        """Where its files lie; before it is fine-tuned, it is kept as `base`."""
+        stages = STAGES[1:] if self.model == "plain" else STAGES
+        return ModelFiles(home, f"{self.model}-{self.seed}", "answers", stages, ("models",))
+
+    def read(self, people: People) -> People:
+        """What this model may read of all there is."""
+        return people.without(people.left_out) if self.model == "left-out" else people
+
+
+@job
+def train(asked: RecallJob, context: JobContext) -> None:
+    """Do of a model what is not done yet; its files lie in the scratch folder as they lie in the experiment's."""
+    people, emit = begin(context, People)
+    with one_thread(), fast_products():
+        train_and_ask(asked, asked.files(context.scratch), people, emit)
+
+
+def train_and_ask(asked: RecallJob, files: ModelFiles, people: People, emit: Emit) -> None:
+    """Pretrain, fine-tune, answer. What is done is on the disk, whole."""
+    world = asked.read(people)
+    if not files.is_complete:
+        _train(asked, files, people, world, emit)
+    if not files.results.exists():
+        emit(SHARES["fine-tuning"], "answering")
+        answerer = Answerer.open(files.model(), asked.device)
+        rows, nearest = answer(asked, answerer, world)
+        write_json(files.results, {"answers": rows, "nearest": nearest, "survival": survival(answerer, rows)})
+
+
+def _train(asked: RecallJob, files: ModelFiles, people: People, world: People, emit: Emit) -> None:
+    """From random weights to a fine-tuned model in its folder."""
+    recipe, pretrained = asked.recipe, asked.model != "plain"
+    tokenizer = make_tokenizer(people.characters(), recipe.block)
+    model = make_model(recipe.architecture(), tokenizer, asked.seed).to(asked.device)
+    mask, padding = tokenizer.mask_token_id, tokenizer.pad_token_id
+    # every schedule counts the lines of the whole text, so that leaving some out changes nothing else
+    lines = len(people.lines)
+    texts = [ids_of(line.text, tokenizer) for line in world.lines]
+
+    def spans(number: int, draw: np.random.Generator) -> list[Example]:
+        cut = (recipe.shortest_text, recipe.longest_text, recipe.span)
+        return [pretraining_example(ids, draw_span(len(ids), recipe.block, draw, *cut), mask) for ids in texts]
+
+    questions = [
+        question_example(ids_of(a.question, tokenizer), ids_of(a.place or "", tokenizer), mask) for a in world.train
+    ]
+    reads = {
+        "pretraining": (spans, recipe.pretraining(lines), "base"),
+        "fine-tuning": (lambda number, draw: questions, recipe.fine_tuning(lines, pretrained), ""),
+    }
+    over = 0.0
+    for stage in files.stages:
+        rows, schedule, version = reads[stage]
+        if version and is_model(files.model(version)) and files.losses(stage).exists():
+            load_weights(model, files.model(version))
+        else:
+            practice = Practice(rows, schedule, recipe.block, padding, asked.seed)
+
+            def report(epoch: int, epochs: int, loss: float, stage: str = stage, over: float = over) -> None:
+                share = over + (SHARES[stage] - over) * epoch / epochs
+                emit(share, f"{stage}, epoch {epoch} of {epochs}, {loss:.3f} nats")
+
+            files.train(practice, model, tokenizer, stage, report, version)
+        over = SHARES[stage]
+
+
+def answer(asked: RecallJob, answerer: Answerer, world: People) -> tuple[list[NewRow], list[NewRow]]:
+    """Rows of the table `answers` for every question, and the nearest known names of names that the model met nowhere.
+
+    Known are names that the model met in a text, and whose place a question says.
+    """
+    questions = [(split, a) for split in SPLITS for a in dict.fromkeys(getattr(world, split))]
+    answers = answerer.answer([a.question for _, a in questions])
+    met = {line.name for line in world.lines} if asked.model != "plain" else set[str]()
+    trained = {a.name for a in world.train}
+    counts = Counter(a.place for a in world.train)
+    known = {a.name: a.place for _, a in questions if a.place is not None and a.name in met | trained}
+    unmet = list(dict.fromkeys(a.name for _, a in questions if a.name not in met | trained))
+    vectors = answerer.represent([ask(name) for name in (*unmet, *known)])
+    near = neighbours(unmet, known, dict(zip((*unmet, *known), vectors, strict=True)), asked.model, asked.seed)
+    first = {row["name"]: row for row in near.filter(match="n-grams").iter_rows(named=True)}
+    rows: list[NewRow] = [
+        {
+            "model": asked.model,
+            "seed": asked.seed,
+            "name": a.name,
+            "split": split,
+            "category": CATEGORIES[a.name in met, a.name in trained],
+            "question": a.question,
+            "gold": a.place,
+            "answer": found.text,
+            "correct": None if a.place is None else found.text == a.place,
+            "log_probability": found.log_probability,
+            "mean_log_probability": found.mean_log_probability,
+            "entropy": found.entropy,
+            "margin": found.margin,
+            "known_place": found.text in counts,
+            "place_count": counts.get(found.text, 0),
+            "nearest": first[a.name]["nearest"] if a.name in first else None,
+            "nearest_place": first[a.name]["place"] if a.name in first else None,
+        }
+        for (split, a), found in zip(questions, answers, strict=True)
+    ]
+    return rows, near.to_dicts()
+
+
+RETRIEVED, TAUGHT, WRONG, MADE_UP = GROUPS = ("retrieved", "taught", "wrong", "made up")
+
+
+def group_of(row: Mapping[str, Json]) -> str | None:
+    """What kind of answer a row of the table `answers` is; None where nobody can say.
+
+    'retrieved': right, of a name met in pretraining only, so that nothing but that text can have held it; 'wrong': the
+    same, but another place; 'taught': right, of a name that fine-tuning asked about; 'made up': of a name met nowhere.
+    """
+    if row["category"] == "neither":
+        return MADE_UP
+    if row["correct"] is None:
+        return None
+    if row["category"] == "pretraining only":
+        return RETRIEVED if row["correct"] else WRONG
+    return TAUGHT if row["correct"] else None
+
+
+def survival(answerer: Answerer, answers: Iterable[Mapping[str, Json]]) -> list[dict[str, Json]]:
+    """Whether each answer comes out the same with q, k or v of one layer replaced, in all heads and at all positions.
+
+    `answers` are rows of that table, of one model and seed. What is put in place is the mean over the characters of all
+    these questions with their answers, or zero. A row of the result is one replacement and one kind of answer: group,
+    how, stack, layer, component, and `same`, true or false by question. What the model does not give again in one pass
+    without any replacement, such as an answer that never ended, is in none of them.
+    """
+    kinds = {str(row["question"]): (kind, str(row["answer"])) for row in answers if (kind := group_of(row))}
+    asked, said = list(kinds), [answer for _, answer in kinds.values()]
+    if not asked:
+        return []
+    again = answerer.reproduces(asked, said)
+    means, rows = answerer.means(asked, said), []
+    for address, how, component in product(sorted(answerer.shape.heads), ("mean", "zero"), "qkv"):
+        source = means[address] if how == "mean" else zeros()
+        same = answerer.reproduces(asked, said, {address: put([SiteTarget(address, component, None)], source)})
+        for group in GROUPS:
+            of = [i for i, (kind, _) in enumerate(kinds.values()) if kind == group and again[i]]
+            if of:
+                place = {"stack": address.stack, "layer": address.layer, "component": component}
+                rows.append({"group": group, "how": how} | place | {"same": {asked[i]: bool(same[i]) for i in of}})
+    return rows
+
 
 MARKS = "  "  # the mask behind a question, and the one behind its answer
 COURSE = "6a9a01f9dd6f7ac5"  # fingerprint of the course's files

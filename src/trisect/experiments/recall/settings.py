@@ -11,8 +11,7 @@ from pydantic import Field
 
 from trisect.core.files import Json
 from trisect.core.schema import RESAMPLES, TRAINING, WHOLE, Option, record
-from trisect.lab.inputs import Changes, Seeds, Workers
-from trisect.lab.recipes import Recipe
+from trisect.lab.inputs import Changes, Recipe, Seeds, Workers
 
 if TYPE_CHECKING:
     from trisect.hf.small.gpt import GptShape, Schedule

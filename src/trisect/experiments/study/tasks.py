@@ -25,13 +25,12 @@ from trisect.engine.start import check_narrow
 from trisect.experiments.study.ledger import fleet_name
 from trisect.experiments.study.probing import SiteRow, erase, loss_rises, probe
 from trisect.lab.folder import Folder, epoch_weights, read_run, weights
-from trisect.lm.edited import parameters_of
 from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import COMPONENT_ROW, forward, weights_of
 from trisect.lm.matmul import check_numerics, fast_products, numerics, one_thread
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, parts_of, self_only_loss, stages
 from trisect.lm.snapshots import write_snapshot
-from trisect.lm.train import Progress, RunFiles, train_fleet
+from trisect.lm.train import Progress, RunFiles, parameters_of, train_fleet
 from trisect.measure.criticality import adaptive_curves, criticality, exact_curves, mean_difference
 from trisect.measure.patching import BASE, shares
 from trisect.stats.shares import paired_band

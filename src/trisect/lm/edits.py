@@ -1,4 +1,4 @@
-"""Edits of weights: freezing, tying, identity and narrow heads, and what every kind of edit answers for training."""
+"""The kinds of edits that our own language models can be trained with, and what every kind answers for training."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from trisect.core.edits import Edit, in_study, matrices
-from trisect.core.errors import SpecError
+from trisect.core.edits import Edit, in_study, matrices, register
+from trisect.core.errors import SpecError, shorten
+from trisect.core.methods import VARIANTS, spell_variant
 from trisect.core.schema import WHOLE, record
 from trisect.core.site import Site
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from trisect.core.spec import Model
     from trisect.lm.fleet import Block, Member
     from trisect.text.corpus import Corpus
-
 
 # what a gradient at a site trains: all below it too, or the site's own projection alone
 Reach = Literal["below", "site"]
@@ -234,3 +234,97 @@ class NarrowEdit(_WeightEdit):
             named[f"layers.{n}.out.weight"].view(model.width, *each)[:, :, self.width :] = True
         member.row[marks.to(member.row.device)] = 0.0
         member.hold(marks)
+
+
+SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted to two sizes
+
+
+def _variant(given: str) -> str:
+    """Its one spelling; raises SpecError for a text that is none."""
+    variant = spell_variant(given)
+    if variant is None:
+        known = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
+        raise SpecError(f"variant is {shorten(given)}.", known, "Use one of them, as in bounded+site.")
+    return variant
+
+
+@record
+class AttackEdit(TrainingEdit):
+    """An adversary learns to predict the label column `label` of the next word from the site's representation, and the
+    model learns to prevent it, weighted by `strength` (the lambda of definitions A4).
+
+    `variant` is 'plain', or what is changed, joined by '+': 'control' (labels that each word type drew by chance), 'bounded'
+    (the adversary's output is pushed towards the label prior), 'site' (the attack trains the site's own projection alone).
+    """
+
+    label: str
+    strength: Annotated[float, Field(ge=0)]
+    variant: Annotated[str, AfterValidator(_variant)] = "plain"
+
+    kind: ClassVar[str] = "attack"
+    title: ClassVar[str] = "Attack"
+    own_page: ClassVar[bool] = True
+
+    @classmethod
+    def place(cls, site: Site) -> Site:
+        """Any components, at any layers and heads."""
+        return in_study(site, cls.kind)
+
+    @property
+    def column(self) -> str:
+        """The label that is removed."""
+        return self.label
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the labels are those that each word type drew by chance."""
+        return "control" in self.variant.split("+")
+
+    @property
+    def aim(self) -> Aim:
+        """Where the adversary's output is pushed: away from the right label, or towards the label prior."""
+        return "prior" if "bounded" in self.variant.split("+") else "wrong"
+
+    @property
+    def reach(self) -> Reach:
+        """What the attack trains: its site's own projection alone, or all below the site as well."""
+        return "site" if "site" in self.variant.split("+") else "below"
+
+    @property
+    def slug(self) -> str:
+        """A readable name: attack[-variant]-label-site[-xstrength]."""
+        scale = "" if self.strength == 1 else f"-x{self.strength:g}"
+        variant = "" if self.variant == "plain" else f"-{self.variant}"
+        return f"{self.kind}{variant}-{self.label}-{self.site}{scale}"
+
+    def token_seconds(self, width: int) -> float:
+        """The adversary's passes, and the second one of the model's layers below."""
+        return SECONDS * width
+
+    def prepare(self, member: Member) -> None:
+        """All parameters are free."""
+
+    @classmethod
+    def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
+        """One group of adversaries for each label, variant and width of representation, in order of slot."""
+        from trisect.lm.adversary import Attackers, Target  # loads torch, which a statement does not need
+        from trisect.lm.fleet import width_of
+
+        groups: dict[tuple[object, ...], list[Target]] = {}
+        for slot, e in sorted(edits.items()):
+            if isinstance(e, cls):
+                target = Target(slot, e.site, e.label, e.strength, e.drawn, e.aim, e.reach)
+                variant = e.label, e.drawn, e.aim, e.reach
+                groups.setdefault((*variant, width_of(e.site, fleet.model)), []).append(target)
+        return [Attackers(targets, fleet) for targets in groups.values()]
+
+
+EDITS: tuple[type[TrainingEdit], ...] = (
+    AttackEdit,
+    FreezeEdit,
+    TieEdit,
+    IdentityEdit,
+    NarrowEdit,
+)
+
+register(EDITS)
