@@ -30,8 +30,8 @@ from trisect.core.spec import plain
 from trisect.core.tables import frame
 from trisect.lab.experiment import Experiment, Measured, RunContext
 from trisect.lab.inputs import ModelSource, TextSource
-from trisect.lm.edits import Objective, Trained, TrainingEdit
 from trisect.lm.fleet import Member
+from trisect.lm.training_edit import Objective, Trained, TrainingEdit
 from trisect.report.sheet import Section, Sheet, Table, provenance
 from trisect.text import readers
 from trisect.text.lines import SPLITS

@@ -19,9 +19,10 @@ from trisect.experiments.study.ledger import fleets, join_ledger, tasks_of
 from trisect.experiments.study.plan import designs, make_plan, token_seconds
 from trisect.experiments.study.settings import DesignSource
 from trisect.lab.folder import Folder
-from trisect.lm.edits import EDITS, AttackEdit, FreezeEdit, NarrowEdit, TrainingEdit
+from trisect.lm.edits import EDITS, AttackEdit, FreezeEdit, NarrowEdit
 from trisect.lm.fleet import Member
 from trisect.lm.train import Trainer, parameters_of
+from trisect.lm.training_edit import TrainingEdit
 
 CORPUS = tiny.corpus()
 BASE = next(r for r in tiny.runs() if r.edit is None)

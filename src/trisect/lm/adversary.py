@@ -19,10 +19,10 @@ from torch import Tensor
 from trisect.core.errors import CorpusError
 from trisect.core.printable import percent
 from trisect.core.site import Site
-from trisect.lm.edits import Aim, Reach, Trained
 from trisect.lm.feed import label_positions
 from trisect.lm.fleet import Block, Place, Representations, derive_seed, generator, views, width_of
 from trisect.lm.train import moments, restore_moments
+from trisect.lm.training_edit import Aim, Reach, Trained
 from trisect.text.corpus import Corpus
 
 DEPTH = 5  # fully connected layers (definitions A4)

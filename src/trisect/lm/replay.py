@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from trisect.lm.edits import Objective
+    from trisect.lm.training_edit import Objective
 
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
 WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from trisect.core.edits import Edit
 from trisect.core.spec import Model, Run, Training
-from trisect.lm.edits import Objective, Trained, TrainingEdit, check_trainable
 from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, label_positions
 from trisect.lm.fleet import (
     Block,
@@ -39,6 +38,7 @@ from trisect.lm.loss import NarrowDecoder, Scores, loss_and_gradients, token_sco
 from trisect.lm.matmul import add_at, check_numerics
 from trisect.lm.replay import CudaGraph, Recorder, Replay
 from trisect.lm.snapshots import read_snapshot, write_snapshot
+from trisect.lm.training_edit import Objective, Trained, TrainingEdit, check_trainable
 from trisect.text.corpus import Corpus, steps
 
 
