@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import webbrowser
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,10 @@ def test_bad_input_is_one_message_and_exit_2(words, given, known, tmp_path):
 def test_a_command_ends_without_a_search_for_garbage(monkeypatch):
     asked = []
     monkeypatch.setattr("atexit.register", asked.append)
-    assert call("--version").exit_code == 0
+    said = call("--version")
+    assert said.exit_code == 0
+    numbers = {name: metadata.version(name) for name in ("trisect", "torch", "transformers")}
+    assert all(f"{name} {number}" in said.output for name, number in numbers.items())
     assert asked == [gc.freeze]
 
 

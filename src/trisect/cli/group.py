@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from trisect.core.errors import FULL, SpecError, StudyError, TrisectError, file_error, translate_system_errors
+from trisect.core.machine import versions
 from trisect.core.printable import safe
 
 
@@ -163,8 +164,19 @@ class _Group(click.Group):
             ctx.exit(130)
 
 
+def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the versions of trisect, Python, torch and transformers, without importing any of them, and leave."""
+    if asked and not ctx.resilient_parsing:
+        found = versions("transformers")
+        others = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
+        say(f"trisect {found['trisect']} ({others})")
+        ctx.exit()
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="trisect")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show versions and exit."
+)
 def main() -> None:
     """What do the query, key and value submodules of a Transformer each do?
 
