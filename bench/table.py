@@ -10,6 +10,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,15 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
         "parts or of other processors is kept).",
         "Ratios are plain / trisect: both ways in one run, in turn, one thread each unless the row says otherwise; medians of",
         "paired rounds, with the least and the largest round. Seconds are CPU seconds where a row does not say wall time.",
-        "Notes on each row stand in `docs/bench.json`.",
+        "Each part is shown where it was measured last; notes, and the others, stand in `docs/bench.json`.",
         "",
     ]
+    newest = {
+        part: max((of[part]["made"], name) for name, of in kept.items() if part in of)[1]
+        for part in {*PARTS} & {*chain(*kept.values())}
+    }
     for name, of in sorted(kept.items(), key=lambda item: -len(item[1])):
-        text += section(name, [of[part] for part in PARTS if part in of])
+        text += section(name, [of[part] for part in PARTS if newest.get(part) == name])
     return "\n".join(text)
 
 

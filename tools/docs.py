@@ -85,8 +85,8 @@ stand in [the command line](cli.md), defaults in `help(trisect.NAME)`. Texts (`-
 are the one argument `texts`. Where a package has a command's name the function has another: `explore_page`, `theory_page`,
 `render` (`report`), `list_claims` (`claims`), `prove` (`check` of a model), `corpus` and `annotate` (`corpus …`).
 
-| function | command | does |
-| --- | --- | --- |"""
+| function | command |
+| --- | --- |"""
 
 
 def api_page() -> str:
@@ -95,10 +95,7 @@ def api_page() -> str:
     parts = [API]
     for one in functions:
         inputs = [p.name for p in signature(one).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        shown = f"trisect.{one.python}({', '.join([*inputs, '…'])})"
-        parts.append(
-            f"| `{shown}` | `trisect {one.name}` | {re.split('[:;] ', cell(docstring(one)))[0].removesuffix('.')}. |"
-        )
+        parts.append(f"| `trisect.{one.python}({', '.join([*inputs, '…'])})` | `trisect {one.name}` |")
     parts += ["", "Settings without an option of their own:\n", "| setting | is |\n| --- | --- |"]
     bare = {(s.name, s.help) for one in functions for s in flat(one.settings) if not (s.words or s.option.argument)}
     parts += [*map(row_of_setting, sorted(bare)), ""]
