@@ -16,7 +16,7 @@ import click
 
 import trisect
 from trisect import measure, theory
-from trisect.api import docstring, signature
+from trisect.api import signature
 from trisect.cli import main
 from trisect.core.schema import flat
 from trisect.core.tables import MeasureName
