@@ -29,6 +29,9 @@ KINDS = {
         "gptj"
     ),  # attention beside the feed-forward block, a bias of its logits; rotates in float32
     "cohere": lambda: zoo.build("cohere"),  # logits times a factor
+    "bloom": lambda: zoo.build("bloom"),  # adds the residual inside its modules
+    "opt": lambda: zoo.build("opt"),  # its feed-forward block has one axis for rows and positions
+    "olmo": lambda: zoo.build("olmo"),  # a norm that does not say its ε
 }
 
 
@@ -137,6 +140,7 @@ def test_the_tokens_of_a_head_are_those_that_its_attribution_raises_and_lowers_m
 REFUSED = {
     "bert": (tinyhf.bert, "do not add up"),  # norms behind the sums
     "bart": (tinyhf.bart, "do not add up"),
+    "xlm": (lambda: zoo.build("xlm"), "do not add up"),  # no module for its blocks
     "gemma2": (lambda: zoo.build("gemma2"), "do not add up"),  # norms behind attention
     "headless": (lambda: tinyhf.gpt2().get_submodule("transformer"), "hidden states"),
     "modernbert": (lambda: zoo.build("modernbert"), "no sum over its writers"),  # a map more behind the norm

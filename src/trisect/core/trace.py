@@ -274,7 +274,8 @@ class WrittenStream:
 
     `inputs` are what enters each layer's block, `output` what leaves the last one, `written` the contribution of each writer; all
     [B T D], on the device where the model computes. `stream["3.h2"]` is that of head 2 of layer 3, `stream["3.mlp"]` that of the
-    feed-forward block, `stream["3.bias"]` the shift of W_O, `stream["embedding"]` (and "position") what enters the first layer.
+    feed-forward block, `stream["3.bias"]` the shift of W_O, `stream["embedding"]` (and "position") what enters the first layer that
+    attends.
     """
 
     inputs: Mapping[int, Float[Tensor, "B T D"]]

@@ -26,6 +26,7 @@ from trisect.hf.locate.affine import (
 from trisect.measure.norms import NAMES, activation
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
+UNNAMED = (1e-6, 1e-5, 1e-8, 1e-12)  # ε of a norm that does not say it
 # what a module says that has a norm's name, and was made for inputs of another shape
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError)
 
@@ -65,19 +66,24 @@ def measure_norm(used: Normed) -> Rescaling | None:
     width, like = used.x.shape[-1], used.x
     zeros, ones = like.new_zeros(1, 1, width), like.new_ones(1, 1, width)
     ones[..., 1::2] = -1
-    epsilon = next((float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)), 1e-6)
+    names = [float(e) for n in EPSILONS if isinstance(e := getattr(used.module, n, None), float)]
     try:
         shift, plain = used.module(zeros)[0, 0], used.module(ones)[0, 0]
     except UNFIT as error:
         reraise_out_of_memory(error)
         return None
+    beta = shift.detach() if shift.any() else None
     for centred in (True, False):
-        gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
-        made = standard(like, epsilon, centred) * gamma + shift
-        # ε counts where a row is small; where the module has it under another name this comparison fails
-        if near(made, used.y, loose(like.dtype)):
-            beta = shift.detach() if shift.any() else None
-            return Rescaling(gamma.detach(), beta, epsilon, centred)
+        fits = list[tuple[float, Rescaling]]()
+        for epsilon in names[:1] or UNNAMED:
+            gamma = (plain - shift) / standard(ones, epsilon, centred)[0, 0]
+            made = standard(like, epsilon, centred) * gamma + shift
+            # ε counts where a row is small; where it is none of these this comparison fails
+            if near(made, used.y, loose(like.dtype)):
+                off = float((made - used.y).abs().max())
+                fits.append((off, Rescaling(gamma.detach(), beta, epsilon, centred)))
+        if fits:
+            return min(fits, key=lambda fit: fit[0])[1]
     return None
 
 
