@@ -25,9 +25,7 @@ from trisect.lab.experiment import Experiment, Result, Utility
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "trisect"
-DECISIONS = ROOT / "docs" / "decisions"
 KINDS = {"TEXT": "text", "REAL": "real number", "WHOLE": "whole number", "pl.Boolean": "true or false"}
-DECISION = re.compile(r"# (\d+)\. (.+)\n\nStatus: (\w+) · Subject: (\w+)\n")
 FULL = ("Reading", "Site", "Trace")  # classes whose whole docstring the API shows
 SHARED = 2  # commands that have the same option, from which on it is explained once
 RESULTS = """## Where results go
@@ -222,31 +220,11 @@ def stub() -> str:
     return "\n".join(lines) + "\n"
 
 
-def decisions_page() -> str:
-    """docs/decisions/README.md: every decision by its subject, with its status."""
-    subjects: dict[str, list[str]] = {}
-    for path in sorted(DECISIONS.glob("[0-9]*.md")):
-        match = DECISION.match(path.read_text(encoding="utf-8"))
-        assert match, f"{path.name} has no title with a number, or no status and subject below it"
-        number, title, status, subject = match.groups()
-        subjects.setdefault(subject, []).append(f"- {number}. [{title}]({path.name}) ({status})")
-    lines = [
-        "# Decisions",
-        "",
-        "What a newcomer would otherwise undo, by subject. Made by `make docs` from the files.",
-        "",
-    ]
-    for subject, entries in subjects.items():
-        lines += [f"## {subject.capitalize()}", "", *entries, ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
 PAGES = {
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "api.md": api_page,
     ROOT / "docs" / "reference" / "tables.md": tables_page,
     ROOT / "docs" / "reference" / "measures.md": measures_page,
-    DECISIONS / "README.md": decisions_page,
     SRC / "__init__.pyi": stub,
 }
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/gallery.md, light and dark: committed results are drawn again, and the first screen of each page is kept.
+"""The pictures of docs/gallery.md, light and dark, and of docs/one-head.md: the first screen of committed results, drawn again.
 
 python tools/gallery.py [NAME …]
 """
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 import trisect
 
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "docs" / "pictures" / "gallery"
 RESULTS = {"norms": "minilm/norms-ud", "profile": "profile/ud", "ablate": "minilm/ablate-heads-ud"}
 RESULTS |= {"patch": "interchange/bindings", "lookup": "lookup", "roles": "roles"}
+SECTIONS = {"heads": "Every head", "text": "The text", "map": "Token by token", "dimensions": "What makes"}
 WIDTH, HEIGHT, SHOWN = 1280, 860, 900  # pixels of the screen, and how wide the picture is kept
 
 
@@ -31,6 +32,15 @@ def page_of(name: str, folder: Path) -> Path:
         return trisect.theory_page(out=folder / name, samples=2_000, quiet=True).report
     shutil.copytree(ROOT / "results" / RESULTS[name], folder / name)
     return trisect.render(folder / name).report
+
+
+def keep_sections(page: Page, address: str) -> None:
+    """Every head, one head token by token, and the dimensions of a score, each as a picture."""
+    page.goto(address)
+    page.wait_for_timeout(1500)
+    for name, heading in SECTIONS.items():
+        section = page.locator("section, .x-section", has=page.get_by_role("heading", name=heading)).last
+        section.screenshot(path=PLACE.parent / f"one-head-{name}.png")
 
 
 def main(names: list[str]) -> None:
@@ -48,6 +58,8 @@ def main(names: list[str]) -> None:
                 picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
                 small = picture.resize((SHOWN, SHOWN * HEIGHT // WIDTH), Image.Resampling.LANCZOS)
                 small.save(PLACE / f"{name}-{scheme}.webp", quality=70, method=6)
+                if name == "explore" and scheme == "light":
+                    keep_sections(page, f"{address}#attn@3.h8")
                 page.close()
         browser.close()
 

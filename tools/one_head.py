@@ -1,18 +1,14 @@
-"""The numbers and pictures of docs/one-head.md: python tools/one_head.py MODEL [--pictures]"""
+"""The numbers of docs/one-head.md: python tools/one_head.py MODEL; its pictures are of tools/gallery.py."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 import trisect
 from trisect.measure import norms
 
 TEXT = "The nurse gave the boy his coat, because he was cold."
 LAYER, HEAD, QUERY = 3, 8, "he"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
 def numbers(subject: object) -> list[str]:
@@ -34,30 +30,5 @@ def numbers(subject: object) -> list[str]:
     return said
 
 
-def draw(subject: object) -> None:
-    """Three pictures of the explorer's page: every head, the head token by token, and the dimensions of a score."""
-    from playwright.sync_api import sync_playwright
-
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_path = trisect.explore_page(subject, TEXT, out=Path(folder) / "page.html").report
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{page_path.resolve().as_uri()}#attn@{LAYER}.h{HEAD}")
-        page.wait_for_selector("[data-ready]")
-        page.wait_for_timeout(1000)
-        for name, heading in (
-            ("heads", "Every head"),
-            ("text", "The text"),
-            ("map", "Token by token"),
-            ("dimensions", "What makes"),
-        ):
-            section = page.locator("section, .x-section", has=page.get_by_role("heading", name=heading)).last
-            section.screenshot(path=PICTURES / f"one-head-{name}.png")
-        browser.close()
-
-
 if __name__ == "__main__":
-    model = trisect.load(sys.argv[1])
-    print("\n".join(numbers(model)))
-    if "--pictures" in sys.argv[2:]:
-        draw(model)
+    print("\n".join(numbers(trisect.load(sys.argv[1]))))
