@@ -42,7 +42,7 @@ class Bench {
     this.shown = make("p", { class: "x-quiet s-shown-as" });
     const shape = `${about.layers.length} ${about.layers.length === 1 ? "layer" : "layers"} × ${Math.max(...about.layers.map(({ heads }) => heads[0]))} heads`;
     const header = make("header", { class: "s-header" }, make("p", { class: "x-kicker" }, `trisect serve · ${about.model} · ${shape}`), make("h1", {}, "Switch q, k or v, and see what changes"),
-      make("p", { class: "x-quiet s-lede" }, "Each token has a ", make("b", { class: "x-q" }, "query"), " (what it looks for), a ", make("b", { class: "x-k" }, "key"), " (what it is found by) and a ", make("b", { class: "x-v" }, "value"), " (what it hands over). Switch one off, or take it from a second text."));
+      make("p", { class: "x-quiet s-lede" }, "Each token has a ", make("b", { class: "x-q" }, "query"), " (what it looks for), a ", make("b", { class: "x-k" }, "key"), " (what it is matched on) and a ", make("b", { class: "x-v" }, "value"), " (what it passes on). Switch one off, or take it from a second text."));
     this.root.replaceChildren(header, this.fields, make("div", { class: "s-tools" }, ...tools, this.status), this.error,
       make("div", { class: "s-work" }, this.board.element, this.outcome.element), this.notes, this.python, this.shown, this.holder);
     (this.options.keys || this.root).addEventListener("keydown", (event) => {

@@ -46,7 +46,7 @@ def copying(
     widest = np.linalg.norm(vectors - vectors[j], axis=1).max()
     return Construction(
         name="copying",
-        question="Which query and keys make attention hand over one value as it is?",
+        question="Which query and keys make attention pass on one value as it is?",
         settings={"beta": beta, "dim": dim, "keys": keys, "target": target},
         inputs={"queries": query[None], "keys": frame, "values": vectors},
         logits=logits,
