@@ -20,6 +20,8 @@ from trisect.measure.intervention import Means, put, rows_of_donors, zeros
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
 from trisect.stats.shares import ratios
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = tiny.corpus().vocabulary
 PLACES = layout(tiny.MODEL, len(WORDS))
 EACH = tiny.MODEL.width // tiny.MODEL.heads

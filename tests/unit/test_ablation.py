@@ -26,6 +26,8 @@ from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.report.format import comparison_words, number
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
 OWN = OwnModel("a <b>model</b>", tiny.MODEL, dict(views(FLAT[None], layout(tiny.MODEL, len(WORDS)))), WORDS, 12)

@@ -13,6 +13,8 @@ from trisect.experiments.study.page import make_sheet
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.sheet import Bullets, TextBlock, open_section
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 SEEDS = (1, 2, 3, 4, 5)
 
 

@@ -14,6 +14,8 @@ from trisect.core.errors import ModelError, SpecError
 from trisect.experiments.patch.page import page
 from trisect.measure.patching import raise_each, shift_weights
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = len(tinyhf.VOCABULARY)
 BASE, DONOR = "w1 w2 w3 w4 w5", "w9 w8 w7 w6 w11"
 

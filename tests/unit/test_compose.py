@@ -18,6 +18,8 @@ from trisect.measure.composition import Paths, composition_scores, read_stream
 from trisect.measure.patching import put_at, record
 from trisect.text.pairs import ENGLISH
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = ENGLISH[:30]
 ROUNDING = 1e-9  # float64 sums of a few hundred terms
 

@@ -23,6 +23,8 @@ from trisect.report.cards import spelt, survival_sentence, survivals, tally_surv
 from trisect.report.charts import FigureView, Measure, around, site_panel
 from trisect.report.format import Point, place
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 NEW = [
     "controls-pos-valid",
     "controls-pos-train",

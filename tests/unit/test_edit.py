@@ -13,6 +13,8 @@ from trisect.core.trace import Address
 from trisect.hf.hooks.edit import OPEN
 from trisect.hf.load import load
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 IDS = torch.tensor([[7, 8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18]])
 
 

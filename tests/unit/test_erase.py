@@ -25,6 +25,8 @@ from trisect.lm.reading import OwnModel
 from trisect.measure.probes import LabelMoments
 from trisect.text.sources import Labelled, locate_words, open_labels
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = tiny.corpus().vocabulary
 FLAT = initial(tiny.MODEL, len(WORDS), 1).double()
 FLAT += 0.4 * torch.randn(FLAT.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)

@@ -19,6 +19,8 @@ from trisect.report.sheet import Sheet, present
 from trisect.report.sheet import html as sheet_html
 from trisect.stats.compare import compare
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 PARTS = {part.name: part for part in parts.PARTS}
 
 

@@ -12,6 +12,8 @@ from trisect.hf.load import load
 from trisect.measure.intervention import Means, PreparedText, intervene
 from trisect.measure.patching import record
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 TEXT, SECOND = "w1 w2 w3 w4 w5", "w9 w8 w7 w6 w5"
 FIRST, LAST = Address("plain", 1), Address("plain", 2)
 

@@ -25,6 +25,8 @@ from trisect.experiments.study.run import JoinedStudy
 from trisect.experiments.study.settings import DesignSource, StudySettings
 from trisect.report.sheet import Sheet
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 ROOT = Path(__file__).parents[2]
 FROZEN = ROOT / "results" / "wikitext2-large-freezing"  # twelve runs, with edits
 

@@ -18,6 +18,8 @@ from trisect.hf.small.gpt import save
 from trisect.hf.small.lookup import LookupShape, learn_tokenizer, make_model, measure_induction
 from trisect.text.windows import draw_lookups, open_training_text, repeat_rows
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = [f"w{i:02d}" for i in range(60)]
 TINY = {"width": 16, "heads": 2, "pieces": 300, "checkpoints": 2, "steps": 4, "batch": 8, "warmup": 2}
 

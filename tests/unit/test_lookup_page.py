@@ -16,6 +16,8 @@ from trisect.experiments.lookup.page import LookupNumbers, Shift, _role, finding
 from trisect.experiments.lookup.settings import LookupFacts
 from trisect.report.sheet import html
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 STEPS = (0, 100, 200, 300, 400)
 FORMED = {1: 300, 2: 300, 3: 200, 4: 300, 5: 300}  # and seed 6 never
 ABOUT = About("lookup", "trisect lookup", 1.0, (), {}, None, LookupFacts("wiki, fingerprint 0", {"steps": 100}))

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from trisect.core.finding import Estimate, Finding
 from trisect.report.charts import few_ticks, read_out
 from trisect.report.render import mark
 from trisect.report.sheet import sentences, small_multiples
+
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
 FREEZING = Finding(
     "freezing",

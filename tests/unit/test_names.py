@@ -3,9 +3,16 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src" / "trisect"
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every module's statements."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SRC.rglob("*.py"))}
 
 
 def type_names(tree: ast.Module) -> list[str]:
@@ -30,8 +37,8 @@ def test_type_names_are_found():
 
 def test_one_public_type_name_stands_once():
     where: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(SRC.rglob("*.py")):
-        for name in type_names(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees().items():
+        for name in type_names(tree):
             where[name].append(str(path.relative_to(SRC)))
     assert {"Site", "Trace"} <= set(where)
     assert not {name: found for name, found in where.items() if len(found) > 1}
@@ -66,8 +73,7 @@ def is_participle(word: str) -> bool:
 
 def function_names() -> list[str]:
     """The name of every function of the source."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SRC.rglob("*.py")]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = [node for tree in trees().values() for node in ast.walk(tree)]
     return [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
@@ -81,6 +87,6 @@ def test_few_functions_are_named_by_a_participle():
 
 def test_no_public_name_has_a_house_word():
     names = set(function_names())
-    for path in SRC.rglob("*.py"):
-        names |= {path.stem, *type_names(ast.parse(path.read_text(encoding="utf-8")))}
+    for path, tree in trees().items():
+        names |= {path.stem, *type_names(tree)}
     assert {name for name in names if not name.startswith("_") and HOUSE_WORDS & set(words_of(name))} == set()

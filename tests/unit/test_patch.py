@@ -31,6 +31,8 @@ from trisect.text.pairs import (
 )
 from trisect.text.sources import LabelledTexts, locate_words
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 KEYS = ("Ann", "Bob", "Cid", "Dan", "Eve")
 VALUES = ("ball", "cup", "hat", "map", "pen")
 TEMPLATE = BindingTemplate("has", "Look:", " {key} has {value}.", " So {key} has", KEYS, VALUES)

@@ -12,6 +12,8 @@ from trisect.experiments.study.removal import MAPS, OTHERS, OWN
 from trisect.experiments.study.rows import StudyRows
 from trisect.report.format import by_site
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 BEFORE = {"q": 0.6, "k": 0.5, "v": 0.4, "maps": 0.45}
 TAKEN = {"own": 0.30, "others": 0.12, "maps": 0.05}  # bits that an attack takes
 NAMES = ("removed-pos-linear-heads", "removed-pos-linear-heads-lost")

@@ -254,7 +254,7 @@ def test_the_page_and_the_terminal_say_whose_words_they_are(found):
 
 def test_several_translators_say_why_no_claim_is_judged(bitext, tmp_path):
     models = [tinyhf.save(tinyhf.bart(seed), tmp_path / f"model-{seed}") for seed in (1, 2)]
-    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "out": tmp_path / "out", "quiet": True}
+    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "draws": DRAWS, "out": tmp_path / "out", "quiet": True}
     got = trisect.profile(models, bitext, **asks)
     assert set(got.tables["claims"]["reason"]) == {OTHER_WORDS}
     over = got.tables["over_models"]
@@ -317,7 +317,7 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused(bitext, tmp_pat
 def test_checkpoints_beside_a_translator_are_read_alike(bitext, tmp_path):
     model = tinyhf.save(tinyhf.bart(1), tmp_path / "last")
     tinyhf.save(tinyhf.bart(2), tmp_path / "first")
-    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "quiet": True}
+    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "draws": DRAWS, "quiet": True}
     got = trisect.profile(model, bitext, checkpoints=("first", "last"), mlp=True, out=tmp_path / "out", **asks)
     rows = got.tables["measures"]
     numbers = ProfileNumbers.of(rows)

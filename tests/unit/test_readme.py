@@ -19,6 +19,8 @@ from trisect.core.tables import read_table
 from trisect.report.readme import MARK, readme
 from trisect.report.sheet import Facts, Section, Sheet
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 RESULT = Path(__file__).parents[2] / "results" / "minilm" / "norms-ud"
 
 

@@ -18,6 +18,8 @@ from trisect.report import charts, render
 from trisect.report.charts import Measure, Series, mean_of, of_runs
 from trisect.report.format import Point, interval
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 SMALL = {"seeds": (1, 2), "epochs": 3, "layers": 2}
 LOSS = Measure("loss", "nats")
 

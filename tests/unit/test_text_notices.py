@@ -8,6 +8,8 @@ from trisect.lab.records import INVENTED
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 SAID = ' The kick @-@ off ( in 1 @,@ 000 games ) , he said : " no " . '
 
 

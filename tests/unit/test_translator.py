@@ -26,6 +26,8 @@ from trisect.hf.small.translator import (
 )
 from trisect.lab.inputs import choose_recipe
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 SIDES = [("the big dog", "le gros chien"), ("a dog", "un chien"), ("the dog eats", "le chien mange")] * 4
 TINY = {"width": 16, "inner": 16, "layers": 1, "heads": 2, "pieces": 60, "epochs": 2, "batch": 4, "warmup_steps": 2}
 

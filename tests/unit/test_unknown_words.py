@@ -11,6 +11,8 @@ from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import NAMED, OwnModel
 from trisect.measure.intervention import PreparedText
 
+pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
+
 WORDS = (*(f"w{i}" for i in range(20)), ".")
 KNOWN = "w1 w2 w3 w4 w5 w6 ."
 
