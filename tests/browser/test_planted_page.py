@@ -9,7 +9,6 @@ from tests.unit.test_planted import QUICK, perfect, tables
 from trisect.claims import judge
 from trisect.core.spec import plain
 from trisect.core.study_data import StudyAbout
-from trisect.experiments.study import figures
 from trisect.experiments.study.rows import StudyRows
 
 pytestmark = pytest.mark.browser
@@ -21,7 +20,7 @@ def address(tmp_path_factory) -> str:
     made["claims"] = judge(made, about)
     rows = StudyRows.of(made, about)
     path = tmp_path_factory.mktemp("planted") / "report.html"
-    path.write_text(pages.html(made, rows, figures.collect(rows)), encoding="utf-8")
+    path.write_text(pages.html(made, rows, []), encoding="utf-8")
     return path.as_uri()
 
 

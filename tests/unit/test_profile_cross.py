@@ -254,7 +254,14 @@ def test_the_page_and_the_terminal_say_whose_words_they_are(found):
 
 def test_several_translators_say_why_no_claim_is_judged(bitext, tmp_path):
     models = [tinyhf.save(tinyhf.bart(seed), tmp_path / f"model-{seed}") for seed in (1, 2)]
-    asks = {"attention": "cross", "labels": ("position",), "limit": 30, "draws": DRAWS, "out": tmp_path / "out", "quiet": True}
+    asks = {
+        "attention": "cross",
+        "labels": ("position",),
+        "limit": 30,
+        "draws": DRAWS,
+        "out": tmp_path / "out",
+        "quiet": True,
+    }
     got = trisect.profile(models, bitext, **asks)
     assert set(got.tables["claims"]["reason"]) == {OTHER_WORDS}
     over = got.tables["over_models"]
