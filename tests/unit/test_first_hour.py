@@ -90,7 +90,9 @@ def test_a_command_and_its_function_have_one_name_and_so_have_options_and_settin
 
 def test_a_loaded_model_prints_no_tensors(gpt2):
     assert repr(gpt2) == "Pretrained(name='GPT2LMHeadModel', objective='causal', options=('MODEL',), remarks=())"
-    assert "tensor(" not in repr(gpt2.proof)
+    assert repr(gpt2.proof) == "<Proof of GPT2LMHeadModel: 2 of 2 attention layers verified>"
+    assert list(gpt2.proof.to_pandas()["verdict"]) == ["verified", "verified"]
+    assert json.loads(json.dumps(gpt2.proof.to_dict()))["layers"][1]["layer"] == "layer 2"
 
 
 def test_a_trace_is_found_by_its_words_its_address_and_its_site(reading, bart):

@@ -13,6 +13,7 @@ ALLOWED = {
     "calls.py edit": "the module itself, of a class of its own",
     "core/trace.py Reading.to_xarray": "xarray is no dependency, and so gives no type",
     "core/trace.py Reading.to_pandas": "pandas is no dependency, and so gives no type",
+    "hf/verify/proof.py Proof.to_pandas": "pandas is no dependency, and so gives no type",
     "core/errors.py pandas_frame": "pandas is no dependency, and so gives no type",
     "lab/experiment.py Result.to_pandas": "pandas is no dependency, and so gives no type",
     "measure/intervention.py Intervention.to_pandas": "pandas is no dependency, and so gives no type",

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trisect.core.errors import ModelError, report_step, reraise_out_of_memory
+from trisect.core.errors import ModelError, pandas_frame, report_step, reraise_out_of_memory
+from trisect.core.files import Json
 from trisect.core.subject import Heads, ModelInputs, Parts, Shape
 from trisect.core.trace import NAMES, Address, find_shared_weights, spell_layers
 from trisect.hf.batches import first_tensor
@@ -287,6 +288,21 @@ class Proof:
             row = {"layer": "", "module": one.module, "hook": "none", **dict.fromkeys(("laws", *NAMES, "cause"), "")}
             rows.append(row | {"verdict": f"not verified: {one.words}"})
         return tuple(rows)
+
+    def __repr__(self) -> str:
+        read = sum(found.valid for found in self.found)
+        return f"<Proof of {self.name}: {read} of {len(self.found) + len(self.unread)} attention layers verified>"
+
+    def to_dict(self) -> dict[str, Json]:
+        """The rows, which layers share parameters, and why nothing is read (None where something is), as JSON-ready data."""
+        rows: list[Json] = [dict(row) for row in self.rows()]
+        refusal = None if self.refusal is None else str(self.refusal)
+        return {"model": self.name, "layers": rows, "shared": list(self.shared), "refusal": refusal}
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas.DataFrame; needs the package pandas."""
+        rows = self.rows()
+        return pandas_frame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
 
     def call_laws(self) -> tuple[CallLaws | None, ...]:
         """What every read looks at again, call by call; None for what is not read."""
