@@ -51,6 +51,7 @@ from trisect.experiments.patch.result import Patched
 from trisect.experiments.profile import Profile
 from trisect.experiments.ablate.settings import AblateFacts
 from trisect.experiments.align.settings import AlignFacts
+from trisect.experiments.bench.settings import BenchmarkFacts
 from trisect.experiments.compare.settings import CompareFacts
 from trisect.experiments.compose.settings import ComposeFacts
 from trisect.experiments.dissect.settings import DissectFacts
@@ -124,6 +125,18 @@ def align(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Result[AlignFacts]: ...
+
+def bench(
+    files: str | Path | Sequence[str | Path] = (),
+    *,
+    functions: Any | Sequence[Any] = (),
+    methods: str | Sequence[str] = (),
+    worlds: str | Sequence[str] = (),
+    seeds: int | Sequence[int] = (1, 2, 3, 4, 5),
+    pairs: int = 32,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> Result[BenchmarkFacts]: ...
 
 def compare(
     models: Any | Sequence[Any],

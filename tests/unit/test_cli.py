@@ -317,6 +317,7 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
         "rank": 2,
         "by": "token",
     }
+    samples |= dict.fromkeys(("files", "functions", "methods", "worlds"), "x")
     lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.option.many != "seeds"]
     lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("audio", "text", "image", "models")]
     assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages", "join"}

@@ -114,6 +114,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "align",
         "rewind",
         "compare",
+        "bench",
     ),
     "Train": ("dissect", "study", "lookup", "recall", "translate-train", "plan"),
     "Manage": ("check", "report", "claims", "corpus"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.align import ALIGN
+from trisect.experiments.bench import BENCHMARK
 from trisect.experiments.checkpoints import REWIND
 from trisect.experiments.compare import Compare
 from trisect.experiments.compose import COMPOSE
@@ -27,6 +28,7 @@ from trisect.lab.experiment import Experiment, Utility
 EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     ABLATE,
     ALIGN,
+    BENCHMARK,
     # none knows another: who lists all says what it is made of
     Compare((NORMS, SIMILARITY, ABLATE, ERASE, PROFILE, PATCH)),
     COMPOSE,

@@ -1,20 +1,28 @@
-"""A small language model of attention alone, or with feed-forward networks, and how far its heads look up what came before."""
+"""Small language models of attention alone, or with feed-forward networks, trained or put together by hand, and how they look up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from numpy.random import Generator
 from torch import Tensor, nn
 
 from trisect.core.errors import SpecError
+from trisect.core.site import Site
+from trisect.core.trace import Address, Projections
 from trisect.hf.files.fetch import OwnTokenizer
-from trisect.hf.small.gpt import PAD, UNKNOWN, check_sizes, random_model
+from trisect.hf.load import Pretrained, load
+from trisect.hf.small.gpt import PAD, UNKNOWN, as_fast, check_sizes, random_model
 from trisect.hf.small.translator import learn_pieces
+from trisect.text.pairs import TextPair
+from trisect.text.worlds import INDUCTION, ROLES
 
 ROWS = 32  # of random pieces that induction is measured on
 
@@ -76,6 +84,240 @@ def make_model(architecture: LookupShape, tokenizer: OwnTokenizer, seed: int) ->
             if "down_proj" in name:
                 nn.init.zeros_(p)
     return model
+
+
+FLAT = 1e8  # a norm's epsilon: beside it the size of what enters is nothing in float32, so that the norm is one factor
+
+
+def assemble_model(
+    words: Sequence[str],
+    layers: Sequence[Projections],
+    embedding: Float[Tensor, "V D"],
+    answers: Float[Tensor, "V D"],
+    positions: Float[Tensor, "T D"] | None = None,
+    longest: int = 16,
+) -> tuple[nn.Module, OwnTokenizer]:
+    """A model of attention alone with these weights, and a tokenizer of whole `words`: a GPT-2, or with no `positions` a llama.
+
+    x starts as embedding + positions, each layer adds Σ_h a_h v_h w_o[h], and the logits are answers · x: norms change nothing
+    (a GPT-2's subtracts the mean over D, which has to be 0), feed-forward networks add nothing. A llama has rotary positions.
+    """
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    (heads, width, inner), keys = layers[0].w_q.shape, len(layers[0].w_k)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
+    shared: dict[str, Any] = {"vocab_size": len(words), "bos_token_id": None, "eos_token_id": None}
+    shared |= {"tie_word_embeddings": False}
+    if positions is not None:
+        sizes = {"n_embd": width, "n_layer": len(layers), "n_head": heads, "n_inner": 1, "n_positions": len(positions)}
+        config = transformers.GPT2Config(layer_norm_epsilon=FLAT, **sizes, **shared)
+    else:
+        sizes = {"hidden_size": width, "intermediate_size": 1, "num_hidden_layers": len(layers), "head_dim": inner}
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": keys, "max_position_embeddings": longest}
+        config = transformers.LlamaConfig(rms_norm_eps=FLAT, attention_bias=True, **sizes, **shared)
+    model: Any = random_model(transformers.AutoModelForCausalLM, config, 0).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.fill_(FLAT**0.5 if name.endswith("weight") and ("norm" in name or ".ln_" in name) else 0.0)
+        model.get_input_embeddings().weight.copy_(embedding)
+        model.get_output_embeddings().weight.copy_(answers)
+        if positions is not None:
+            model.transformer.wpe.weight.copy_(positions)
+        for block, of in zip(model.transformer.h if positions is not None else model.model.layers, layers, strict=True):
+            maps: list[Any] = [of.w_q, of.w_k, of.w_v]
+            flat = [m.transpose(0, 1).reshape(width, -1) for m in maps]
+            shifts = [
+                torch.zeros(m.shape[1]) if b is None else b.reshape(-1)
+                for m, b in zip(flat, (of.b_q, of.b_k, of.b_v), strict=True)
+            ]
+            out: Any = of.w_o
+            if positions is not None:
+                block.attn.c_attn.weight.copy_(torch.cat(flat, 1))
+                block.attn.c_attn.bias.copy_(torch.cat(shifts))
+                block.attn.c_proj.weight.copy_(out.reshape(-1, width))
+                continue
+            linear = (block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj)
+            for module, m, b in zip(linear, flat, shifts, strict=True):
+                module.weight.copy_(m.T)
+                module.bias.copy_(b)
+            block.self_attn.o_proj.weight.copy_(out.reshape(-1, width).T)
+    inner_tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[-1]))
+    inner_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return model, as_fast(inner_tokenizer, longest, unk_token=words[-1])
+
+
+LAYERS, HEADS, EDGE, WIDTH = 2, 4, 32, 128
+SLOW = [*range(8, 16), *range(24, 32)]  # dimensions of a head that rotary positions turn by less than 0.01 a token
+FAST = [*range(8), *range(16, 24)]
+RATES = 10_000.0 ** (-np.arange(8) / 16)  # by which those turn
+NOISE = 0.05  # size of what heads without a part in the answer add to it
+PREVIOUS = 8.0  # logits by which the position before is ahead
+START = "start"
+LONGEST, SEGMENT = 16, 8  # words of a text, and of a segment that comes again
+Codes: TypeAlias = Float[np.ndarray, "N D"]
+# by world of text: the label column in which the donor differs, for each property
+COLUMNS = {
+    "roles": {"asked": "question.a", "key": "item.a", "value": "item.b", "other": "item.c"},
+    "induction": {"asked": "question.own", "key": "value.before", "value": "value.own"},
+}
+
+
+class PlantedWorld(NamedTuple):
+    """A kind of model built by hand, and its texts.
+
+    One head looks up: its q reads what is asked for, its k what can be matched, its v the answer, and the matching logit is ahead by
+    `sharpness`. Of `roles` all three stand in one word, and one head answers, in either layer. Of `induction` and `lookup` a head
+    of the first layer copies each word to the next position, where k of the second layer's head reads it. `keys` are key/value
+    heads, `rotary` positions are a llama's (else learned ones, a GPT-2's), with `shared` W_K = W_V. All other heads have random
+    weights and move the answer by NOISE; as `decoys` they look at what the head that answers looks at, with logits half as
+    large again, and carry another property to where nothing reads it.
+    """
+
+    sentence: str
+    text: str = "roles"
+    rotary: bool = False
+    keys: int = HEADS
+    shared: bool = False
+    sharpness: float = 3.0
+    decoys: bool = False
+    properties: tuple[str, ...] = ("asked", "key", "value", "other")
+
+
+WORLDS: Mapping[str, PlantedWorld] = {
+    "roles": PlantedWorld("One head looks up an item by a and answers with its b."),
+    "roles-grouped": PlantedWorld("The same with two query heads to a key/value head.", "roles", True, 2),
+    "roles-rotary": PlantedWorld("The same with rotary positions.", "roles", True),
+    "roles-shared": PlantedWorld("The same with W_K = W_V: k also holds b, v also a.", shared=True),
+    "roles-decoys": PlantedWorld(
+        "All other heads look there more sharply and carry c, which is not read.", decoys=True
+    ),
+    "roles-saturated": PlantedWorld("The softmax is saturated: logits ahead by 20.", sharpness=20.0),
+    "induction": PlantedWorld("A head copies each word to the next, where another looks it up.", "induction"),
+    "induction-grouped": PlantedWorld("The same with grouped queries and rotary positions.", "induction", True, 2),
+    "induction-shared": PlantedWorld("The same with W_K = W_V and rotary positions.", "induction", True, shared=True),
+    "induction-saturated": PlantedWorld("The same, saturated as above.", "induction", sharpness=20.0),
+    "lookup": PlantedWorld("A segment of words comes again, and what followed is the answer.", "lookup", True),
+    "composition": PlantedWorld("Induction where keys alone change: weights decide.", "induction", properties=("key",)),
+}
+
+
+def build_world(
+    world: PlantedWorld, seed: int, pairs: int
+) -> tuple[Pretrained, dict[str, tuple[TextPair, ...]], dict[str, frozenset[Site]]]:
+    """A world's model of a seed, pairs of texts for each property in which the donor differs, and the sites it acts through."""
+    rng = np.random.default_rng([seed, list(WORLDS.values()).index(world)])
+    square = np.concatenate([np.ones((WIDTH, 1)), rng.standard_normal((WIDTH, WIDTH - 1))], 1)
+    left = np.linalg.qr(square)[0].T[1:]  # directions that sum to 0: a norm's mean is none
+
+    def take(count: int) -> Codes:
+        nonlocal left
+        found, left = left[:count], left[count:]
+        return found
+
+    vocabulary = (ROLES if world.text == "roles" else INDUCTION).vocabulary
+    words, places = (*vocabulary, START, "<unk>"), take(LONGEST)
+    embedding, answers = np.zeros((2, len(words), WIDTH))
+    if world.text == "roles":
+        key, value, other, asked, *_ = (take(6) for _ in range(6))
+        size = ROLES.keys * ROLES.values * ROLES.rests
+        a, b, c = np.unravel_index(np.arange(size), (ROLES.keys, ROLES.values, ROLES.rests))
+        embedding[:size] = key[a] + value[b] + other[c]
+        embedding[size : 2 * size] = asked[a] + take(6)[b] + take(6)[c]
+        out = answers[2 * size : len(vocabulary)] = take(ROLES.values)
+        places, layer = 0 * places, int(rng.integers(LAYERS))
+    else:
+        asked = value = other = embedding[: len(vocabulary)] = take(len(vocabulary))
+        key = take(len(vocabulary))
+        out = answers[: len(vocabulary)] = take(len(vocabulary))
+        layer = LAYERS - 1
+    heads, (head, copier) = HeadMaps(world, rng, out, left), rng.integers(HEADS, size=2).tolist()
+    for at, h in [(at, h) for at in range(LAYERS) for h in range(HEADS)] if world.decoys else ():
+        heads.look_up(at, h, 1.5 * asked, key, other, left[: len(other)])
+    heads.look_up(layer, head, asked, key, value, out)
+    site = {c: Site((c,), (layer + 1,), ((head if c == "q" else head * world.keys // HEADS) + 1,)) for c in "qkv"}
+    truth = {"asked": {site["q"]}, "key": {site["k"]}, "value": {site["v"]}, "other": set[Site]()}
+    if world.text != "roles":
+        heads.copy_previous(copier, places, value, key)
+        truth["key"].add(Site(("v",), (1,), (copier * world.keys // HEADS + 1,)))
+    tables = [torch.from_numpy(table).float() for table in (embedding, answers, places)]
+    module, tokenizer = assemble_model(words, heads.projections(), *tables[: 2 if world.rotary else 3], longest=LONGEST)
+    names = [name for name in world.properties if name != "other" or world.text == "roles"]
+    texts = {name: draw_pairs(world.text, name, pairs, seed) for name in names}
+    return load(module, tokenizer), texts, {name: frozenset(truth[name]) for name in names}
+
+
+class HeadMaps:
+    """The maps of all heads while a model is put together: random at first, and writing NOISE where the answer is read."""
+
+    def __init__(self, world: PlantedWorld, rng: Generator, out: Codes, spare: Codes) -> None:
+        self.world, self.rng = world, rng
+        self.q, self.k, self.v = (
+            0.6 * rng.standard_normal((LAYERS, n, WIDTH, EDGE)) for n in (HEADS, world.keys, world.keys)
+        )
+        self.v *= not world.shared  # where W_K = W_V both are their sum
+        sides = [
+            size * rng.standard_normal((LAYERS, HEADS, EDGE, len(to))) @ to
+            for size, to in ((NOISE, out), (len(spare) ** -0.5, spare))
+        ]
+        self.o = np.add(*sides) / math.sqrt(EDGE)
+        self.b_q, self.b_k = np.zeros((LAYERS, HEADS, EDGE)), np.zeros((LAYERS, world.keys, EDGE))
+
+    def frame(self, count: int, dimensions: Sequence[int]) -> Float[np.ndarray, "N E"]:
+        """Orthonormal vectors of a head in some of its dimensions."""
+        found = np.zeros((count, EDGE))
+        found[:, dimensions] = np.linalg.qr(self.rng.standard_normal((len(dimensions), len(dimensions))))[0][:count]
+        return found
+
+    def look_up(self, layer: int, head: int, asked: Codes, key: Codes, value: Codes, out: Codes) -> None:
+        """Make a head whose q is the code asked for, whose k is a key's, and which turns a value's code into another's."""
+        own, match, carry = head * self.world.keys // HEADS, self.frame(len(key), SLOW), self.frame(len(value), FAST)
+        self.q[layer, head] = self.world.sharpness * math.sqrt(EDGE) * asked.T @ match
+        self.k[layer, own], self.v[layer, own] = key.T @ match, value.T @ carry
+        self.o[layer, head] = carry.T @ out
+
+    def copy_previous(self, head: int, places: Codes, code: Codes, before: Codes) -> None:
+        """Make a head of the first layer that attends to the position before, whatever stands there, and copies its word."""
+        own, size, rotary = head * self.world.keys // HEADS, PREVIOUS * math.sqrt(EDGE), self.world.rotary
+        match, carry = self.frame(len(places), SLOW), self.frame(len(code), SLOW if rotary else FAST)
+        self.q[0, head] = 0 if rotary else size * places[1:].T @ match[:-1]
+        self.k[0, own], self.v[0, own] = 0 if rotary else places.T @ match, code.T @ carry
+        self.o[0, head] = carry.T @ before
+        if rotary:  # q is turned back by one position
+            turns = np.stack([np.cos(RATES), -np.sin(RATES)]) * size / (1 - np.cos(RATES)).sum()
+            self.b_q[0, head, FAST], self.b_k[0, own, FAST[:8]] = turns.ravel(), 1.0
+
+    def projections(self) -> list[Projections]:
+        """The layers' weights."""
+        k, v, b_v = (
+            (self.k + self.v, self.k + self.v, self.b_k) if self.world.shared else (self.k, self.v, 0 * self.b_k)
+        )
+        layers = zip(self.q, k, v, self.o, self.b_q, self.b_k, b_v, strict=True)
+        made: list[Any] = [[torch.from_numpy(part).float() for part in parts] for parts in layers]
+        return [Projections(Address("plain", n), {}, *parts) for n, parts in enumerate(made, 1)]
+
+
+def draw_pairs(text: str, name: str, count: int, seed: int) -> tuple[TextPair, ...]:
+    """Bases and donors that differ in one property, with the base's answer; bases are the same for every property."""
+    if text != "lookup":
+        drawn = (ROLES if text == "roles" else INDUCTION).near_pairs(count, seed, COLUMNS[text][name])
+        start = [] if text == "roles" else [START]
+        rows = zip(drawn.base, drawn.donor, drawn.unchanged, strict=True)
+        return tuple(
+            TextPair(" ".join((*start, *b)), " ".join((*start, *d)), {"base": answer}) for b, d, answer in rows
+        )
+    found, rng, more = [], np.random.default_rng([seed, 1]), np.random.default_rng([seed, 2])
+    for _ in range(count):
+        drawn = rng.permutation(INDUCTION.vocabulary).tolist()
+        segment, at = drawn[:SEGMENT], int(rng.integers(1, SEGMENT - 1))
+        other = int(more.choice([n for n in range(1, SEGMENT - 1) if n not in (at, at + 1)]))
+        changed, end = list(segment), segment[at - 1 : at + 1]
+        if name == "key":
+            changed[at], changed[other] = changed[other], changed[at]
+        elif name == "value":
+            changed[at + 1] = drawn[SEGMENT]
+        donor = (START, *changed, *(segment[other - 1 : other + 1] if name == "asked" else end))
+        found.append(TextPair(" ".join((START, *segment, *end)), " ".join(donor), {"base": segment[at + 1]}))
+    return tuple(found)
 
 
 class HeadWeights(NamedTuple):

@@ -1,0 +1,108 @@
+"""The page of a benchmark: how well each method finds the known sites, by world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from trisect.core.finding import About, Estimate, Finding
+from trisect.report import format as words
+from trisect.report.format import Mean
+from trisect.report.maps import label_maps
+from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance
+
+ALL = "all"
+REFERENCES = (
+    "Goro Kobayashi, Tatsuki Kuribayashi, Sho Yokoi, Kentaro Inui. Attention is Not Only a Weight: Analyzing Transformers with "
+    "Vector Norms. EMNLP 2020.",
+    "Nelson Elhage et al. A Mathematical Framework for Transformer Circuits. 2021.",
+    "Neel Nanda. Attribution Patching: Activation Patching At Industrial Scale. 2023.",
+    "János Kramár, Tom Lieberum, Rohin Shah, Neel Nanda. AtP*: An efficient and scalable method for localizing LLM behaviour to "
+    "components. 2024.",
+    "Decomposing Query-Key Feature Interactions Using Contrastive Covariance. arXiv 2602.04752, 2026.",
+)
+
+
+def areas_of(tables: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, Mean]]:
+    """By method, the best first, and by world, all together first: mean AUROC over seeds with its interval."""
+    found: dict[str, dict[str, Mean]] = {}
+    for world, method, value, low, high, n in sorted(tables["auroc"].rows(), key=lambda row: row[0] != ALL):
+        found.setdefault(method, {})[world] = Mean(value, low, high, n)
+    return dict(sorted(found.items(), key=lambda one: -next(iter(one[1].values())).mean))
+
+
+def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
+    """The page from the tables auroc, worlds and methods."""
+    areas, facts = areas_of(tables), about.facts
+    worlds = list(next(iter(areas.values())))
+    shown = ["all worlds" if world == ALL else world for world in worlds]
+    n = f"{words.sample(len(facts.seeds), 'seed')}, {words.several(facts.pairs, 'pair')} of texts for each property"
+    rows = [
+        ("", method, name, of[world].mean, False)
+        for method, of in areas.items()
+        for world, name in zip(worlds, shown, strict=True)
+    ]
+    caption = (
+        f"Mean AUROC over seeds: the probability that a site by which the answer is computed scores above one that it does not "
+        f"depend on; 0.5 by chance. {n}."
+    )
+    figure = label_maps(("auroc", "", "AUROC by method and world"), caption, rows, "AUROC", "method", "world", False)
+    cells = tuple((method, *(_cell(of[world]) for world in worlds)) for method, of in areas.items())
+    table = Table(
+        ("Method", *shown),
+        cells,
+        f"Mean AUROC over seeds with 95 % intervals, none where seeds agree. {n}.",
+        wrap=False,
+    )
+    scope = (
+        "Each model is built by hand, not trained: which of q, k and v of which head carries a property of the texts to the answer is "
+        "known by construction. A method scores every such site for every property; it reads the model and texts, not the truth. "
+        "Truths are of single sites: no world has two heads of which either would do.",
+    )
+    described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
+    methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
+    own = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
+    return Sheet(
+        "Which methods find the sites that matter?",
+        "trisect · RolesBench",
+        f"{words.several(len(areas), 'method')} · {words.several(len(tables['worlds']), 'world')} · "
+        f"{words.several(len(facts.seeds), 'seed')}",
+        present(
+            Section("AUROC by world", scope, (figure,), (table,)),
+            Section(
+                "Worlds",
+                ("Sites and properties of one model; a property that reaches no answer has no positive.",),
+                (),
+                tuple(described),
+            ),
+            Section("Methods", (), (), (methods,)),
+            notes_section(about),
+        ),
+        provenance(about, *own),
+        REFERENCES,
+    )
+
+
+def findings(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> tuple[Finding, ...]:
+    """The AUROC of every method, a finding for each world, that of all worlds first."""
+    areas, found = areas_of(tables), []
+    for world in next(iter(areas.values())):
+        ranked = sorted(areas, key=lambda method: -areas[method][world].mean)
+        said = ", ".join(f"{method} {_cell(areas[method][world])}" for method in ranked)
+        values = tuple(Estimate(method, *areas[method][world]) for method in ranked)
+        name = "all worlds" if world == ALL else world
+        about_world = {"what": "AUROC of sites", "groups": (world,), "per": "seed", "signed": False, "title": name}
+        found.append(Finding("auroc", f"{said}.", "AUROC", values, **about_world))
+    return tuple(found)
+
+
+def _cell(area: Mean) -> str:
+    """An AUROC with its interval, where it has one."""
+    value = words.number(area.mean, places=2)
+    return value if area.low is None else f"{value} ({words.ends(area, places=2)})"
+
+
+def _rows(table: pl.DataFrame) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(str(cell) for cell in row) for row in table.iter_rows())

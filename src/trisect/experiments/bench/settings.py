@@ -1,0 +1,45 @@
+"""Whose methods a benchmark scores, on which worlds, and what it notes of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from trisect.core.schema import RESAMPLES, Option, record
+from trisect.lab.inputs import Seeds
+
+
+@record
+class BenchmarkSettings:
+    """Whose methods are scored, and on which worlds."""
+
+    files: Annotated[
+        tuple[str | Path, ...],
+        Field(
+            description="Python files whose functions (model, texts, site) -> score are scored beside the built-in ones."
+        ),
+        Option(argument=True, many="places", metavar="[METHOD.py]..."),
+    ] = ()
+    functions: Annotated[
+        tuple[Any, ...], Field(description="Such functions themselves."), Option(name="", many="places")
+    ] = ()
+    methods: Annotated[
+        tuple[str, ...],
+        Field(description="Built-in methods, by name."),
+        Option(many="words", metavar="NAME", unset="all"),
+    ] = ()
+    worlds: Annotated[
+        tuple[str, ...], Field(description="Worlds, by name."), Option(many="words", metavar="NAME", unset="all")
+    ] = ()
+    seeds: Seeds = (1, 2, 3, 4, 5)
+    pairs: Annotated[int, Field(description="Pairs of texts for each property.", ge=2, le=RESAMPLES)] = 32
+
+
+@record
+class BenchmarkFacts:
+    """The seeds, and how many pairs of texts each property has."""
+
+    seeds: tuple[int, ...]
+    pairs: int
