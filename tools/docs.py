@@ -41,7 +41,7 @@ translation go on where they stopped.
 def commands(command: click.Command, name: str, parent: click.Context | None = None) -> list[tuple[str, str]]:
     """(full name, --help text) of a command and of all below it."""
     context = command.make_context(name.split()[-1], [], parent=parent, resilient_parsing=True, terminal_width=100)
-    found = [(name, command.get_help(context))]
+    found = [(name, command.get_help(context).partition("\n\nLook:")[0])]
     for each, child in sorted(command.commands.items()) if isinstance(command, click.Group) else ():
         found += commands(child, f"{name} {each}", context)
     return found

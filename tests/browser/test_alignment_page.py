@@ -39,6 +39,7 @@ def test_it_fits_and_every_drawing_is_there_and_named(opened, width, scheme):
 
 def test_the_card_counts_models_and_the_table_can_be_reached_by_keyboard(opened):
     tab = opened(360)
+    tab.evaluate("document.querySelectorAll('.part, .more').forEach(one => (one.open = true))")
     assert tab.locator(".card dt").all_inner_texts()[:2] == ["Models (n)", "Models needed"]
     boxes = "[...document.querySelectorAll('.scroll')].map(b => [b.scrollWidth > b.clientWidth + 1, b.tabIndex])"
     found = tab.evaluate(boxes)

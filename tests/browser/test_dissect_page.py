@@ -85,8 +85,9 @@ def test_it_fits_and_its_picture_is_there_and_named(opened, width, scheme):
     assert all(index == 0 for scrolls, index in tab.evaluate(boxes) if scrolls)
 
 
-def test_every_line_of_evidence_and_every_claim_is_read_without_opening_anything(opened, lines):
+def test_every_line_of_evidence_and_every_claim_is_read_in_its_section(opened, lines):
     tab = opened()
+    tab.evaluate("document.querySelectorAll('.part').forEach(one => (one.open = true))")
     cells = tab.get_by_role("rowheader")
     names = [cells.nth(i).inner_text() for i in range(cells.count()) if cells.nth(i).is_visible()]
     assert {line.title for line in lines} == TITLES
@@ -98,7 +99,9 @@ def test_every_line_of_evidence_and_every_claim_is_read_without_opening_anything
 
 
 def test_the_first_screen_has_a_pair_in_four_lines_and_a_sentence_for_each_of_q_k_and_v(opened):
-    answer = opened(360).locator("#short-answer")
+    tab = opened(360)
+    assert tab.locator(".answer").is_visible()
+    answer = tab.locator("#short-answer")
     names = answer.get_by_role("rowheader")
     assert [names.nth(i).inner_text() for i in range(4)] == ["base", "donor", "predicted", "came"]
     assert [answer.get_by_text(f"with the donor's {c}, ").count() for c in "qkv"] == [1, 1, 1]
@@ -106,6 +109,7 @@ def test_the_first_screen_has_a_pair_in_four_lines_and_a_sentence_for_each_of_q_
 
 def test_marks_of_any_page_are_read_by_pointer_and_keys(opened, lines):
     tab = opened()
+    tab.evaluate("document.querySelectorAll('.part').forEach(one => (one.open = true))")
     panel = tab.locator("figure .panel").last
     panel.focus()
     tab.keyboard.press("ArrowRight")
@@ -124,6 +128,7 @@ def test_marks_of_any_page_are_read_by_pointer_and_keys(opened, lines):
 
 def test_links_lead_to_the_pages_beside_it_and_can_be_reached_by_keyboard(opened):
     tab = opened(360)
+    tab.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
     links = tab.locator("main a[href$='.html']")
     targets = {links.nth(i).get_attribute("href") for i in range(links.count())}
     assert {"study.html", "theory.html", "recall.html", "training/report.html", "x.html"} <= targets

@@ -50,6 +50,7 @@ def test_both_texts_stand_in_the_drawing_with_what_is_patched(opened):
     differing = sum(a != b for a, b in zip(base.text.split(), donor.text.split(), strict=True))
     assert "Patched: positions " in (drawn.get_attribute("aria-label") or "")
     assert (drawn.get_attribute("aria-label") or "").rpartition("positions ")[2].count(",") == differing - 1
+    tab.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
     assert "q+k+v patched" in tab.locator("#text-pair .key").inner_text()
 
 

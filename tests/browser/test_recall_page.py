@@ -47,6 +47,7 @@ def test_what_the_examples_were_is_folded_until_it_is_asked_for(opened):
     tab = opened()
     cell = tab.get_by_role("cell", name="guessed: in no text").first
     assert not cell.is_visible()
+    tab.evaluate("document.querySelectorAll('.part, .more').forEach(one => (one.open = true))")
     tab.get_by_text("What they were", exact=True).focus()
     tab.keyboard.press("Enter")
     assert cell.is_visible()

@@ -22,7 +22,9 @@ SIGN = "[...document.querySelectorAll('{} > *')].map(e => getComputedStyle(e).di
 
 def figure_of(tab, name):
     figure = tab.locator(f"figure#{name}")
-    figure.evaluate("e => e.closest('details')?.setAttribute('open', '')")  # of many figures some are folded
+    figure.evaluate(
+        "e => { for (let d = e.closest('details'); d; d = d.parentElement.closest('details')) d.open = true }"
+    )
     figure.scroll_into_view_if_needed()
     return figure
 

@@ -46,6 +46,7 @@ def test_it_reads_without_script(opened):
     tab = opened(script=False)
     assert tab.locator("article.card").count() == 15
     assert tab.get_by_text("Is attention in use at all?").is_visible()
+    tab.get_by_role("heading", name="The answer in one picture").click()
     tab.get_by_text("The same as a table").click()
     assert tab.get_by_role("rowheader", name="q@1").first.is_visible()
     assert tab.locator("button").count() == 0
@@ -89,7 +90,6 @@ def test_it_can_be_walked_by_keyboard(opened):
     tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.className") == "skip"
     assert tab.evaluate("document.activeElement.getBoundingClientRect().x") >= 0
-    tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.getAttribute('href')") == "#short-answer"
     tab.keyboard.press("Enter")
     tab.wait_for_url("**#short-answer")
@@ -99,15 +99,12 @@ def test_paper_is_white_even_in_the_dark(opened):
     tab = opened(scheme="dark")
     tab.emulate_media(media="print", color_scheme="dark")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert tab.locator("nav").is_hidden()
     assert all(tools.is_hidden() for tools in tab.locator(".tools, .hint").all())
-    assert all(drawing.is_visible() for drawing in tab.locator("#answer .panel > svg, article.card h3").all())
-    figures = [figure.is_visible() for figure in tab.locator("#figures > figure").all()]
-    assert (len(figures), all(figures)) == (4, True)  # the others are folded, and on the page itself
-    assert not any(folded.is_visible() for folded in tab.locator("#figures > details:has(figure)").all())
+    assert [figure.is_visible() for figure in tab.locator("figure").all()].count(True) == 1  # the others are folded
+    assert all(sign.is_visible() for sign in tab.locator(".strip li").all())
     made = tab.pdf(format="A4")
     assert made.startswith(b"%PDF")
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", made)) <= 10
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", made)) <= 6
 
 
 def test_many_verdicts_are_folded_and_a_link_to_one_opens_it(opened):
@@ -115,7 +112,6 @@ def test_many_verdicts_are_folded_and_a_link_to_one_opens_it(opened):
     cards = tab.locator("article.card")
     assert cards.count() == tab.locator("article.card > details.more:not([open])").count()
     card = cards.nth(3)
-    assert card.locator("h3").is_visible()
     assert not card.locator(".parts").is_visible()
     tab.locator(".strip a").nth(3).click()
     card.locator(".parts").wait_for()

@@ -372,17 +372,13 @@ def test_a_utility_that_is_quiet_prints_its_reply_alone():
     assert json.loads(done.stdout)
 
 
-def test_claims_that_were_not_tested_share_a_line_where_they_are_many_and_the_answer_comes_last():
+def test_the_answer_comes_first_in_three_lines_and_verdicts_are_counted():
     answer = Finding("answer", "A query says what is looked for.", title="Query")
-    tested = Finding("claim", "D-1  refuted: They are different.", claim="D-1", verdict="refuted")
-    lacking = [
-        Finding("claim", f"{claim}  not tested: It is so.", claim=claim, verdict="not tested")
-        for claim in ("A-1", "A-2", "A-3", "A-5", "F-4")
-    ]
-    part = Finding("claim", "not tested: a part of it", claim="A-1", verdict="not tested", part="train")
-    lines = finding_lines([answer, *lacking, part, tested])
-    assert lines[0] == str(tested)
-    assert lines[1].startswith("not tested here: A-1 to A-3, A-5, F-4 (")
-    assert lines[2:] == ["", "Query: A query says what is looked for."]
-    few = finding_lines([*lacking[:3], part])
-    assert few == [*(str(one) for one in lacking[:3]), "     not tested: a part of it"]
+    more = [Finding("other", f"Number {i}.") for i in range(4)]
+    verdicts = ("refuted", *["not tested"] * 5, "inconclusive")
+    claims = [Finding("claim", f"A-{i}", claim=f"A-{i}", verdict=verdict) for i, verdict in enumerate(verdicts)]
+    part = Finding("claim", "a part of it", claim="A-1", verdict="not tested", part="train")
+    lines = finding_lines([*more, *claims, part, answer], "One sentence.")
+    assert lines[:3] == ["One sentence.", "Query: A query says what is looked for.", "Number 0."]
+    assert lines[3].startswith("claims: 1 refuted, 1 undecided, 5 not tested (")
+    assert finding_lines(more, paged=False) == [str(one) for one in more]

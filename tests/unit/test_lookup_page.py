@@ -139,8 +139,8 @@ def test_only_what_exceeds_the_others_by_a_nat_in_five_models_is_supported(lead,
 def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
     shown = tables()
     sheet = page(shown, ABOUT)
-    assert [section.title for section in sheet.sections][:5] == [
-        "One pair",
+    assert "by +7.0, +7.0 and +7.0 nats; from an unrelated text by" in sheet.answer
+    assert [section.title for section in sheet.sections][:4] == [
         "What do q, k and v say?",
         "Who made them?",
         "Which of them comes first?",
@@ -161,23 +161,23 @@ def test_the_page_begins_with_one_pair_and_says_each_role_beside_its_control():
     )
     assert "k at step 180" in said[6]
     assert "first of the three is k in 5 of 5 models" in said[6]
-    made = sheet.sections[2].tables[0].rows
+    made = sheet.sections[1].tables[0].rows
     assert made[0][:6] == ("1", "1.h2 (0.90)", "0.000 of +3.010", "+3.010 of +3.010", "0.000 of +3.010", "+6.020")
     assert made[5][0] == "6 (not formed)"
     assert made[5][2] == "0.000 of 0.000"
-    assert [panel.title for panel in sheet.sections[2].figures[0].panels] == [
+    assert [panel.title for panel in sheet.sections[1].figures[0].panels] == [
         "Models that formed heads",
         "Models that did not",
     ]
     assert (
-        "In the 1 model that did not form them it ends at q 0.000, k 0.000 and v 0.000 nats." in sheet.sections[3].words
+        "In the 1 model that did not form them it ends at q 0.000, k 0.000 and v 0.000 nats." in sheet.sections[2].words
     )
     assert "lookup-training" in html(sheet)
 
 
 def test_a_pair_in_which_not_all_came_says_so_and_without_any_there_is_no_such_section():
-    pair = page(tables(came="qk"), ABOUT).sections[0]
-    assert "none had all three come" in pair.words[0]
+    pair = page(tables(came="qk"), ABOUT).sections[0].tables[0]
+    assert "none had all three come" in pair.caption
     bare = {name: table for name, table in tables().items() if name in ("measures", "claims")}
     assert page(bare, ABOUT).sections[0].title == "When do they learn to look up?"
 

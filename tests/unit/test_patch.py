@@ -464,9 +464,9 @@ def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
         == "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1."
     )
     assert (done.sites[0].n, done.sites[0].logit_change) == (0, None)
-    opening = page(done.tables, done.about).sections[0]
-    assert not opening.figures
-    assert opening.words[-1] == (
+    sheet = page(done.tables, done.about)
+    assert not sheet.sections[0].figures
+    assert sheet.answer == (
         "There is no figure, since no site has a number: base and donor of every pair have the same answer, so that the two cannot be "
         "distinguished."
     )

@@ -155,7 +155,7 @@ def test_a_folder_that_is_refused_stays_as_it_was(tmp_path):
 
 def test_without_a_page_the_terminal_says_what_was_made(tmp_path):
     shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "a"), "--seeds", "3"])
-    assert shown.stdout.splitlines() == ["A note.", "3 in all.", f"counter  {tmp_path / 'a' / 'count.txt'}"]
+    assert shown.stdout.splitlines() == ["3 in all.", "A note.", f"counter  {tmp_path / 'a' / 'count.txt'}"]
     shown = CliRunner().invoke(command(COUNT, say_result), ["--out", str(tmp_path / "b"), "--json"])
     body = json.loads(shown.stdout)
     assert body["counters"] == [str(tmp_path / "b" / "count.txt")]

@@ -90,7 +90,8 @@ def test_every_word_is_text_and_nothing_is_run_or_fetched():
 
 def test_what_is_there_is_shown_and_what_is_not_leaves_no_empty_heading():
     page = html(sheet())
-    assert page.count("<details") == 1
+    # the figure, two tables, the card and the rules of verdicts, a bare section, how to reproduce, and references
+    assert page.count("<details") == 8
     assert 'id="X-1"' in page
     assert "(shown, does not decide)" in page
     assert "Texts (n)" in page
@@ -150,7 +151,7 @@ def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
         Code("trisect study"),
         Facts((("Seeds", "1 and 2"),)),
     )
-    page = html(Sheet("Title", "kicker", "lede", (Section("Part", ("First words",), blocks=blocks),)))
+    page = html(Sheet("Title", "kicker", "lede", (Section("First"), Section("Part", ("First words",), blocks=blocks))))
     said = [
         "First words",
         "A paragraph",
@@ -163,7 +164,7 @@ def test_blocks_of_every_kind_stand_on_the_page_in_their_order():
     places = [page.index(text) for text in said]
     assert places == sorted(places)
     assert '<p class="quiet" id="place">A paragraph</p>' in page
-    assert {type(block) for block in blocks} | {Picture, Strip, Verdicts} == set(get_args(PageBlock))
+    assert {type(block) for block in blocks} | {Picture, Section, Strip, Verdicts} == set(get_args(PageBlock))
 
 
 def test_a_folded_figure_waits_behind_its_title():

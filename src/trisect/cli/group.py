@@ -181,9 +181,17 @@ def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 def main() -> None:
     """What do the query, key and value submodules of a Transformer each do?
 
-    \b
-    trisect explore MODEL "a sentence" --open    every attention head of a pretrained model, as one page
-    trisect dissect --out study                  the whole study on embedded data, and one page
+    Which command for my question?
 
-    MODEL is a folder, a name on the Hugging Face hub, or a study's folder.
+    \b
+    trisect explore MODEL "a sentence"   what does each head look at?
+    trisect serve MODEL                  and if I switch q, k or v off?
+    trisect norms MODEL                  what is really added?
+    trisect profile MODEL                what do q, k and v encode?
+    trisect ablate MODEL                 what breaks without them?
+    trisect patch MODEL                  which of them carries the answer?
+    trisect compose MODEL                what makes them?
+    trisect dissect                      all of it, in models whose roles are known
+
+    MODEL is a folder, a name on the Hugging Face hub, or a study's folder, such as trisect study quick --out study makes.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING
@@ -102,7 +103,9 @@ def make(
         )
         for many in ("words", "places")
     )
-    return _Spaced(spaced, places, name=name, help=help, params=parameters, callback=call)
+    text, mark, examples = help.partition("\b\n")  # which stand last, behind the options
+    epilog = f"Examples:\n\n{mark}{examples}" if examples else None
+    return _Spaced(spaced, places, name=name, help=text.rstrip(), epilog=epilog, params=parameters, callback=call)
 
 
 def parameters_of(settings: type[Any]) -> list[click.Parameter]:
@@ -204,42 +207,26 @@ def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-FEW_CLAIMS = 3  # so many that were not tested have a line each, with its reason
+VERDICTS = {"supported": "supported", "refuted": "refuted", "inconclusive": "undecided", NOT_TESTED: NOT_TESTED}
+SAID = 3  # lines of the answer and of what else was found; the page has all
 
 
 def say_result(done: Result[Any]) -> None:
-    """The notes and findings, the answer last of them, where what was made lies, and the path of the page."""
-    for line in done.notes:
-        say(line)
-    for line in finding_lines(done.findings):
+    """The answer first, verdicts counted, then notes, where what was made lies, and the path of the page."""
+    for line in (*finding_lines(done.findings, done.answer, done.paged), *done.notes):
         say(line)
     _say_places(done)
 
 
-def finding_lines(findings: Sequence[Finding]) -> list[str]:
-    """Findings as lines of a terminal: many claims that were not tested share one, and the answer is what is read last."""
-    untested = [one for one in findings if one.verdict == NOT_TESTED and one.part is None and one.claim]
-    untested = untested if len(untested) > FEW_CLAIMS else []
-    ids = [one.claim for one in untested if one.claim]
-    answers = [one for one in findings if one.measure == "answer"]
-    parts = [one for one in findings if one.part is not None and one.claim in ids]
-    left = [one for one in findings if one not in (*untested, *parts, *answers)]
-    lines = [f"{'     ' if one.part is not None else ''}{one}" for one in left]  # below the claim that it is a part of
-    if untested:
-        lines.append(f"not tested here: {', '.join(ranges(ids))} (trisect claims prints what they say, the page why)")
-    return [*lines, *([""] * bool(lines and answers)), *map(str, answers)]
-
-
-def ranges(claims: Sequence[str]) -> list[str]:
-    """Ids of claims, neighbours of one source as a range: A-1 to A-3."""
-    runs: list[list[str]] = []
-    for claim in claims:
-        source, _, number = claim.rpartition("-")
-        if runs and number.isdecimal() and runs[-1][-1] == f"{source}-{int(number) - 1}":
-            runs[-1].append(claim)
-        else:
-            runs.append([claim])
-    return [piece for run in runs for piece in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run)]
+def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = True) -> list[str]:
+    """What was found as lines of a terminal: the answer and, with a page to read on, three lines at most; then verdicts, counted."""
+    answers = [str(one) for one in findings if one.measure == "answer"]
+    left = [str(one) for one in findings if one.claim is None and one.measure != "answer"]
+    lines = list(filter(None, (answer, *answers, *left)))
+    verdicts = Counter(one.verdict for one in findings if one.claim is not None and one.part is None)
+    counts = [f"{verdicts[name]} {said}" for name, said in VERDICTS.items() if verdicts[name]]
+    tally = [f"claims: {', '.join(counts)} (trisect claims prints what they say, the page why)"] if counts else []
+    return [*(lines[:SAID] if paged else lines), *tally]
 
 
 def _say_places(done: Result[Any]) -> None:

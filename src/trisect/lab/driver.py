@@ -327,6 +327,7 @@ def _make_result(
     links: tuple[StudyLink, ...],
 ) -> Result[F]:
     """The result, with its page written where the experiment has one."""
+    answer = ""
     if not experiment.paged:
         report = place / experiment.record
     else:
@@ -339,8 +340,10 @@ def _make_result(
             report = write_document(path, replace(page, html=page.html.replace(BEGINS, _begins(experiment.name), 1)))
         else:
             report = write_page(place, page)
+        answer = page.answer if isinstance(page, Sheet) else ""
     found = tuple(experiment.findings(tables, about))
-    return experiment.returns(report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
+    made = (report.parent, tables, report, found, about, paths, experiment.paged, experiment.makes)
+    return experiment.returns(*made, str(answer))
 
 
 def _page_at(experiment: Experiment[Any, Any], place: Path) -> Path:

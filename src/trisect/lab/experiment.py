@@ -72,7 +72,8 @@ class Measured(Generic[F]):
 class Result(Generic[F]):
     """What a run of an experiment left: its folder, tables by name, page, findings, and where it is all from.
 
-    `report` is the record where an experiment has no page (`paged`); `paths` are what `makes` says, such as models.
+    `report` is the record where an experiment has no page (`paged`); `paths` are what `makes` says, such as models; `answer` is
+    the page's first sentence, where it was drawn in this call.
     """
 
     folder: Path
@@ -83,6 +84,7 @@ class Result(Generic[F]):
     paths: Mapping[str, Path]
     paged: bool = True
     makes: str = ""
+    answer: str = ""
 
     def __repr__(self) -> str:
         tables = ", ".join(f"{name} [{table.height} × {table.width}]" for name, table in self.tables.items())

@@ -93,7 +93,7 @@ function furnish(figure, script) {
     event.preventDefault();
     plot(panel).walk(event.key);
   });
-  figure.querySelector(".figure-title").after(tools());
+  figure.querySelector("figcaption").before(tools());
   enliven(homes[0]);
 }
 
@@ -103,7 +103,7 @@ for (const figure of document.querySelectorAll("figure[id]")) {
 }
 const reading = "Point at a mark, tap it, or focus a panel and press the arrow keys, to read its value. A name in a key hides its marks and shows them again.";
 const arranging = document.querySelector("figure template") ? " Where a figure offers it, its panels can stand for components, layers or labels." : "";
-document.querySelector("figure[id]")?.before(make("p", { class: "quiet hint" }, reading + arranging));
+document.querySelector("figure[id] figcaption")?.after(make("p", { class: "quiet hint" }, reading + arranging));
 const clear = () => {
   document.querySelector(".ring")?.remove();
   tip.hidden = true;
@@ -118,16 +118,13 @@ const scrolled = () => {
 addEventListener("scroll", scrolled, { passive: true });
 addEventListener("pointerdown", (event) => event.target.closest?.(".view .panel") || clear());
 addEventListener("beforeprint", clear);
-// A link to a claim opens what waits in its card, and what the card itself is folded into.
+// A link opens what it leads to, and all that this is folded into.
 const unfold = () => {
-  const card = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const more = card && card.querySelector(":scope > .more");
-  if (!more) return;
-  more.open = true;
-  const around = card.closest(".untested");
-  if (!around || around.open) return;
-  around.open = true;
-  card.scrollIntoView();
+  const place = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!place) return;
+  for (const own of place.querySelectorAll(":scope > details")) own.open = true;
+  for (let around = place.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+  place.scrollIntoView();
 };
 addEventListener("hashchange", unfold);
 unfold();

@@ -50,7 +50,7 @@ def readme(sheet: Sheet, about: About[Any], found: Sequence[Finding], tables: Ma
     facts = [(name, said) for name, said in _facts(sheet) if name != "Command"]
     lines = [
         f"# {_plain(sheet.title)}",
-        *[_plain(text) for text in (sheet.lede, sheet.under) if text],
+        *[_plain(text) for text in (sheet.lede,) if text],
         *([f"```sh\n{safe(about.command)}\n```"] if about.command else []),
         "## Found",
         "\n".join(_sentence(one) for one in found if one.verdict != NOT_TESTED) or "No finding.",

@@ -75,10 +75,9 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; without `titled` its title is for those who do not see the page; a `folded` one waits behind its title."""
+    """A figure; a `folded` one waits behind its title."""
 
     figure: Figure
-    titled: bool = True
     folded: bool = False
 
 
@@ -137,7 +136,6 @@ class Facts:
     items: tuple[tuple[str, str], ...]
 
 
-PageBlock = TextBlock | Bullets | Requirements | Picture | Table | Strip | Verdicts | Code | Facts
 STYLE = Path(__file__).parent / "page.css"
 # buttons that save drawings and their numbers, for pages that draw by themselves
 SAVE = Path(__file__).parent / "save.js"
@@ -195,7 +193,7 @@ def read(path: Path) -> str:
 
 
 HERE = Path(__file__).parent
-OPEN_CARDS = 6  # verdicts of one section whose parts are all shown; of more each waits to be opened
+LISTED = 6  # verdicts that are listed unfolded; of more there is a strip of signs
 SCRIPTS = ("plot.js", "picture.js", "page.js")
 RULE = (
     "A claim holds when all of its deciding parts do. Only the p that is corrected over the claims of one source (Holm) "
@@ -212,7 +210,8 @@ READING = (
 class Section:
     """One section: its heading, paragraphs, a table of claims (schema `claims`) as cards, figures, tables, then `blocks`.
 
-    `id` is the place that links lead to, by its number where it is empty; `short` is its title among the contents.
+    `id` is the place that links lead to, by its number where it is empty. The first section of a page, those with verdicts and
+    those that are `shown` stand unfolded, all others behind their headings; so does a section among the blocks of another.
     """
 
     title: str
@@ -222,16 +221,19 @@ class Section:
     cards: pl.DataFrame | None = None
     blocks: tuple[PageBlock, ...] = ()
     id: str = ""
-    short: str = ""
+    shown: bool = False
+
+
+PageBlock = TextBlock | Bullets | Requirements | Picture | Table | Strip | Verdicts | Code | Facts | Section
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A page: the line above its title, the title, what it is about, its sections, and how to reproduce it.
+    """A page: the line above its title, the title, what was measured on, its sections, how to reproduce it, and the answer.
 
-    `under` is a second line of what it is about, `window` the title of the browser's window, `skip` the section that the
-    link to the content leads to, `style` further rules, `links` those to the other pages of its study, as HTML. Figures can be
-    read by pointer and keys, hide marks, be arranged in other ways and be saved; a page without figures holds no script.
+    The `answer` is one sentence that answers the title, with its number; the first figure, below it, shows it. `style` are
+    further rules, `links` those to the other pages of its study, as HTML. Figures can be read by pointer and keys, hide marks,
+    be arranged in other ways and be saved; a page without figures holds no script.
     """
 
     title: str
@@ -240,18 +242,17 @@ class Sheet:
     sections: tuple[Section, ...]
     facts: tuple[tuple[str, str], ...] = ()
     references: tuple[str, ...] = ()
-    under: str = ""
-    window: str = ""
-    skip: tuple[str, str] = ("part-1", "content")
+    answer: str | Markup = ""
     style: str = ""
     links: str = ""
 
     @property
     def figures(self) -> tuple[Figure, ...]:
         """Every figure, in the order of the page."""
-        return tuple(
-            block.figure for section in self.sections for block in _blocks(section) if isinstance(block, Picture)
-        )
+        blocks = [block for section in self.sections for block in _blocks(section)]
+        for block in blocks:  # which grow by those of sections among them
+            blocks += _blocks(block) if isinstance(block, Section) else []
+        return tuple(block.figure for block in blocks if isinstance(block, Picture))
 
 
 @dataclass(frozen=True)
@@ -291,36 +292,51 @@ def draw_figure(figure: Figure) -> tuple[bytes, bytes]:
 
 def html(sheet: Sheet) -> str:
     """The whole page as one text, with its style sheet, its figures and its script inside."""
-    places = [section.id or f"part-{number}" for number, section in enumerate(sheet.sections, start=1)]
-    folds = any(isinstance(block, Verdicts) for section in sheet.sections for block in _blocks(section))
-    skip = sheet.skip if sheet.skip[0] in places or not places else (places[0], sheet.skip[1])
+    sections = []
+    for number, section in enumerate(sheet.sections, start=1):
+        blocks = _blocks(section)
+        if number == 1:  # one figure is open, the others and all tables wait, and last comes what explains them
+            first = next((block for block in blocks if isinstance(block, Picture)), None)
+            rest = [block for block in blocks if block is not first]
+            small = tuple(block for block in rest if isinstance(block, TextBlock) and block.look == "quiet")
+            rest = [_fold(block) for block in rest if block not in small]
+            blocks = [*present(first), *rest, *([Section("How this was measured", blocks=small)] if small else [])]
+        shown = number == 1 or section.cards is not None or section.shown
+        place = {"id": section.id or f"part-{number}", "title": section.title, "shown": shown}
+        sections.append(place | {"blocks": [_ready(block) for block in blocks]})
     return fill(
         HERE / "sheet.html",
         read(STYLE) + sheet.style,
-        wrap_scripts(*(HERE / name for name in SCRIPTS)) if sheet.figures or folds else "",
+        wrap_scripts(*(HERE / name for name in SCRIPTS)),
         sheet=sheet,
         links=Markup(sheet.links),
-        sections=[
-            {
-                "id": place,
-                "title": section.title,
-                "short": section.short or section.title,
-                "blocks": [_ready(block) for block in _blocks(section)],
-            }
-            for place, section in zip(places, sheet.sections, strict=True)
-        ],
-        skip=skip,
-        folded_from=OPEN_CARDS,
+        sections=sections,
         badge=cards.badge,
     )
+
+
+def _fold(block: PageBlock) -> PageBlock:
+    """The block behind its title, where it is a figure, or a table that does not say otherwise."""
+    if isinstance(block, Picture) or (isinstance(block, Table) and block.folded is None):
+        return replace(block, folded=True)
+    return block
 
 
 def _blocks(section: Section) -> list[PageBlock]:
     """All that stands in a section, in order."""
     found: list[PageBlock] = [TextBlock(text) for text in section.words]
     if section.cards is not None and (made := cards.cards(section.cards)):
-        found.append(TextBlock(f"{words.tally(cards.tally(made))} {RULE}"))
-        found += [TextBlock(READING, "quiet"), Verdicts(section.cards, "")]
+        rules = Section("How verdicts are made", (*section.words, RULE, READING))
+        listed = Verdicts(section.cards, "")
+        found = [TextBlock(words.tally(cards.tally(made))), listed, rules]
+        if len(made) > LISTED:
+            found[1:2] = [Strip(section.cards), Section("Claim by claim", blocks=(listed,))]
+        return [
+            *found,
+            *(Picture(figure, True) for figure in section.figures),
+            *map(_fold, section.tables),
+            *section.blocks,
+        ]
     found += [Picture(figure) for figure in section.figures]
     return [*found, *section.tables, *section.blocks]
 
@@ -341,8 +357,10 @@ def _ready(block: PageBlock) -> dict[str, Any]:
                 "numbers": Markup(numbers.replace("<", "\\u003c")),
                 "counted": any(panel.series for view in figure.views for panel in view.panels),
             }
-            drawn |= {n: getattr(figure, n) for n in ("name", "number", "title", "caption", "ramp", "stops")}
-            return {"kind": "picture", "figure": drawn, "titled": block.titled, "folded": block.folded}
+            drawn |= {n: getattr(figure, n) for n in ("name", "title", "caption", "ramp", "stops")}
+            return {"kind": "picture", "figure": drawn, "folded": block.folded}
+        case Section():
+            return {"kind": "section", "title": block.title, "blocks": [_ready(one) for one in _blocks(block)]}
         case Verdicts():
             return {"kind": "verdicts", "cards": cards.cards(block.claims, block.controls), "about": block.about}
         case Strip():
@@ -376,20 +394,20 @@ def opening(
     title: str = "The answer",
     none: str = "No intervention has numbers yet, so there is no answer.",
 ) -> Section:
-    """Three sentences, definitions, one picture, and `more` below them; where there is no answer, `none` says why."""
-    blocks: list[PageBlock] = [TextBlock(none, "notice")]
+    """One picture, three sentences, and `more` and definitions behind a line; where there is no answer, `none` says why."""
+    blocks: list[PageBlock] = [Picture(picture)] if picture is not None else []
     if answers:
         said = (Markup("<strong>{}.</strong> {}").format(one.title, one.words) for one in answers)
-        blocks = [Bullets(tuple(said), look="findings answers")]
-    blocks.append(Facts(DEFINITIONS))
-    blocks += [Picture(picture)] if picture is not None else []
-    blocks += [TextBlock(text) for text in more]
-    return Section(title, (LED,), blocks=tuple(blocks), id="short-answer", short="The answer")
+        blocks += [Bullets(tuple(said), look="findings answers")]
+    else:
+        blocks += [TextBlock(none, "notice")]
+    blocks.append(Section("What are query, key and value?", (LED,), blocks=(Facts(DEFINITIONS), *map(TextBlock, more))))
+    return Section(title, blocks=tuple(blocks), id="short-answer")
 
 
 def sure(sentences: Sequence[str]) -> Section:
     """What the answer rests on."""
-    return Section("How sure?", blocks=(Bullets(tuple(sentences)),) if sentences else (), id="sure", short="How sure?")
+    return Section("How sure?", blocks=(Bullets(tuple(sentences)),) if sentences else (), id="sure", shown=True)
 
 
 def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section:
@@ -415,7 +433,6 @@ def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Sect
         none,
         blocks=blocks,
         id="open",
-        short="What could not be distinguished",
     )
 
 
@@ -501,20 +518,24 @@ TICKS = 3  # more, and labels such as −0.015 touch
 
 
 def small_multiples(name: str, title: str, caption: str, findings: Sequence[Finding]) -> Figure | None:
-    """A panel for each finding that has numbers of components, on an axis of its own; None where none has.
+    """A panel for each finding that has numbers of components, those of one unit on one axis; None where none has.
 
     Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
     """
-    drawn = []
+    picked = []
     for one, heading in zip(findings, titles(findings), strict=True):
         named = {e.name: e for e in one.values if e.mean is not None and e.name.replace("-", "+") in render.GROUPS}
         if len(named) < 2:
             continue
-        found, means = [named[name] for name in sort_components(named)], [e.mean or 0.0 for e in named.values()]
-        axis = around([*means, *near([*means, 0.0], found)], one.unit or "number", zero=True)
-        drawn.append((_panel(one, found, axis, heading), axis, found))
-    if not drawn:
+        picked.append((one, heading, one.unit or "number", [named[name] for name in sort_components(named)]))
+    if not picked:
         return None
+    axes = {}
+    for unit in {unit for *_, unit, _ in picked}:
+        found = [e for *_, of, each in picked if of == unit for e in each]
+        means = [e.mean or 0.0 for e in found]
+        axes[unit] = around([*means, *near([*means, 0.0], found)], unit, zero=True)
+    drawn = [(_panel(one, each, axes[unit], heading), axes[unit], each) for one, heading, unit, each in picked]
     key = layer_key([Bar(e.name, "", 0.0) for _, _, found in drawn for e in found], "0")
     cut = cut_ends((axis, found) for _, axis, found in drawn)
     return Figure(name, "", title, caption + cut, tuple(panel for panel, *_ in drawn), key)

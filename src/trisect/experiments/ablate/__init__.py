@@ -11,7 +11,7 @@ class AblateModel(Experiment[AblateSettings, AblateFacts]):
     """Measure what changes when queries, keys or values are ablated: replaced by zero, a mean, or another text's.
 
     \b
-    trisect ablate MODEL --corpus wikitext-2 --sites q@all v@all --per head
+    trisect ablate study --corpus embedded --sites q@all v@all --per head
     """
 
     name = "ablate"

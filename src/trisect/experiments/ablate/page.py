@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trisect.experiments.ablate.settings import AblateFacts
 
 SHOWN = 10  # rows of the table of what changes most
+NAMES = {"q": "queries", "k": "keys", "v": "values"}
 HOW = {
     "zero": "replaced by 0",
     "mean": "replaced by their mean over all tokens of the texts",
@@ -45,10 +46,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     """The page from the table measures."""
     facts, changes = about.facts, _changes(tables["measures"])
     name = words.display_name(facts.subject, about.command)
-    lede = (
-        f"What {name} loses on {facts.corpus} when queries, keys or values are {HOW[facts.how]}, in one {facts.per} at a time."
-        f"{' Attention weights are held as they were without the edit.' * facts.hold} This speaks of this one model on these texts."
-    )
+    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {HOW[facts.how]}, in one {facts.per} at a time"
+    lede += ", attention weights held" * facts.hold
     notes = (
         *((HELD,) * facts.hold),
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, each edit compared with the "
@@ -58,10 +57,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     )
     found = findings(tables, about)
     shown = (*present(_short(found, facts)), *_figures(changes.known, facts))
-    answer = Section("What breaks", lead(found, facts), shown, present(sentences(found)), blocks=quiet(notes))
+    answer = Section("What breaks", (), shown, present(sentences(found)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
     own = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
-    return Sheet(f"What breaks in {name}", "Ablation", lede, (answer, _numbers(changes, about)), own, REFERENCES)
+    title, said = f"What breaks in {name} without its queries, keys or values?", lead(found, facts)
+    return Sheet(title, "trisect · ablation", lede, (answer, _numbers(changes, about)), own, REFERENCES, said)
 
 
 def _changes(measures: pl.DataFrame) -> Measures:
@@ -101,28 +101,33 @@ def _what(facts: AblateFacts) -> str:
 
 def _short(found: Sequence[Finding], facts: AblateFacts) -> Figure | None:
     """The findings that have one number for each component, side by side."""
-    caption = f"Change of {_what(facts)} by component, each panel on an axis of its own; lines are 95 % intervals where there are such."
+    caption = f"Change of {_what(facts)} by component; lines are 95 % intervals where there are such. n\u00a0=\u00a0{sample_words(facts)}."
     titles, short = {"mean_change": "mean over layers", "largest_change": "where it is largest"}, []
-    for one in found:
+    for one in reversed(found):
         names = [e.name.partition("@")[0].rpartition(".")[2] for e in one.values]
         if one.measure in titles and len(set(names)) == len(names):
             values = tuple(e._replace(name=name) for e, name in zip(one.values, names, strict=True))
             short.append(replace(one, title=titles[one.measure], unit=axis_unit(facts), values=values))
-    return small_multiples("ablation-short", "In short", caption, short)
+    return small_multiples("ablation-short", "What each component does", caption, short)
 
 
-def lead(found: Sequence[Finding], facts: AblateFacts) -> tuple[str, ...]:
+def lead(found: Sequence[Finding], facts: AblateFacts) -> str:
     """What each component does, in a sentence; empty where no edit has a number. Which does most is said by paired differences alone."""
     named = {one.measure: one for one in found}
     one = named.get("mean_change") or named.get("largest_change")
     if one is None:
-        return ()
-    where = "Averaged over layers" if "mean_change" in named else "At the site where each does most"
-    signed = facts.objective != "output"
-    sizes = ", ".join(f"{e.name} {words.number(e.mean, signed)}" for e in one.values)
-    of = f"\u00a0{one.unit}" if signed else " of the output's squared length"
-    said = f"{where}, {_what(facts)} changes by {sizes}{of}."
-    return (said if one.compared is None else f"{said} Paired by {facts.unit}: {one.compared.words(facts.unit)}.",)
+        return ""
+    signed, sizes = facts.objective != "output", []
+    for e in sorted(one.values, key=lambda e: -abs(e.mean or 0.0)):
+        component, _, place = e.name.partition("@")
+        plain = component.rpartition(".")[2]
+        at = f" ({e.name if place else component})" * (plain != e.name)
+        sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
+    unit_of = "nats" if signed else "of its squared length"
+    more = "".join(f", without its {size}" for size in sizes[1:])
+    tail = "" if one.compared is None else f" ({one.compared.words(facts.unit)}, paired by {facts.unit})"
+    over = ", mean over layers" * ("mean_change" in named)
+    return f"With one {facts.per} edited{over}, {_what(facts)} moves without its {sizes[0]} {unit_of}{more}{tail}."
 
 
 def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:

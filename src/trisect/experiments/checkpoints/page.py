@@ -56,10 +56,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     """The page from the table sites."""
     sites, facts = tables["sites"], about.facts
     name = words.display_name(facts.subject, about.command)
-    lede = (
-        f"Query, key and value weights of {name} are set back towards revision {facts.initial}, one site at "
-        f"a time and all else final, and {_say('asked', facts)} on {facts.corpus} is measured. No model is trained for it. "
-        "This speaks of this one model and of these texts."
+    lede = f"{name} · {facts.corpus} · {words.sample_words(facts)} · one site at a time set back to {facts.initial}, all else final"
+    area = _estimates(sites, "rewind_area", facts)
+    (most, size), (least, small) = _extreme(area, facts), _extreme(area, facts, True)
+    answer = (
+        f"On the way back to {facts.initial} the {_say('name', facts)} changes most for {most}, by {size} on average, and least for "
+        f"{least}, by {small}."
     )
     found = findings(tables, about)
     sections = (
@@ -70,7 +72,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     curves = f"{facts.points} α, ε {100 * facts.epsilon:g} %, {facts.passes} passes over the texts"
     how = (("Revisions", ", ".join([facts.initial, *facts.stages, facts.final])), ("Curves", curves))
     own = provenance(about, *words.read_facts(facts, "final weights"), *how, timed=False)
-    return Sheet(f"How far back {name} can go", "Rewinding over checkpoints", lede, sections, own, REFERENCES)
+    title = f"Which weights of {name} can go back in training?"
+    return Sheet(title, "trisect · rewinding over checkpoints", lede, sections, own, REFERENCES, answer)
 
 
 def _estimates(sites: pl.DataFrame, measure: str, facts: RewindFacts) -> list[Estimate]:
@@ -155,7 +158,6 @@ def _kinds(facts: RewindFacts) -> tuple[tuple[str, str, str], ...]:
 def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -> Section:
     """The lead, the figures of the way back, all findings in words, and what criticality can say."""
     area, score, first = (_estimates(sites, m, facts) for m in ("rewind_area", "criticality", "criticality_first"))
-    most, size = _extreme(area, facts)
     said = [
         f"Criticality is the smallest α from which on the {_say('name', facts)} stays within {_within(facts)}; "
         "the area needs no such line, and is what should be compared.",
@@ -179,7 +181,7 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
             of.setdefault(words.place(one.name).group, []).append(one.mean or 0.0)
         values = tuple(Estimate(name, sum(each) / len(each), n=len(each)) for name, each in of.items())
         short.append(Finding(measure, "", scale, values, title=title))
-    caption = "Means over sites by component; each panel has an axis of its own."
+    caption = "Means over sites by component."
     drawn = small_multiples("checkpoints-short", "In short", caption, short)
     caption = (
         f"{_say('what', facts)} with one site's weights on the straight line between {facts.initial} (α = 0) and "
@@ -189,11 +191,8 @@ def _convex(sites: pl.DataFrame, found: Sequence[Finding], facts: RewindFacts) -
     heights = {at: f"{at:g}" for at in sorted({at for _, at, _ in cells}, reverse=True)}
     names = ("checkpoints-convex", "Figure 1", f"{_say('name', facts).capitalize()} along the line")
     line = _map(names, caption, cells, heights, "α", _say("unit", facts))
-    lead = (
-        f"The largest area, the mean {_say('falls', facts)} on the way back to {facts.initial}, is at {most}: {size}."
-    )
     figures = present(drawn, line, _scores(area, score, facts))
-    return Section("Convex rewinding", (lead,), figures, present(sentences(found)), blocks=quiet(said))
+    return Section("Convex rewinding", (), figures, present(sentences(found)), blocks=quiet(said))
 
 
 def _within(facts: RewindFacts) -> str:

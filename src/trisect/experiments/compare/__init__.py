@@ -12,7 +12,7 @@ class Compare(Experiment[CompareSettings, CompareFacts]):
     """Put two models side by side: norms, similarity, ablation, profiles, interchange, with paired differences.
 
     \b
-    trisect compare MODEL OTHER --corpus wikitext-2
+    trisect compare study other-study --corpus embedded
     """
 
     name = "compare"

@@ -24,6 +24,7 @@ from trisect.report.sheet import (
     notes_section,
     present,
     provenance,
+    quiet,
     sentences,
     small_multiples,
 )
@@ -53,7 +54,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
         paired = f"Both split the texts into the same tokens, so that differences are paired by {units}."
     found = findings(tables, about)
     short = [replace(one, title=capital(one.title.partition(", mean over layers")[0])) for one in found]
-    caption = f"{second} minus {first}, means over layers; each panel has an axis of its own, lines are 95 % intervals."
+    caption = f"{second} minus {first}, means over layers; lines are 95 % intervals."
     drawn = present(small_multiples("compare-short", "What differs", caption, short))
     parts, link = [], Markup('<a href="{}">{}</a>').format
     for part in facts.parts:  # both models and their difference by layer, and what each model's own page says
@@ -66,16 +67,28 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> Shee
         shown = tuple(figure for figure, _ in drawn_of), tuple(table for _, table in drawn_of)
         parts.append(Section(TITLES.get(part.what, part.what), (), *shown, blocks=(own, in_words)))
     sections = present(
-        Section("What differs", tuple(_scope(differences, facts)), drawn, present(sentences(found))),
+        Section("What differs", (), drawn, present(sentences(found)), blocks=quiet(_scope(differences, facts))),
         *parts,
         notes_section(about),
     )
     named = zip(models, facts.shapes, strict=True)
     facts_of = [(f"Model {i}", f"{m.name}, weights {m.fingerprint}. {shape}") for i, (m, shape) in enumerate(named, 1)]
     texts = ("Texts", f"{facts.corpus}, fingerprint {facts.corpus_fingerprint}; {tokens}")
-    lede = f"{second} beside {first} on {facts.corpus}. Differences are {second} minus {first}. {paired}"
+    lede = f"{first} and {second} · {facts.corpus} · {tokens}. {paired}"
+    intervals = [
+        (one, e, e.low, e.high) for one in found for e in one.values if e.low is not None and e.high is not None
+    ]
+    clear = [
+        (abs(low + high) / (high - low), one, e) for one, e, low, high in intervals if high > low and low * high > 0
+    ]
+    answer = "No difference between the two has an interval that leaves 0 out."
+    if clear:
+        _, one, e = max(clear, key=lambda of: of[0])
+        answer = f"Clearest difference: {one.title}, {e.name}, {second} minus {first}: {number_words(e)}."
     ends = provenance(about, *facts_of, texts, timed=False)
-    return Sheet(f"{first} and {second}", "trisect · two models", lede, sections, ends)
+    return Sheet(
+        f"What differs between {first} and {second}?", "trisect · two models", lede, sections, ends, (), answer
+    )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[CompareFacts]) -> tuple[Finding, ...]:

@@ -19,8 +19,8 @@ class Compose(Experiment[ComposeSettings, ComposeFacts]):
     Writers are the embedding, the positions, each head and each feed-forward block.
 
     \b
-    trisect compose MODEL --task induction --into k@2.h3
     trisect compose MODEL --pairs pairs.jsonl
+    trisect compose lookup/models/seed-1 --task induction --corpus embedded
     """
 
     name = "compose"

@@ -35,10 +35,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     """The page from the tables."""
     facts, paths = about.facts, tables["paths"]
     name = words.display_name(facts.subject, about.command)
-    lede = (
-        f"What each earlier part of {name} puts into the query, the key or the value of a later head, patched one path at a time, over "
-        f"{words.several(facts.pairs, 'pair')} of texts. This speaks of this one model on these texts."
-    )
+    lede = f"{name} · {facts.corpus} · {words.several(facts.pairs, 'pair')} of texts · {words.several(facts.paths, 'path')}, one at a time"
     about_paths = (
         "A writer is the embedding, the positions, a head or a feed-forward block; together they are the residual stream, which was "
         "checked. A path is patched by giving one head's q, k or v what it would be with the donor's contribution of one writer in the "
@@ -53,23 +50,34 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ComposeFacts]) -> Shee
     found = findings(tables, about)
     first = Section(
         "Which heads make q, k and v?",
-        (about_paths,),
-        present(_map(tables), _drawing(paths)),
+        (),
+        present(_drawing(paths), _map(tables)),
         present(sentences(found)),
-        blocks=quiet(_notes(facts, paths)),
+        blocks=quiet([about_paths, *_notes(facts, paths)]),
     )
+    strongest = paths.filter(pl.col("exact") & (pl.col("writer") != ALL) & (pl.col("direct") > 0)).head(1).to_dicts()
+    answer = "No path lowers the answer."
+    for row in strongest:
+        value = Estimate("", row["direct"], row["direct_low"], row["direct_high"])
+        said = any(one.groups == (row["into"],) for one in found)
+        certain = "" if (value.low or 0.0) > 0 else "No effect is certain. "
+        answer = (
+            f"{certain}The strongest path leads from {row['writer']} into {row['into']}: with the donor's there, the base's answer loses "
+            f"{number_words(value, False)} nats{', and the answer that it predicts gains more than by an unrelated donor' * said}."
+        )
     parts = present(
         first,
         _reading_head(paths),
         Section("Numbers", tuple(about.notes), (), _strongest(tables)),
     )
     return Sheet(
-        f"Which heads make q, k and v? {name}",
+        f"Which parts of {name} make the queries, keys and values of later heads?",
         "trisect · compose",
         lede,
         parts,
         provenance(about, *own, timed=False),
         REFERENCES,
+        answer,
     )
 
 

@@ -12,7 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from trisect.core.finding import About, Comparison, Finding
-from trisect.experiments.lookup.page import LookupNumbers, answer_sections
+from trisect.experiments.lookup.page import LookupNumbers, answer_sections, answer_sentence
 from trisect.papers import SOURCES
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
@@ -268,6 +268,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[DissectFacts]) -> shee
         ),
         sheet.provenance(about, ("Models", about.facts.models)),
         tuple(dict.fromkeys(source.citation for source in SOURCES)),
+        answer_sentence(LookupNumbers.of(tables)),
     )
 
 
@@ -326,19 +327,18 @@ def _answer(facts: DissectFacts, numbers: LookupNumbers, more: Sequence[Markup])
     sections = answer_sections(numbers) if numbers.formed else ()
     trained = [one for one in found["lookup"].findings if one.measure != "answer"] if "lookup" in found else []
     blocks: list[sheet.PageBlock] = []
-    for one in sections:
-        answers = one.words if one.title != "One pair" else ()
-        blocks += [sheet.TextBlock(text) for text in one.words if not answers]
-        blocks += [sheet.Bullets(answers, look="findings answers")] if answers else []
-        blocks += [*(sheet.Picture(of) for of in one.figures), *one.tables]
+    for one in sections[:1]:
+        blocks += [*(sheet.Picture(of) for of in one.figures), *one.tables, *one.blocks]
+    blocks += sections[1:]
     if not sections:
         blocks.append(sheet.TextBlock(NOT_FORMED.format(words.several(len(numbers.seeds), "model")), "notice"))
     formed = f"{' '.join(map(str, trained[:1]))} {facts.lookup and f'Each is a model of {facts.lookup}.'}"
-    blocks += [*sheet.quiet([formed]), sheet.Facts(sheet.DEFINITIONS)]
-    blocks += [
-        sheet.TextBlock(text) for text in sheet.present(_calibration(found.get("roles")), *more, _look_on(facts))
-    ]
-    return sheet.Section("The answer", (sheet.LED,), blocks=tuple(blocks), id="short-answer", short="The answer")
+    also = [sheet.TextBlock(text) for text in sheet.present(_calibration(found.get("roles")), *more, _look_on(facts))]
+    blocks.append(sheet.Section("What else says so, and where to see it at work", (formed,), blocks=tuple(also)))
+    blocks.append(
+        sheet.Section("What are query, key and value?", (sheet.LED,), blocks=(sheet.Facts(sheet.DEFINITIONS),))
+    )
+    return sheet.Section("The answer", blocks=tuple(blocks), id="short-answer")
 
 
 def _calibration(planted: PartFacts | None) -> Markup | None:

@@ -11,7 +11,7 @@ class EraseLabels(Experiment[EraseSettings, EraseFacts]):
     """Erase a label linearly (LEACE) from queries, keys or values, and measure the change of the loss.
 
     \b
-    trisect erase MODEL --corpus ud-english-ewt --labels pos --sites k@all
+    trisect erase study --corpus embedded --labels pos --sites k@all
     """
 
     name = "erase"

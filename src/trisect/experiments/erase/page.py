@@ -33,15 +33,20 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> Sheet:
     name = words.display_name(facts.subject, about.command)
     whose = "of the word" if facts.whose == "own" else "of the next piece's word"
     columns = f"the label {' or '.join(facts.labels)} {whose}"
-    lede = (
-        f"What {name} loses on {facts.corpus} when {columns} is erased from its queries, keys or "
-        f"values, in one {facts.per} at a time, so that no linear map finds it there. This speaks of this one model on "
-        "these texts."
-    )
+    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {columns}, erased linearly in one {facts.per} at a time"
     sections = (_answer(findings(tables, about), _by_label(rows), facts), _numbers(rows, about))
+    answer = "No erasure has a number."
+    if every := Measures(tuple(row for sites in _by_label(rows).values() for row in _excesses(sites, facts))):
+        most = max(every, key=lambda row: row.value)
+        size = f"{words.number(most.value, True)}{' of the output' if facts.objective == 'output' else ' nats'}"
+        answer = (
+            f"Erasing a label costs more than erasing as many random directions at {sum(row.side > 0 for row in every)} of "
+            f"{words.several(len(every), 'place')}: most for {most.group} at {most.site}, {size}."
+        )
     erasure = f"LEACE, {columns}, per {facts.per}, seed {facts.seed}"
     own = provenance(about, *words.read_facts(facts), ("Erasure", erasure), timed=False)
-    return Sheet(f"What {name} needs", "Erasure", lede, sections, own, REFERENCES)
+    title = f"Which labels does {name} need in its queries, keys and values?"
+    return Sheet(title, "trisect · erasure", lede, sections, own, REFERENCES, answer)
 
 
 def _rows(measures: pl.DataFrame) -> Measures:
@@ -65,12 +70,6 @@ def _excesses(sites: Iterable[LabelAtSite], facts: EraseFacts) -> Measures:
     return Measures(tuple(_number(site, "excess", facts) for site in sites)).known
 
 
-def _largest(excesses: Measures, facts: EraseFacts) -> tuple[MeasuredValue, str]:
-    """Where the excess is largest, and it in words."""
-    most = max(excesses, key=lambda row: row.value)
-    return most, f"{number_words(most)}{'' if facts.objective == 'output' else ' nats'}"
-
-
 def findings(tables: Mapping[str, pl.DataFrame], about: About[EraseFacts]) -> tuple[Finding, ...]:
     """What is measured, and for each label where its erasure costs more than random subspaces do."""
     unedited = words.baseline_finding("Rises", tables["measures"], about.facts)
@@ -85,7 +84,8 @@ def _label(label: str, sites: Sequence[LabelAtSite], facts: EraseFacts) -> Findi
         said = f"Erasing {label} leaves no number anywhere."
         return Finding("erase_excess", said, unit(facts), groups=(label,), per=facts.unit)
     above, below = (sum(row.side == side for row in known) for side in (1, -1))
-    most, size = _largest(known, facts)
+    most = max(known, key=lambda row: row.value)
+    size = f"{number_words(most)}{'' if facts.objective == 'output' else ' nats'}"
     paired = facts.compared.get(label)
     own = paired if isinstance(paired, Mapping) else None
     said = (
@@ -113,23 +113,14 @@ def _answer(findings: Sequence[Finding], found: Mapping[str, Sequence[LabelAtSit
         *words.too_few(facts),
         "Nothing is said about what is not linear: a label can be gone for every linear map and still be there.",
     )
-    caption = (
-        f"Rise beyond random subspaces, mean over the {facts.per}s that were erased; each panel has an axis of its own."
-    )
+    caption = f"Rise beyond random subspaces, mean over the {facts.per}s that were erased; n\u00a0=\u00a0{sample_words(facts)}."
     excesses = {label: _excesses(sites, facts) for label, sites in found.items()}
     short = [
         Finding("erase_excess", "", axis_unit(facts), known.means(), title=label) for label, known in excesses.items()
     ]
-    lead = ()
-    if every := Measures(tuple(row for known in excesses.values() for row in known)):
-        (most, size), where = _largest(every, facts), sum(row.side > 0 for row in every)
-        lead = (
-            f"{where} of {words.several(len(every), 'erasure')} cost more than random subspaces of the same rank do (interval "
-            f"above 0); the largest excess is that of {most.group} at {most.site}: {size}.",
-        )
     in_words = sentences([replace(one, title=" ".join(one.groups) or "unedited") for one in findings])
     drawn = (*present(small_multiples("erasure-short", "Label by label", caption, short)), *_figures(found, facts))
-    return Section("What is needed", lead, drawn, present(in_words), blocks=quiet(said))
+    return Section("What is needed", (), drawn, present(in_words), blocks=quiet(said))
 
 
 def _figures(found: Mapping[str, Sequence[LabelAtSite]], facts: EraseFacts) -> Iterable[Figure]:

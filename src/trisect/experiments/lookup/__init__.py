@@ -18,7 +18,7 @@ class LookupStudy(TrainingExperiment[LookupSettings, LookupFacts]):
     Call it again to resume.
 
     \b
-    trisect lookup --corpus wikitext-2 --out lookup
+    trisect lookup --corpus embedded --out lookup
     trisect lookup --corpus wikitext-2 --recipe deep --seeds 3
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,16 @@ from trisect.report import format as words
 from trisect.report import render
 from trisect.report.charts import CurveLine, Figure, LegendEntry, Measure, Panel, Series, around, curve_panel
 from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
+from trisect.report.sheet import (
+    Section,
+    Sheet,
+    Table,
+    notes_section,
+    present,
+    provenance,
+    small_multiples,
+    verdict_findings,
+)
 
 if TYPE_CHECKING:
     from trisect.experiments.lookup.settings import LookupFacts
@@ -220,6 +229,7 @@ RULE = (
     f"A model has induction heads from the checkpoint on at which a head's mean weight on the piece after the earlier copy is at least "
     f"{WEIGHT:g} and random pieces cost at least {GAIN:g} nat less when they come again."
 )
+NOT_SHOWN = "Not shown here"
 GREY = ((), (7, 3), (2, 2), (8, 2, 2, 2))
 
 
@@ -238,28 +248,44 @@ ANSWERS = {
 def page(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> Sheet:
     """The page; what was not measured leaves no section."""
     numbers, facts = LookupNumbers.of(tables), about.facts
-    kept = present(
+    sections = present(
         *answer_sections(numbers),
         _through_training(numbers),
         _formation(numbers),
         Section("What the claims say here", cards=numbers.claims) if len(numbers.claims) else None,
         notes_section(about),
     )
-    sections, number = [], 0
-    for section in kept:
-        figures = tuple(replace(f, number=f"Figure {number + i}") for i, f in enumerate(section.figures, start=1))
-        number += len(figures)
-        sections.append(replace(section, figures=figures))
     lede = f"{facts.corpus} · {words.several(len(numbers.seeds), 'seed')}, {len(numbers.formed)} with induction heads"
     settings = ", ".join(f"{name} {value}" for name, value in sorted(facts.settings.items()))
     made = provenance(about, ("Text", facts.corpus), ("Settings", settings))
     title = "A model that looks up in real text: what do q, k and v say, and since when?"
-    return Sheet(title, "trisect · lookup", lede, tuple(sections), made, REFERENCES)
+    return Sheet(title, "trisect · lookup", lede, sections, made, REFERENCES, answer_sentence(numbers))
 
 
 def answer_sections(numbers: LookupNumbers) -> tuple[Section, ...]:
-    """One worked pair, what q, k and v each say, and who made them; a section without numbers is left out."""
-    return present(_worked_pair(numbers), _roles(numbers), _makers(numbers))
+    """What q, k and v each say with one worked pair, and who made them; a section without numbers is left out."""
+    return present(_roles(numbers), _makers(numbers))
+
+
+def answer_sentence(numbers: LookupNumbers) -> str:
+    """What q, k and v each say, as one sentence with its numbers and the controls'; empty where no model looks up."""
+    roles = present(*(_role(numbers, component) for component in PARTS))
+    if len(roles) < len(PARTS):
+        return ""
+    shown = [one for one in roles if not one.words.startswith(NOT_SHOWN)]
+    means = {
+        name: [e.mean or 0.0 for one in shown for e in one.values if e.name == name] for name in ("own", "unrelated")
+    }
+    own, unrelated = (words.join_words([words.number(value, True, 1) for value in of]) for of in means.values())
+    if not shown:
+        return (
+            "Not shown here: neither query, key nor value from another text raises its own answer beyond the controls."
+        )
+    theses = words.join_words([one.words.partition(":")[0].replace("The ", "the ") for one in shown])
+    return (
+        f"{words.capital(theses)}: put in from another text {'each' if len(shown) > 1 else 'it'} raises the answer that it predicts, by "
+        f"{own} nats; from an unrelated text by {unrelated}."
+    )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[LookupFacts]) -> tuple[Finding, ...]:
@@ -301,7 +327,7 @@ def _role(numbers: LookupNumbers, component: str) -> Finding | None:
         excess = min(one.own - max(one.other, one.other if one.unrelated is None else one.unrelated) for one in each)
         gain = f"{words.number(own.mean, True)}\u00a0nats ({words.join_words([words.number(one.own, True) for one in each])})"
     if excess < EXCESS:
-        thesis = f"Not shown here: {thesis[0].lower()}{thesis[1:]}"
+        thesis = f"{NOT_SHOWN}: {thesis[0].lower()}{thesis[1:]}"
     text = (
         f"{thesis}: with the donor's {component}, {ANSWERS[component]} gains {gain} on the base's, the largest "
         f"other answer {words.number(other.mean, True)}; with an unrelated donor's {words.number(unrelated.mean, True)}, with all of the "
@@ -437,7 +463,7 @@ def _first(numbers: LookupNumbers) -> Finding | None:
     )
 
 
-def _worked_pair(numbers: LookupNumbers) -> Section | None:
+def _worked_pair(numbers: LookupNumbers) -> Table | None:
     """One pair in four lines: the base, the donor, the predicted answers, what came."""
     pairs: dict[tuple[int, int], dict[str, Mapping[str, object]]] = {}
     for row in numbers.examples.iter_rows(named=True):
@@ -461,7 +487,7 @@ def _worked_pair(numbers: LookupNumbers) -> Section | None:
         f"followed it there. This is {which} of {words.several(len(whole), 'pair')} (in all models with induction heads); in {len(came)} "
         "all three came."
     )
-    return Section("One pair", (text,), (), (Table(("", "text"), rows, "One worked pair", prose=True, folded=False),))
+    return Table(("", "text"), rows, f"One worked pair. {text}", prose=True, folded=False, label="One worked pair")
 
 
 def _roles(numbers: LookupNumbers) -> Section | None:
@@ -485,9 +511,18 @@ def _roles(numbers: LookupNumbers) -> Section | None:
         "answered",
     )
     caption = "Shift of log-probability against the base's answer, nats, over all pairs; shares are of pairs whose two texts are answered"
-    return Section(
-        "What do q, k and v say?", tuple(map(str, said)), (), (Table(columns, tuple(rows), caption, folded=False),)
+    drawn = []
+    for name, title in (("own", "Its own answer"), ("other", "Largest other"), ("unrelated", "Unrelated donor")):
+        values = tuple(e._replace(name=one.measure[-1]) for one in said for e in one.values if e.name == name)
+        drawn.append(Finding(name, "", "nats", values, title=title))
+    about = (
+        "One of q, k and v from another text, in the layer of the induction head: how far the answer that it predicts gains on the "
+        "base's, the largest gain of any other answer, and its own answer's gain with an unrelated donor. "
+        f"{words.sample(len(numbers.formed), 'model')}."
     )
+    figures = present(small_multiples("lookup-roles", "What q, k and v from another text do", about, drawn))
+    tables = present(_worked_pair(numbers), Table(columns, tuple(rows), caption, folded=True, label="Model by model"))
+    return Section("What do q, k and v say?", (), figures, tables, blocks=(Section("In words", tuple(map(str, said))),))
 
 
 def _through_training(numbers: LookupNumbers) -> Section | None:

@@ -10,7 +10,7 @@ class Norms(Experiment[NormsSettings, NormsFacts]):
     """Measure where attention takes its information from: by vector norms beside weights (Kobayashi et al., 2020 and 2021).
 
     \b
-    trisect norms MODEL --corpus wikitext-2 --out norms
+    trisect norms study --corpus embedded --out norms
     """
 
     name = "norms"

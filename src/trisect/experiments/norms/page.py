@@ -10,6 +10,7 @@ import altair as alt
 import polars as pl
 
 from trisect.core.finding import About, Finding
+from trisect.core.printable import percent
 from trisect.papers.norms import QUERIES, SOURCE
 from trisect.report import format as words
 from trisect.report import render
@@ -102,7 +103,17 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     )
     sections = present(*drawn[:1], verdicts, *drawn[1:], notes_section(about))
     title, kicker = "Where does attention take its information from?", "trisect · norms beside weights"
-    return Sheet(title, kicker, lede, sections, provenance(about, *own), REFERENCES)
+    shares = [_whole(rows.where(stack=facts.stack), f"{kind}_share") for kind in KINDS]
+    both, answer = [g for g in NAMES if all(g in of for of in shares)], ""
+    if both:
+        by_weight, by_norm = ({g: of[g].value for g in both} for of in shares)
+        most = max(both, key=lambda g: by_weight[g] - by_norm[g])
+        get = "get" if most in ("punctuation", "other") else "gets"
+        answer = (
+            f"{words.capital(NAMES[most])} {get} {percent(by_weight[most])} of the attention weight and "
+            f"{percent(by_norm[most])} of the contribution, the length of what is really added."
+        )
+    return Sheet(title, kicker, lede, sections, provenance(about, *own), REFERENCES, answer)
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tuple[Finding, ...]:
@@ -206,7 +217,13 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     columns = ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %")))
     cells = [(NAMES[g], *(cell for pair in of.values() for cell in pair)) for g, of in shares.items()]
     figure = Figure("shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
-    return (f"Over all layers: {said}.",), figure, columns, cells, "Mean over layers, with intervals over texts"
+    return (
+        (f"Mean over all layers, category by category: {said}.",),
+        figure,
+        columns,
+        cells,
+        "Mean over layers, with intervals over texts",
+    )
 
 
 def _dispersion(rows: Measures, n: str, block: str) -> Made:

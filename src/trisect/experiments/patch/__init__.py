@@ -20,10 +20,10 @@ class Patch(Experiment[PatchSettings, PatchFacts]):
 
     \b
     trisect patch MODEL --task bindings --sites q@all k@all v@all
-    trisect patch MODEL --task induction --corpus wikitext-2
     trisect patch MODEL --pairs pairs.jsonl --per head
     trisect patch MODEL --pairs pairs.jsonl --by gradient
     trisect patch MODEL --base "The capital of France is" --donor "The capital of Italy is"
+    trisect patch lookup/models/seed-1 --task induction --corpus embedded
     """
 
     name = "patch"

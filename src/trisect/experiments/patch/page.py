@@ -17,7 +17,17 @@ from trisect.report.charts import Figure, LegendEntry, Panel, chart_of, overlay
 from trisect.report.format import FEW_TEXTS, number_words, stack_words
 from trisect.report.maps import head_maps
 from trisect.report.measures import Bar, MeasuredValue, Measures, component_order, layer_figure
-from trisect.report.sheet import Section, Sheet, Table, present, provenance, quiet, sentences, verdict_findings
+from trisect.report.sheet import (
+    Bullets,
+    Section,
+    Sheet,
+    Table,
+    present,
+    provenance,
+    quiet,
+    sentences,
+    verdict_findings,
+)
 
 if TYPE_CHECKING:
     from trisect.experiments.patch.settings import PatchFacts
@@ -63,6 +73,10 @@ ATTRIBUTION_REFERENCES = (
     "János Kramár, Tom Lieberum, Rohin Shah, Neel Nanda. AtP*: An efficient and scalable method for localizing LLM behaviour to "
     "components. 2024.",
 )
+PAIR = (
+    "A pair is a base and a donor. The base is read with one part of the donor's in the place of its own, and the model goes on from "
+    "there: what then changes is what that part says."
+)
 TOP = 20  # estimates by gradient whose exact effect is measured
 OF_RUN = ("answered", "attribution_correlation", "gradient_correlation")  # measures that are of no site
 SiteNumbers = Mapping[str, MeasuredValue]  # of one site in one direction, by measure
@@ -75,9 +89,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     where = {"all": "at all positions", "last": "at the last position", "differ": "where the texts differ"}
     name = words.display_name(facts.subject, about.command)
     lede = (
-        f"What {name} answers when queries, keys or values of {where_patched} are a donor's "
-        f"({where.get(facts.positions, f'at positions {facts.positions}')}), over {words.several(facts.pairs, 'pair')}. "
-        f"This speaks of this one model on these pairs."
+        f"{name} · {facts.corpus} · {words.several(facts.counted, 'pair')} · {where_patched} patched "
+        f"{where.get(facts.positions, f'at positions {facts.positions}')}"
     )
     mark = f", fingerprint {facts.corpus_fingerprint}" if facts.corpus_fingerprint else ""
     own = (
@@ -98,23 +111,21 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts]) -> Sheet:
     )
     columns = ("site", *(["direction"] * both), *(COLUMN_NAMES[m] for m in measures), "pairs")
     numbers = Section("Numbers", tuple(about.notes), (), (Table(columns, rows, "Every site"),))
+    title, made = f"Which queries, keys and values of {name} carry the answer?", provenance(about, *own, timed=False)
+    pair, texts = _pair_section(tables, sites)
     if "attributions" in tables:
-        parts = (_attribution_section(tables), _pair_section(tables, sites), Section("Notes", tuple(about.notes)))
-        references = (*REFERENCES, *ATTRIBUTION_REFERENCES)
-        return Sheet(
-            f"Attribution patching: {name}",
-            "trisect · patch",
-            lede,
-            parts,
-            provenance(about, *own, timed=False),
-            references,
+        first = tables["attributions"].row(0, named=True)
+        site = f"{first['component']}@{first['layer']}.h{first['head']} at position {first['position']}"
+        exact = "not patched" if first["exact"] is None else f"{words.number(first['exact'], True)} when it is patched"
+        answer = (
+            f"By gradient {site} acts most: {words.number(first['estimate'], True)} of the way to the donor, {exact}."
         )
+        parts = (_attribution_section(tables), texts, Section("Notes", tuple(about.notes)))
+        return Sheet(title, "trisect · patch", lede, parts, made, (*REFERENCES, *ATTRIBUTION_REFERENCES), answer)
     claims = Section("What the claims say here", cards=tables["claims"]) if "claims" in tables else None
-    parts = present(
-        _opening(tables, about, sites), claims, _prediction_section(tables), _pair_section(tables, sites), numbers
-    )
-    title = f"Activation patching: {name}"
-    return Sheet(title, "trisect · patch", lede, parts, provenance(about, *own, timed=False), REFERENCES)
+    answer, opening = _opening(tables, about, sites, pair)
+    parts = present(opening, claims, _prediction_section(tables), texts, numbers)
+    return Sheet(title, "trisect · patch", lede, parts, made, REFERENCES, answer)
 
 
 def read_sites(measures: pl.DataFrame) -> list[SiteNumbers]:
@@ -307,14 +318,12 @@ def _best(sites: Sequence[SiteNumbers], measure: str) -> list[SiteNumbers]:
     return [found[c] for c in sorted(found, key=component_order)]
 
 
-def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers]) -> Section:
-    """What a pair is, what came in a sentence or one for each component, the drawings; numbers in words are folded."""
+def _opening(
+    tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites: Sequence[SiteNumbers], pair: Table
+) -> tuple[str, Section]:
+    """What came in a sentence; and a section of the drawings, one pair written out, what came by each component, and notes."""
     found, facts = findings(tables, about), about.facts
-    lead = [
-        "A pair is a base and a donor. The base is read with one part of the donor's in the place of its own, "
-        "and the model goes on from there: what then changes is what that part says."
-    ]
-    best = {}
+    lead, best = [], {}
     if facts.predicted and facts.how != "noise":
         best = {place_of(site).component: site for site in _best(_by_direction(sites).get("denoise", []), "own")}
     clear = {row.site for row in strongest(tables)}  # sites that exceed their controls
@@ -331,10 +340,10 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
     apart = [e for e in largest.values if (e.low or 0.0) > 0 or (e.high or 0.0) < 0] if largest is not None else []
     if "predictions" in tables:
         apart = [e for e in apart if e.name in clear]
-    if len(lead) == 1 and largest is not None and apart and not _is_seldom_answered(tables):
+    if not lead and largest is not None and apart and not _is_seldom_answered(tables):
         most = max(apart, key=lambda e: abs(e.mean or 0.0))
         what = NUMBERS[largest.measure.removeprefix("largest_")][0]
-        lead.append(f"Most comes through {most.name}: {number_words(most, largest.signed)}, {what}.")
+        lead.append(f"The donor's text acts most through {most.name}: {number_words(most, largest.signed)}, {what}.")
     drawn = tuple(_figures(sites, facts))
     if not drawn:
         counted, why = tables["pairs"].filter("counted"), "no change was finite"
@@ -344,9 +353,11 @@ def _opening(tables: Mapping[str, pl.DataFrame], about: About[PatchFacts], sites
         elif counted.select((base == donor).all()).item():
             why = "base and donor of every pair have the same answer, so that the two cannot be distinguished"
         lead.append(f"There is no figure, since no site has a number: {why}.")
-    return Section(
-        "Which answer came", tuple(lead), drawn, present(sentences(found)), blocks=quiet(_notes(tables, facts))
-    )
+    answer = lead[0] if lead else "No site does more than its controls, with an interval that leaves 0 out."
+    if not lead and _is_seldom_answered(tables):
+        answer = "The model answers few of these texts as stated, so that what a donor brings says little of what carries the answer."
+    more = (pair, *([Bullets(tuple(lead[1:]))] if lead[1:] else []), *present(sentences(found)))
+    return answer, Section("Which answer came", (), drawn, blocks=(*more, *quiet((PAIR, *_notes(tables, facts)))))
 
 
 def _is_seldom_answered(tables: Mapping[str, pl.DataFrame]) -> bool:
@@ -417,8 +428,8 @@ def _figures(sites: Sequence[SiteNumbers], facts: PatchFacts) -> Iterable[Figure
                 number += 1
 
 
-def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> Section:
-    """The first pair that counts, token by token, and a few pairs with what was predicted and what came."""
+def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumbers]) -> tuple[Table, Section]:
+    """The first pair that counts written out; and it token by token, with a few pairs, what was predicted and what came."""
     pairs, tokens = tables["pairs"], tables["tokens"]
     first = pairs.filter(pl.col("counted"))["pair"].first() or 1
     kind = pairs.filter(pl.col("pair") == first)["kind"].first()
@@ -447,7 +458,10 @@ def _pair_section(tables: Mapping[str, pl.DataFrame], sites: Sequence[SiteNumber
     )
     caption, body = f"The first {len(lines)} of {len(pairs)} pairs", tuple(tuple(line.values()) for line in lines)
     table = Table(tuple(lines[0]), body, caption, prose=True, folded=False)
-    return Section("The texts", (text,) if answered else (), present(drawn), (table,))
+    shown = next((line for line in lines if line["pair"] == str(first)), lines[0])
+    written = tuple((f"with {name}" if name in came else name, said) for name, said in shown.items() if name != "pair")
+    pair = Table(("", "text"), written, "One pair written out", prose=True, folded=False)
+    return pair, Section("The texts", (text,) if answered else (), present(drawn), (table,))
 
 
 def _shown(answer: str | None) -> str:

@@ -25,6 +25,7 @@ from trisect.report.sheet import (
     Table,
     present,
     provenance,
+    quiet,
     sentences,
     small_multiples,
     verdict_findings,
@@ -169,7 +170,7 @@ UNIT = "accuracy"
 DIFFERENCES = "Differences of q from k and v are of gains over random maps, since their words are not the same"
 SHORT = (
     "Accuracy from a head's own queries, keys or values minus that from random maps of the same input, mean over all heads with its 95 % "
-    "interval: right of 0 a label is kept, left of it dropped. Each panel has an axis of its own."
+    "interval: right of 0 a label is kept, left of it dropped."
 )
 REFERENCES = (
     "John Hewitt, Percy Liang. Designing and Interpreting Probes with Control Tasks. EMNLP 2019.",
@@ -195,14 +196,43 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
             f"the words of sentence pairs of {facts.corpus}, in cross-attention (queries of each word of the target, as the decoder "
             "reads it, keys and values of each word of the source, at the encoder's output)"
         )
-    lede = (
-        f"What the queries, keys and values of {name} keep of {of_each}, and what they drop: how well a linear probe predicts a label "
-        f"from one head's numbers, minus how well it does from random maps of {'what each reads' if cross else 'the same input'} to as "
-        "many numbers. This speaks of this one model on these texts."
-    )
+    lede = f"{name} · {of_each} · n = {counted} · {facts.draws} random projections a layer"
     each = [_label(numbers, label, facts.as_used) for label in numbers.labels]
     drawn = small_multiples("profile-short", "Label by label", SHORT, each)
     kept = tuple(one.words for one in _answer(numbers, facts.as_used))
+    answer, picture = _lead(numbers, facts, counted)
+    figures, in_words = (picture, *present(drawn)), sentences(each, "Label by label, in words")
+    rule = (
+        f"Heads are resampled with replacement, {words.several(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
+        "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
+    )
+    if cross:
+        rule = (
+            "Both claims speak of the words of one text. In cross-attention queries are of words of the target, keys and values of words "
+            "of the source, so that the claims are not judged here."
+        )
+    sections = (
+        Section("What is kept, what is dropped", (), figures, present(in_words), blocks=quiet(kept)),
+        Section("What the claims come to", (rule,), cards=tables["claims"]),
+        Section("Layer by layer", _how(cross, facts.folds), (_by_label(numbers),), (_table(numbers),)),
+        _heads(numbers, facts),
+        *_further(numbers, facts),
+        Section("Notes", tuple(about.notes)),
+    )
+    own = (
+        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
+        ("Texts", f"{facts.corpus}: {words.several(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
+        ("Words", f"{counted} in {words.several(facts.groups, 'group')} of {unit}s"),
+        ("Labels", ", ".join(f"{n} ({c})" for n, c in zip(facts.labels, classes, strict=True))),
+        ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
+    )
+    facts_shown = provenance(about, *own, timed=False)
+    title = f"What do the queries, keys and values of {name} encode?"
+    return Sheet(title, "trisect · profile", lede, sections, facts_shown, REFERENCES, answer)
+
+
+def _lead(numbers: ProfileNumbers, facts: ProfileFacts, counted: str) -> tuple[str, Figure]:
+    """What is kept and dropped most, in a sentence; and all labels, layers and components as heat maps."""
     gains = (
         (c, str(spot.layer), label, gain.mean, gain.side != 0)
         for c, spot, label in product(COMPONENTS, numbers.spots, numbers.labels)
@@ -217,24 +247,18 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ProfileFacts]) -> Shee
     picture = label_maps(
         ("profile", "Figure 1", "What each encodes more and less of than random projections"), caption, gains, UNIT
     )
-    figures, in_words = (*present(drawn), picture), sentences(each, "Label by label, in words")
-    sections = (
-        Section("What is kept, what is dropped", kept, figures, present(in_words)),
-        Section("What the claims come to", (_rule(numbers),), cards=tables["claims"]),
-        Section("Layer by layer", _how(cross, facts.folds), (_by_label(numbers),), (_table(numbers),)),
-        _heads(numbers, facts),
-        *_further(numbers, facts),
-        Section("Notes", tuple(about.notes)),
-    )
-    own = (
-        ("Model", f"{facts.subject}, weights {facts.fingerprint}"),
-        ("Texts", f"{facts.corpus}: {words.several(facts.texts, unit)}, fingerprint {facts.corpus_fingerprint}"),
-        ("Words", f"{counted} in {words.several(facts.groups, 'group')} of {unit}s"),
-        ("Labels", ", ".join(f"{n} ({c})" for n, c in zip(facts.labels, classes, strict=True))),
-        ("Probes", f"{facts.folds} folds, {facts.draws} random maps a layer, seed {facts.seed}"),
-    )
-    facts_shown = provenance(about, *own, timed=False)
-    return Sheet(f"What q, k and v of {name} encode", "Profile", lede, sections, facts_shown, REFERENCES)
+    means = {(c, label): numbers.gain(label, c) for c, label in product(COMPONENTS, numbers.labels)}
+    ends = [
+        f"{NAMES[c]} {verb} most of {SAID.get(label, label)} ({words.number(means[c, label].mean, True, 3)})"
+        for way, verb in ((1, "keep"), (-1, "drop"))
+        if (clear := [one for one in means if means[one].side == way and one[0] not in facts.as_used])
+        for c, label in (max(clear, key=lambda one: abs(means[one].mean)),)
+    ]
+    answer = "No label is kept or dropped clearly, over all heads together."
+    if ends:
+        same = "what each reads" if numbers.apart else "the same input"
+        answer = f"Compared with random projections of {same}, {'; '.join(ends)}: accuracy of a linear probe of one head, mean over heads."
+    return answer, picture
 
 
 def _how(cross: bool, folds: int) -> tuple[str, ...]:
@@ -365,18 +389,6 @@ def _sentence(numbers: ProfileNumbers, label: str, as_used: Sequence[str]) -> st
     if as_used:
         said += f" Of {words.join_words(as_used)}, read as attention used them, this may not be by their weights."
     return said
-
-
-def _rule(numbers: ProfileNumbers) -> str:
-    if numbers.apart:
-        return (
-            "Both claims speak of the words of one text. In cross-attention queries are of words of the target, keys and values of words "
-            "of the source, so that the claims are not judged here."
-        )
-    return (
-        f"Heads are resampled with replacement, {words.several(numbers.heads('v'), 'head')} in all; with fewer than 30 in a part there "
-        "is no verdict. Both claims were fixed after a trial on one model (MiniLM), so that on it they are no prediction."
-    )
 
 
 def _by_label(numbers: ProfileNumbers) -> Figure:

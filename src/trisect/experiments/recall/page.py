@@ -172,11 +172,6 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
         _examples(numbers) if facts.examples else None,
         notes_section(about),
     )
-    sections, number = [], 0  # figures are counted through the whole page
-    for section in shown:
-        figures = tuple(replace(f, number=f"Figure {number + i}") for i, f in enumerate(section.figures, start=1))
-        number += len(figures)
-        sections.append(replace(section, figures=figures))
     names = numbers.answers["name"].n_unique()
     known = (words.several(names, "name"),) if names else ()
     lede = " · ".join((facts.corpus, *known, words.several(len(numbers.seeds), "seed")))
@@ -187,7 +182,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> Sheet
     )
     made = provenance(about, *(fact for fact in own if fact[1]))
     title = "What does pretraining add, and what does the model invent?"
-    return Sheet(title, "trisect · birth places", lede, tuple(sections), made, REFERENCES)
+    shares = {m: words.share(n.value) for m in numbers.models if (n := numbers.number("accuracy", m))}
+    answer = (
+        f"Right answers to questions held out: {words.join_words([f'{MODELS[m]} {of}' for m, of in shares.items()])}."
+    )
+    return Sheet(title, "trisect · birth places", lede, shown, made, REFERENCES, answer * bool(shares))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[RecallFacts]) -> tuple[Finding, ...]:

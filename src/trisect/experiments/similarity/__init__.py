@@ -15,7 +15,7 @@ class Similarity(Experiment[SimilaritySettings, SimilarityFacts]):
     """Measure how alike a model's W_Q, W_K and W_V are, head by head, against random matrices.
 
     \b
-    trisect similarity MODEL --out similarity
+    trisect similarity study --out similarity
     """
 
     name = "similarity"

@@ -120,8 +120,18 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
     """The page from the tables measures and claims."""
     numbers, facts = Measures.of(tables["measures"]), about.facts
     name = words.display_name(facts.subject, about.command)
-    texts = f", and its scores on {facts.corpus}" if facts.corpus else ""
-    lede = f"The query, key and value matrices of every head of {name}{texts}. This speaks of this one model."
+    texts = f", scores on {facts.corpus}, {words.several(facts.texts or 0, 'text')}" if facts.corpus else ""
+    every = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
+    heads = words.several(max(len(every[pair].rows) for pair in PAIRS), "head")
+    lede = f"{name} · weights of {heads}{texts} · compared with {words.count(facts.draws_made)} random matrices"
+    answer = "No layer has queries, keys and values that are plain maps of their input."
+    if measured := sorted((pair for pair in PAIRS if every[pair].rows), key=lambda pair: -every[pair].mean):
+        named = {"q-k": "the query and key", "k-v": "the key and value", "q-v": "the query and value"}
+        most = every[measured[0]]
+        answer = (
+            f"Of a head's three matrices {named[measured[0]]} read the most alike: they overlap by {words.share(most.mean)}"
+            + ("." if most.null is None else f", random ones by {words.share(most.null)}.")
+        )
     rule = (
         "D-1 is tested head by head: it is refuted where one head's overlap lies above that of random matrices by more than the "
         f"margin, after correction for all heads and pairs, and supported where every head lies below that line; its intervals are "
@@ -145,8 +155,10 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> S
         *((("Texts", f"{facts.corpus}: {read}"),) if facts.corpus else ()),
         ("Random matrices", f"{words.count(facts.draws)} draws a shape at least, seed {facts.seed}"),
     )
-    title = f"Why three matrices? {name}"
-    return Sheet(title, "Similarity", lede, sections, provenance(about, *own, timed=False), REFERENCES)
+    title = f"How alike are the query, key and value matrices of {name}?"
+    return Sheet(
+        title, "trisect · similarity", lede, sections, provenance(about, *own, timed=False), REFERENCES, answer
+    )
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[SimilarityFacts]) -> tuple[Finding, ...]:
@@ -191,14 +203,8 @@ def _alike(numbers: Measures) -> Section:
         *present(_short(numbers, "similarity-short", "Pair by pair", _ALIKE, PAIRS)),
         *_grids(numbers, "overlap", PAIRS, "overlap", "Figure 1", "How much two matrices read the same", _OVERLAP),
     )
-    every = {pair: _HeadMeasure.of(numbers, "overlap", pair) for pair in PAIRS}
-    lead = ()
-    if measured := [pair for pair in PAIRS if every[pair].rows]:
-        most = max(measured, key=lambda pair: every[pair].mean)
-        count = words.several(len(every[most].rows), "head")
-        lead = (f"Overlap is largest for {_dash(most)}: {every[most].against} on average over {count}.",)
     fold = sentences(found, "Overlaps in words")
-    return Section("Do two matrices of a head read the same?", lead, figures, present(fold), blocks=quiet([said]))
+    return Section("Do two matrices of a head read the same?", (), figures, present(fold), blocks=quiet([said]))
 
 
 def _short(
@@ -210,10 +216,10 @@ def _short(
         means = {e.name: e for e in numbers.where(measure, group=None).means()}
         values = tuple(means[c] for c in components if c in means)
         short.append(Finding(measure, "", unit, values, title=heading, signed=measure == "cosine"))
-    return small_multiples(name, title, "Means over heads; each panel has an axis of its own.", short)
+    return small_multiples(name, title, "Means over heads, on one axis where units are the same.", short)
 
 
-_ALIKE = (("overlap", "Overlap", "share"), ("cosine", "Cosine of the matrices", "cosine"), ("cka", "Linear CKA", "CKA"))
+_ALIKE = (("overlap", "Overlap of the matrices", "share"), ("overlap_null", "Of random matrices", "share"))
 _OVERLAP = "Overlap of what two matrices of a head read: 0 nothing in common, 1 the same."
 _CKA = "Linear CKA of what two matrices make of inputs of unit covariance."
 

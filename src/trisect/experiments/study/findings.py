@@ -54,6 +54,32 @@ def answer_findings(rows: StudyRows) -> Iterator[Finding]:
     yield from _roles(rows) if rows.measure(OWN, "valid") else _costs(rows)
 
 
+def answer_sentence(rows: StudyRows) -> str:
+    """The answers for q, k and v as one sentence with its numbers; empty where there are none."""
+    answers = answers_of(answer_findings(rows))
+    if not answers:
+        return ""
+    if answers[0].unit == "of pairs":
+        shares = words.join_words(
+            [f"its {NAMES[one.groups[0]]} in {percent(one.values[0].mean or 0.0)}" for one in answers]
+        )
+        return f"With one part of another text in place of its own, the model gives the answer that this predicts: {shares} of pairs."
+    first = answers[0].values[0].name
+    sizes = [
+        (words.COMPONENT[one.groups[0]].replace("the", "its"), words.number(one.values[0].mean, True))
+        for one in answers
+    ]
+    (name, size), *others = sizes
+    rest = "".join(f", with {other} by {more}" for other, more in others)
+    where = (
+        "all layers"
+        if any(whole for how, whole, _ in _costs_of(rows) if how == first)
+        else "one layer, mean over layers"
+    )
+    done = COSTS[first]
+    return f"With {name} {done} in {where}, the model's validation loss changes by {size} nats{rest}."
+
+
 def _roles(rows: StudyRows) -> Iterator[Finding]:
     """From interchange at the layer that reads: which answer comes with a donor's q, k or v."""
     for component in NAMES:

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from trisect.experiments.study.settings import StudyFacts
 
 TITLE = "What do query, key and value each do?"
-SHORT = (
-    "Each component's mean over layers, with its 95 % interval over seeds where there are several; each panel has an axis of its own, in "
-    "its method's unit, and 0 is no change."
-)
+SHORT = "Each component's mean over layers, with its 95 % interval over seeds where there are several; 0 is no change."
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[StudyFacts]) -> sheet.Sheet:
@@ -69,7 +66,7 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
         _attention(checks),
         _answer(rows, next(iter(groups["answer"]), None), found),
         *_verdicts(rows, said),
-        sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures", short="Figures"),
+        sheet.Section("The figures behind it", (text,), blocks=tuple(blocks), id="figures"),
         *(
             sheet.Section(title, (question,), blocks=tuple(_pictures(groups[group], SHOWN)), id=group)
             for group, (_, title, question) in GROUPS.items()
@@ -86,12 +83,10 @@ def make_sheet(tables: Mapping[str, pl.DataFrame], rows: StudyRows, drawn: Seque
     return sheet.Sheet(
         TITLE,
         f"trisect · {name}",
-        f"{said['model']} · {said['corpus']}",
+        f"{said['model']} · {said['corpus']} · {said['budget']}",
         sections,
         references=(*dict.fromkeys(str(part["citation"]) for part in listing("seed")), *REFERENCES),
-        under=said["budget"],
-        window=f"{TITLE} {name}",
-        skip=("short-answer", "answer"),
+        answer=study_findings.answer_sentence(rows),
         style=("\n@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"),
     )
 
@@ -117,9 +112,7 @@ def _attention(checks: Sequence[Check]) -> sheet.Section:
         numbers = f"Mean difference: {said}; margin {check.margin:g} nats."
         items.append(sheet.Requirement(check.ok, check.name, check.sentence, numbers))
     blocks = (sheet.Requirements(tuple(items)),)
-    return sheet.Section(
-        "Is attention in use at all?", (text,), blocks=blocks, id="attention", short="Is attention in use?"
-    )
+    return sheet.Section("Is attention in use at all?", (text,), blocks=blocks, id="attention")
 
 
 def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) -> sheet.Section:
@@ -135,14 +128,14 @@ def _answer(rows: StudyRows, figure: Figure | None, found: Sequence[Finding]) ->
             "These sentences are made from the numbers by rule. Extremes are named without a test; what is tested stands in the "
             "verdicts."
         )
-        blocks = [sheet.Picture(figure, titled=bool(figure.number)), *([sheet.TextBlock(lead)] if lead else [])]
+        blocks = [sheet.Picture(figure), *([sheet.TextBlock(lead)] if lead else [])]
         blocks += [sheet.Picture(drawn)] if drawn is not None else []
         blocks += [in_words, sheet.TextBlock(rule, "quiet")] if in_words is not None else []
         columns, cells = study_words.numbers(rows)
         body = tuple((site, *(_small(*pair) for pair in own)) for site, own in cells)
         label = "Means and intervals by site"
         blocks.append(sheet.Table(_heads(columns), body, "The same as a table", folded=True, label=label, wrap=False))
-    return sheet.Section("The answer in one picture", blocks=tuple(blocks), id="answer-section", short="One picture")
+    return sheet.Section("The answer in one picture", blocks=tuple(blocks), id="answer-section")
 
 
 def _heads(columns: study_words.Columns) -> tuple[str, ...]:
@@ -170,7 +163,7 @@ def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Sectio
         return
     who = "sources say" if rows.claims["source"].n_unique() > 1 else "paper says"
     rule = (
-        f"{words.tally(cards.tally(found))} A claim holds when all of its deciding parts do. Each part is one number per seed, mostly "
+        "A claim holds when all of its deciding parts do. Each part is one number per seed, mostly "
         "a difference to the baseline of that seed, tested against a margin that was fixed before there were data; the claims of "
         "one source share one correction (Holm). Only that corrected p decides."
     )
@@ -180,13 +173,18 @@ def _verdicts(rows: StudyRows, said: Mapping[str, str]) -> Iterable[sheet.Sectio
     )
     blocks = (
         *([sheet.TextBlock(changed, "notice")] if study_words.has_other_claims(rows) else []),
+        sheet.TextBlock(words.tally(cards.tally(found))),
         sheet.Strip(rows.claims),
-        sheet.TextBlock(HOW_TO_READ, "quiet", "how-to-read"),
-        sheet.Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
+        sheet.Section(
+            "Claim by claim",
+            (rule, HOW_TO_READ),
+            blocks=(
+                sheet.Verdicts(rows.claims, f"{said['corpus']} · {said['model']} · {said['budget']}", rows.controls),
+            ),
+        ),
     )
-    yield sheet.Section(
-        f"What the {who}, and what was found here", (rule,), blocks=blocks, id="verdicts", short="Verdicts"
-    )
+    title = f"What the {who}, and what was found here"
+    yield sheet.Section(title, blocks=blocks, id="verdicts", shown=True)
 
 
 def _reproduce(rows: StudyRows, said: Mapping[str, str]) -> sheet.Section:

@@ -195,7 +195,7 @@ def section(rows: StudyRows) -> Iterator[Section]:
             lines = tuple((f"{one.title}, {one.unit}", *(_cell(one, case) for case in cases)) for one in own)
             heads = (Markup("{}{}<small>{}</small>").format(c.site, " ●" * c.carried, c.column) for c in cases)
             blocks.append(Table(("Effect", *heads), lines, f"The effect {where}. {KEY}", id=f"planted-{over}", **look))
-    yield Section(TITLE, (WORLD + truth.words, SCORED), blocks=tuple(blocks), id="planted", short=TITLE)
+    yield Section(TITLE, (WORLD + truth.words, SCORED), blocks=tuple(blocks), id="planted")
 
 
 def _percent(share: float | None, decimals: int = 0) -> str:

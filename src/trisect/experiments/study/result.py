@@ -43,11 +43,14 @@ class Study(Result["StudyFacts"]):
         paths: Mapping[str, Path] | None = None,
         paged: bool = True,
         makes: str = "",
+        answer: str = "",
     ) -> None:
         folder = Path(folder)
         known = {"folder": folder, "report": report or folder / "report.html", "paths": paths or {}}
         given = {"tables": tables, "findings": findings, "about": about}
-        self.__dict__.update(known, paged=paged, makes=makes, **{k: v for k, v in given.items() if v is not None})
+        self.__dict__.update(
+            known, paged=paged, makes=makes, answer=answer, **{k: v for k, v in given.items() if v is not None}
+        )
 
     def __repr__(self) -> str:
         return f"Study(folder={self.folder!r})"

@@ -194,6 +194,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[UnitsFacts]) -> Sheet:
         sections,
         provenance(about, (capital(f"{one}s"), weights), timed=False),
         REFERENCES if facts.is_sample else (),
+        capital(next((str(one) for one in found if one.measure != "unedited"), "")),
     )
 
 
