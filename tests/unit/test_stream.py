@@ -8,11 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests import tinyhf, zoo
 
 import trisect
 from trisect.core.errors import ModelError, SiteError, SpecError
 from trisect.core.trace import WrittenStream
+from trisect.experiments.explore import run
 from trisect.experiments.explore.page import pack
 from trisect.experiments.explore.run import take_picture, with_logits
 from trisect.hf.locate.unembedding import find_unembedding
@@ -69,6 +71,15 @@ def test_writers_sum_to_the_stream_and_its_logits_are_the_models(kind):
     torch.testing.assert_close(stream["2.h3"], trace.output[:, 2] @ trace.w_o[2], rtol=0, atol=ROUNDING)
     with pytest.raises(SiteError, match=r"2\.h9"):
         stream["2.h9"]
+
+
+def test_a_reading_is_saved_with_its_stream(tmp_path):
+    reading = trisect.read(load("gpt2"), TEXT, stream=True)
+    assert reading.stream is not None
+    assert repr(reading.stream) == "<WrittenStream [1, 7, 32]: 14 writers, 'embedding' to '2.bias'>"
+    saved = load_file(reading.save(tmp_path / "reading.safetensors"))
+    assert torch.equal(saved["stream.2.h3"], reading.stream["2.h3"])
+    assert torch.equal(saved["layer 1.q"], reading.traces[0].q)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,7 +180,7 @@ def test_bad_input_is_named():
         trisect.read(model, TEXT, grad=True, stream=True)
 
 
-def test_the_explorer_holds_what_each_head_says_and_the_lens():
+def test_the_explorer_holds_what_each_head_says_and_the_lens(monkeypatch):
     model = load("llama")
     (batch,) = model.batches([TEXT])
     reading = model.trace(batch)
@@ -193,6 +204,11 @@ def test_the_explorer_holds_what_each_head_says_and_the_lens():
     table = trisect.logit_lens(model, TEXT, top=3)
     assert words[count:] == table["prediction"].to_list()
     assert values[count:] == pytest.approx(table["probability"].to_numpy(), rel=1e-3)
+    monkeypatch.setattr(run, "LOGITS", 3 * 8)  # of a long text the last positions
+    last = with_logits(take_picture(reading), model, batch, reading).logits
+    assert last is not None
+    assert (last.first, last.heads[1].shape, last.lens.shape) == (4, (3, 4, 8), (3, 3, 3))
+    assert [last.tokens[n] for n in last.heads[1][2, 1]] == words[at : at + 8]
 
 
 def test_the_explorer_says_why_it_cannot():

@@ -283,6 +283,10 @@ class WrittenStream:
     written: Mapping[StreamWriter, Float[Tensor, "B T D"]]
     traces: Mapping[int, Trace]
 
+    def __repr__(self) -> str:
+        names = [writer.name for writer in self.written]
+        return f"<WrittenStream {list(self.output.shape)}: {len(names)} writers, {names[0]!r} to {names[-1]!r}>"
+
     def __getitem__(self, name: str) -> Float[Tensor, "B T D"]:
         """What the writer of a name adds; raises SiteError where there is none."""
         found = {writer.name: values for writer, values in self.written.items()}
@@ -438,7 +442,10 @@ class Reading:
         return _trace_at(self.traces, Address(stack or (stacks or ["plain"])[0], number))
 
     def save(self, path: str | Path) -> Path:
-        """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them."""
+        """Write q, k, v, weights and output of every trace into one safetensors file, with the tokens beside them.
+
+        What writers add to the stream, where it was read, is there as 'stream.3.h2' and so on.
+        """
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -449,6 +456,8 @@ class Reading:
         said["source"] = [list(row) for row in self.source.tokens]
         said["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
         tensors = {f"{at}.{name}": values.detach().contiguous().clone() for at, name, values in self._arrays()}
+        written = {} if self.stream is None else self.stream.written
+        tensors |= {f"stream.{writer.name}": t.detach().contiguous().clone() for writer, t in written.items()}
         replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(said)}))
         return path
 

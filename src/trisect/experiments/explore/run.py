@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Rows of log a - scale·q·k that vary by less are constant: what float32 leaves of a softmax.
 FLAT = 0.02
 LOGITS = 6_000  # heads times positions whose words a page holds
-PRODUCTS = 200_000_000_000  # that are computed for them: seconds on two cores
+PRODUCTS = 100_000_000_000  # that are computed for them: some seconds
 RAISED, PREDICTED = 4, 3  # words of a head that are raised, and as many lowered; of a layer
 
 
