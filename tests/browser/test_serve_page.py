@@ -102,6 +102,27 @@ def moved(tab: Page) -> list[float]:
     return [float(one.get_attribute("data-moved") or "") for one in tab.locator(".s-strip [data-n]").all()]
 
 
+def test_an_empty_text_has_no_results_and_a_query_or_key_of_zero_is_explained_beside_them(gpt, visit):
+    tab = visit(gpt)
+    even, outcome, text = tab.locator(".s-even"), tab.locator(".s-outcome"), tab.get_by_label("Text", exact=True)
+    assert (outcome.is_visible(), even.is_visible()) == (True, False)
+    tab.get_by_label("Layer", exact=True).select_option("2")
+    tab.get_by_label("Head", exact=True).select_option("3")
+    for component in "qkv":
+        switch(tab, component, "zero")
+        settled(tab, switches=[[f"{component}@2.h3", "zero"]])
+        assert even.is_visible() == (component != "v")
+        switch(tab, component, "as it is")
+        settled(tab, switches=[])
+    assert not even.is_visible()
+    text.fill("")
+    settled(tab, text=[""])
+    assert not outcome.is_visible()
+    text.fill(TEXT)
+    settled(tab, text=[TEXT])
+    outcome.wait_for()
+
+
 def test_typed_and_switched_it_shows_what_python_finds(gpt, visit):
     tab = visit(gpt)
     tab.get_by_label("Layer", exact=True).select_option("2")

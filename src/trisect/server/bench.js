@@ -93,7 +93,9 @@ class Bench {
     this.board.update(state.switches, state.second.some((text) => text.trim()));
     this.board.mark(state.positions);
     this.options.keep?.(state);
-    if (!state.text.every((text) => text.trim())) return this.refuse({ given: "Type a sentence.", known: "", todo: "" });
+    const empty = !state.text.every((text) => text.trim());
+    if (empty) this.root.classList.add("s-empty"); // nothing stands there that an earlier text gave
+    if (empty) return this.refuse({ given: "Type a sentence.", known: "", todo: "" });
     this.status.textContent = "…";
     let made;
     try {
@@ -125,6 +127,7 @@ class Bench {
 
   async show({ words, chunks }, turn) {
     this.error.hidden = true;
+    this.root.classList.remove("s-empty");
     this.outcome.update(words);
     this.board.place(words.tokens);
     const only = words.positions.length ? ` at ${words.positions.map((n) => `${words.tokens[n]} (token ${n + 1})`).join(", ")}` : "";

@@ -4,11 +4,12 @@ class Outcome {
     Object.assign(this, { choose, words: null });
     this.title = make("h2", {}, "What changes");
     this.lede = make("p", { class: "x-quiet s-lede" });
+    this.even = make("p", { class: "x-quiet s-even" }, "A query of 0 and a key of 0 do the same: every score q·k becomes 0, so that the head attends evenly, but for what the model itself adds to scores.");
     this.text = make("div", { class: "x-text s-strip", tabindex: "0", role: "group" });
     this.heads = make("tr");
     this.body = make("tbody");
     this.table = make("table", { class: "s-table" }, make("thead", {}, this.heads), this.body);
-    this.element = make("section", { class: "s-outcome", "aria-label": "What changes" }, this.title, this.lede, this.text, make("div", { class: "x-scroll" }, this.table));
+    this.element = make("section", { class: "s-outcome", "aria-label": "What changes" }, this.title, this.lede, this.even, this.text, make("div", { class: "x-scroll" }, this.table));
     this.text.addEventListener("click", (event) => {
       const span = event.target.closest?.("[data-n]");
       if (span && this.words?.predicts) this.choose(Number(span.dataset.n));
@@ -36,6 +37,7 @@ class Outcome {
     this.text.replaceChildren(...parts);
     this.text.classList.toggle("s-choosing", predicts);
     this.text.setAttribute("aria-label", predicts ? `The text; predictions are shown at token ${place + 1}, ${tokens[place]}. Left and right choose another.` : "The text, shaded by how far each token's output moves.");
+    this.even.hidden = !switches.some(([site, how]) => how === "zero" && /[qk]/.test(site.replace(/@.*/, "").replace(/.*\./, "")));
     this.table.hidden = !predicts && (!switches.length || whole);
     if (predicts) this.predictions(words);
     else this.moves(words);
