@@ -59,7 +59,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     scope = (
         "Each model is built by hand, not trained: which of q, k and v of which head carries a property of the texts to the answer is "
         "known by construction. A method scores every such site for every property; it reads the model and texts, not the truth. "
-        "Truths are of single sites: no world has two heads of which either would do.",
+        "The truth is causal, so that patching, a pass for each site, is the ceiling: what is asked is which method gets there for "
+        "less. No world has two heads of which either would do, which patching one site would miss.",
     )
     described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
