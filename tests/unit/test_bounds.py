@@ -205,16 +205,21 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
-@pytest.mark.parametrize("command", ["study", "report", "check"])
-def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, command, tmp_path):
-    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+def test_a_forged_ledger_with_a_right_checksum_is_no_ledger(forge, tmp_path):
     folder = Folder(tmp_path / "study")
-    join_ledger(folder, [tiny.EXPERIMENT], trisect.plan(tmp_path / "tiny.json").corpus.fingerprint)
+    join_ledger(folder, [tiny.EXPERIMENT], "text")
     write_json(folder.ledger, forge(read_json(folder.ledger, "")))
     with pytest.raises(DamagedFileError, match="no study's ledger"):
         folder.read_ledger()
-    words = (tmp_path / "tiny.json", "--out", folder.path) if command == "study" else (folder.path,)
-    result = call(command, *words)
+
+
+@pytest.mark.parametrize("command", ["study", "report", "check"])
+def test_every_command_says_that_a_forged_ledger_is_none(command, tmp_path):
+    (tmp_path / "tiny.json").write_text(json.dumps(plain(tiny.EXPERIMENT)))
+    folder = Folder(tmp_path / "study")
+    join_ledger(folder, [tiny.EXPERIMENT], trisect.plan(tmp_path / "tiny.json").corpus.fingerprint)
+    write_json(folder.ledger, FORGERIES["another seed"](read_json(folder.ledger, "")))
+    result = call(command, *([tmp_path / "tiny.json", "--out"] if command == "study" else []), folder.path)
     assert result.exit_code == 2
     assert "is no study's ledger" in result.stderr
     assert "Delete" in result.stderr
