@@ -1,4 +1,4 @@
-"""Several edits in one pass where that does not do: memory for fewer, a model that fails, and inputs without a row for each text."""
+"""Several edits in one pass where that does not do, and what a command looks at: memory for fewer edits, a model that fails or changes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 import torch
 from tests import tinyhf
 
+from trisect.core.errors import ModelError
 from trisect.core.subject import Batch
 from trisect.hf.files.model_errors import ModelOutOfMemoryError
 from trisect.hf.forward import APART, FAILED, NO_ROWS, SharedPasses
-from trisect.hf.load import Pretrained, load
+from trisect.hf.load import Pretrained, load, sampled_laws
+from trisect.hf.verify import agreement
+from trisect.hf.verify.laws import Checker
 from trisect.lab.passes import WholePasses, edited_passes, plan_edits
 from trisect.measure.intervention import put, zeros
 
@@ -86,3 +89,47 @@ def test_a_model_that_fails_and_inputs_without_rows_are_called_so(subject):
     passes, _ = edited(subject, of(subject, position_ids=torch.arange(7)[None]), fail)
     assert passes.notes == (NO_ROWS,)
     assert APART not in passes.notes
+
+
+def change_weights(model: Any) -> None:
+    """As none of PyTorch's counters shows."""
+    model.model.layers[1].mlp.up_proj.weight.data[0, 0] += 1
+
+
+def change_answer(model: Any) -> None:
+    model.model.layers[1].self_attn.v_proj.register_forward_hook(lambda _m, _a, out: 1.1 * out)
+
+
+def change_nothing(_model: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [(change_weights, "have changed"), (change_answer, "does not compute"), (change_nothing, "")]
+)
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_command_looks_at_the_laws_of_some_reads_and_finds_at_its_end_what_changed_in_it(
+    change, words, clean, monkeypatch
+):
+    monkeypatch.setattr(agreement, "SHARE", 0.0)
+    subject, looked = load(tinyhf.llama()), list[int]()
+    batch, own = of(subject), Checker.judge
+    monkeypatch.setattr(Checker, "judge", lambda self, *given: looked.append(len(self.findings)) or own(self, *given))
+
+    def command() -> None:
+        with sampled_laws(subject):
+            for n in range(5):
+                change(subject.model) if n == 3 else None
+                subject.edited_passes().score(batch) if clean else subject.each(batch, lambda _trace: None)
+
+    if words:
+        with pytest.raises(ModelError, match=words):
+            command()
+    else:
+        command()
+    full = [1] * (words != "have changed")
+    assert [min(1, count) for count in looked] == [1, 1, 0, 0, 0, *full]
+    assert subject.proof.agreement.draw is None
+    if words:
+        with pytest.raises(ModelError):
+            subject.each(batch, lambda _trace: None)

@@ -18,7 +18,7 @@ from trisect.core.errors import ModelError, reraise_out_of_memory
 from trisect.core.subject import Batch, ModelInputs, Parts, RowScores, StreamPoint, Writer
 from trisect.core.trace import Address
 from trisect.hf.batches import first_tensor, output_at, row_scores, takes_any
-from trisect.hf.files.checkpoints import State, check_state
+from trisect.hf.files.checkpoints import State, check_state, check_writes
 from trisect.hf.files.model_errors import ModelOutOfMemoryError, check_ids, memory_guard
 from trisect.hf.hooks.calls import (
     NOTHING,
@@ -210,6 +210,7 @@ def run_forward(
     start: RestartPoint | None = None,
     follow: bool = False,
     narrow: tuple[Sequence[nn.Module], Int[Tensor, "B N"], int] | None = None,
+    looks: bool = True,
 ) -> tuple[Sequence[Call], ModelOutput]:
     """One forward pass, and the model's answer (with gradients to `follow`); of each call no more is kept than what `take` leaves of it.
 
@@ -220,7 +221,7 @@ def run_forward(
     own = own_inputs(proved, inputs)
     check_ids(proved.name, proved.model, proved.tokenizer, own)
     proved.proof.agreement.check_autocast(proved.name, proved.model)
-    calls = Calls(take)
+    calls = Calls(take, looks)
     if start is not None:
         nothing = torch.empty(0, device="meta")
         left_out = enumerate(proved.modules[: start.calls])
@@ -280,7 +281,8 @@ def run_clean(
     Edits of calls that do not make what the model goes on with would change nothing, without a word. Beside open edits the laws,
     which are of the model alone, are not looked at.
     """
-    proof, laws = proved.proof, () if is_edited(proved.model) else proved.proof.call_laws()
+    proof, looks = proved.proof, proved.proof.agreement.is_looked_at(inputs)
+    laws = proof.call_laws() if looks and not is_edited(proved.model) else ()
 
     def meet(call: Call) -> Call:
         if proof.read_at(call) is not None:
@@ -288,8 +290,8 @@ def run_clean(
         return outline(call)
 
     with torch.no_grad(), checking(proved.model, proved.name, laws, proof.addresses, inputs) as checker:
-        calls, made = run_forward(proved, inputs, NOTHING, meet, prefix)
-    check_state(proved.name, proved.state, proved.model)
+        calls, made = run_forward(proved, inputs, NOTHING, meet, prefix, looks=looks)
+    (check_state if looks else check_writes)(proved.name, proved.state, proved.model)
     confirm(proved, inputs, calls, made)
     return calls, made
 
@@ -405,7 +407,8 @@ class SharedPasses:
         shares = self.restarts.works and self.proved.proof.hook is record_interface
         prefix = Prefix(self.proved.model, self.proved.modules) if shares else None
         if hold:
-            check_state(self.proved.name, self.proved.state, self.proved.model)
+            check = check_state if self.proved.proof.agreement.draw is None else check_writes
+            check(self.proved.name, self.proved.state, self.proved.model)
             edits = edits_at(self.proved.proof.addresses, None, hold)
             made = run_forward(self.proved, batch.inputs, edits, prefix=prefix)[1]
         else:
@@ -455,9 +458,9 @@ class SharedPasses:
         while done < len(writes):
             outputs = [block.output for block in self._prefix.blocks] if self._prefix is not None else []
             room = [self.together]
-            for stream in tensors_in(outputs)[:1] if self.together > ON_GPU else ():
-                room += [STREAM_ROOM // stream.numel()]
-                room += [ANSWER_ROOM // math.prod(self._answer)] if places is None else []
+            for stream in tensors_in(outputs)[:1]:
+                room += [ON_GPU if stream.is_cuda else STREAM_ROOM // stream.numel()]
+                room += [ANSWER_ROOM // math.prod(self._answer)] if places is None and not stream.is_cuda else []
             some = writes[done : done + max(1, min(room))]
             try:
                 made = self._together(batch, some, hold, places) if len(some) > 1 or places is not None else None

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, TypeAlias, cast, overload
 
 import torch
@@ -51,7 +52,6 @@ from trisect.hf.files.fetch import Options, fetch, is_masked_lm, objective_of
 from trisect.hf.files.model_errors import check_finite, forward_error
 from trisect.hf.files.tokenizers import tokenize
 from trisect.hf.forward import (
-    ON_GPU,
     HeldWeights,
     OtherCallsError,
     PrefixReuse,
@@ -286,7 +286,8 @@ class Pretrained:
     ) -> Sequence[Call]:
         """One pass over inputs; each layer that is read is given away as it is met (`home`: on the CPU), and its laws are looked at."""
         check_writes(self.name, self.state, self.model)
-        laws = () if write or is_edited(self.model) else self.proof.call_laws()
+        looks = bool(write) or self.proof.agreement.is_looked_at(inputs)
+        laws = self.proof.call_laws() if looks and not (write or is_edited(self.model)) else ()
         scaled = [law.scaled for law in self.proof.laws]
 
         def meet(call: Call) -> Call:
@@ -299,11 +300,11 @@ class Pretrained:
 
         with (
             torch.no_grad(),
-            watch(self.model, self.name, self.proof.around()) as blocks,
+            watch(self.model, self.name, self.proof.around(), looks) as blocks,
             checking(self.model, self.name, laws, self.addresses, inputs) as checker,
         ):
-            calls, made = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet)
-        check_state(self.name, self.state, self.model)
+            calls, made = run_forward(self._with_proof, inputs, edits_at(self.addresses, write), meet, looks=looks)
+        (check_state if looks else check_writes)(self.name, self.state, self.model)
         if not write:  # without the hooks
             confirm(self._with_proof, inputs, calls, made)
         return calls
@@ -360,12 +361,32 @@ class Pretrained:
 
     def edited_passes(self) -> SharedPasses:
         """Many edited passes over a batch, each begun at the layer that it edits where that gives the same numbers."""
-        together = ON_GPU if self.batcher.device.type == "cuda" else SharedPasses.together
-        return SharedPasses(self._with_proof, self.objective, self.restarts, together)
+        return SharedPasses(self._with_proof, self.objective, self.restarts)
 
     @property
     def _with_proof(self) -> ProvedModel:
         return ProvedModel(self.name, self.model, self.tokenizer, self.batcher.accepts, self.proof, self.state)
+
+
+@contextmanager
+def sampled_laws(subject: Pretrained) -> Iterator[None]:
+    """Inside, a command's reads are looked at in part: the first of each kind of inputs, some at random, and what was read last at the end.
+
+    Raises ModelError there where weights changed, or where that read does not compute what was found on loading.
+    """
+    agreement = subject.proof.agreement
+    if agreement.draw is not None:  # inside another command
+        yield
+        return
+    agreement.counts.clear()
+    agreement.draw, agreement.left = Random(0), None
+    try:
+        yield
+    finally:
+        left, agreement.draw, agreement.left = agreement.left, None, None
+    check_state(subject.name, subject.state, subject.model)
+    if left is not None:
+        subject._walk(left, lambda _seen: None)
 
 
 def _read_inputs(subject: Pretrained, inputs: Inputs) -> Reading:

@@ -115,13 +115,13 @@ def run(
     words = command(one.name, settings, subjects, texts, () if several is None else several.words)
     if one.single:
         check_page(_page_at(one, place), one.name, bool(links))
-        measured = one.measure(settings, RunContext(_parent(place), machine, subjects, texts))
+        measured = RunContext(_parent(place), machine, subjects, texts).measure(one, settings)
         return conclude(one, measured, place, words, time.monotonic() - began, links)  # a page is written at once
     marks = [model.fingerprint for model in subjects] if several is None else several.fingerprints
     asked = question_of(words, settings, marks, texts)
     check = partial(free_folder, one, place, None if is_part else asked)
     with RunFolder(place).lock(check), RunFolder(place).stage() as stage:
-        measured = one.measure(settings, RunContext(stage, machine, subjects, texts, one.of, place))
+        measured = RunContext(stage, machine, subjects, texts, one.of, place).measure(one, settings)
         measured = measured if own else note_invented(measured, settings)
         done = conclude(one, measured, place, words, time.monotonic() - began, links, stage, asked)
         RunFolder(place).remove_units()

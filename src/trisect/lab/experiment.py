@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -220,6 +220,15 @@ class RunContext:
         """The texts to read."""
         assert self.given_texts is not None, "the settings name texts"
         return self.given_texts
+
+    def measure(self, one: Experiment[Any, Any], settings: Any) -> Measured[Any]:
+        """What an experiment measures; laws of models of others are looked at in part of its reads, and at its end."""
+        from trisect.lab.subject import sampled
+
+        with ExitStack() as stack:
+            for subject in self.subjects:
+                stack.enter_context(sampled(subject))
+            return one.measure(settings, self)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -142,6 +142,15 @@ def check_pretrained(subject: Subject) -> Pretrained:
         known = "Words are found by where a tokenizer's pieces stand in a text."
         raise ModelError(f"{subject.name} has no tokenizer.", known, "Choose a model of Hugging Face's.")
     return subject
+
+
+def sampled(subject: Subject) -> AbstractContextManager[None]:
+    """Inside, laws are looked at in part of a command's reads of a model of others, and at its end; see `hf.load.sampled_laws`."""
+    if isinstance(subject, OwnModel):
+        return nullcontext()
+    from trisect.hf.load import Pretrained, sampled_laws
+
+    return sampled_laws(subject) if isinstance(subject, Pretrained) else nullcontext()
 
 
 def check_there(model: Any, text: bool = False, **fetched: Unpack[FetchOptions]) -> None:

@@ -98,11 +98,11 @@ def weights_to_hold(held: Tensor, like: Tensor, shape: tuple[int, ...]) -> Tenso
 
 
 class Calls(list[Call]):
-    """Calls in their order; `take` is given each as it is made, and what remains of it is kept."""
+    """Calls in their order; `take` is given each as it is made, and what remains of it is kept; faults are noted if one `looks`."""
 
-    def __init__(self, take: Callable[[Call], Call] | None = None) -> None:
+    def __init__(self, take: Callable[[Call], Call] | None = None, looks: bool = True) -> None:
         super().__init__()
-        self.take = take
+        self.take, self.looks = take, looks
 
     def append(self, call: Call) -> None:
         """Note a call."""

@@ -68,7 +68,8 @@ def record_interface(
                 order = calls.order(names[id(module)])
                 if order in edits.write:
                     q, k, v = edits.write[order](Parts(q, k, v))
-                multiplied = None if edits.write or edits.hold else _Multiplied(q.shape[2], k.shape[2])
+                looks = calls.looks and not (edits.write or edits.hold)
+                multiplied = _Multiplied(q.shape[2], k.shape[2]) if looks else None
                 with multiplied or contextlib.nullcontext():
                     output, weights = function(module, q, k, v, *rest, **named)
                 own = multiplied is None or multiplied.has(weights, output)

@@ -231,14 +231,16 @@ def _find_sum(
 
 
 @contextlib.contextmanager
-def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iterator[dict[Address, ResidualBlock]]:
+def watch(
+    model: nn.Module, name: str, around: Mapping[Address, Around], looks: bool = True
+) -> Iterator[dict[Address, ResidualBlock]]:
     """Catch the residuals of one forward pass inside: a ResidualBlock for every address in `around`.
 
-    Norms are compared with what was found in them, and sums with what they were on loading; raises ModelError at the end
-    where one is something else.
+    If it `looks`, norms are compared with what was found in them, and sums with what they were on loading; raises ModelError at
+    the end where one is something else.
     """
     blocks: dict[Address, ResidualBlock] = {}
-    watched = _BlockWatcher(around, blocks)
+    watched = _BlockWatcher(around, blocks, looks)
     # an edited pass may be rehearsed: what counts is the last
     ending = model.register_forward_hook(lambda _m, _a, _o: watched.end(), always_call=True)
     try:
@@ -255,19 +257,19 @@ def watch(model: nn.Module, name: str, around: Mapping[Address, Around]) -> Iter
 class _BlockWatcher:
     """The uses of modules that a block is made of, in one forward pass, and what of them is not as it was on loading."""
 
-    def __init__(self, around: Mapping[Address, Around], blocks: dict[Address, ResidualBlock]) -> None:
-        self.blocks = blocks
+    def __init__(self, around: Mapping[Address, Around], blocks: dict[Address, ResidualBlock], looks: bool) -> None:
+        self.blocks, self.looks = blocks, looks
         self.wrong: list[tuple[Address, str]] = []
         self.uses: dict[str, int] = {}
         self.wanted: dict[tuple[str, int], list[tuple[Address, Around]]] = {}
         self._made: dict[Address, dict[tuple[str, int], Tensor]] = {}
         for address, one in around.items():
             keys = {(one.source, one.nth)}
-            if one.enters is not None:
+            if looks and one.enters is not None:
                 keys.add(one.enters)
-            if one.behind is not None and one.behind.source:
+            if looks and one.behind is not None and one.behind.source:
                 keys.add((one.behind.source, one.behind.nth))
-            if one.sum is not None:
+            if looks and one.sum is not None:
                 keys |= {(one.sum.name, one.sum.nth), one.sum.out, *filter(None, [one.sum.beside])}
             for key in keys:
                 self.wanted.setdefault(key, []).append((address, one))
@@ -284,7 +286,7 @@ class _BlockWatcher:
         self.uses[name] = key[1] + 1
         for address, one in self.wanted.get(key, ()):
             made = self._made.setdefault(address, {})
-            if one.sum is not None and key == (one.sum.name, one.sum.nth):
+            if self.looks and one.sum is not None and key == (one.sum.name, one.sum.nth):
                 self._meet(address, one, one.sum, x)
                 if one.kind == "post":
                     self._compare(address, one.norm, f"{name} makes", x, y)
@@ -296,7 +298,7 @@ class _BlockWatcher:
                 numbers = norm.gamma, norm.beta, norm.epsilon or 0.0, norm.centred
                 after = None if one.behind is None else one.behind.rescaling
                 self.blocks[address] = ResidualBlock(one.kind, residual, *numbers, after, one.forward)
-                if one.kind == "pre":
+                if self.looks and one.kind == "pre":
                     self._compare(address, one.norm, f"{name} makes", x, y)
                     made["normed", 0] = y.clone()
             elif key == one.enters:

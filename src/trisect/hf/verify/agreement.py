@@ -9,7 +9,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ from trisect.hf.hooks.calls import (
 )
 from trisect.hf.locate.affine import TOLERANCE, Quantised, affine_modules, affine_of, ends_of, quantisation_of, share_of
 
+FIRST, SHARE = 2, 1 / 16  # reads of a kind of inputs in which laws are looked at, and the share of later ones
 LOOSE = 4  # sums over more positions round more
 AT_ONCE = 1 << 17  # numbers of an answer that are compared at once
 TINY = torch.finfo(torch.float32).tiny
@@ -45,11 +47,35 @@ MASKS = ("attention_mask", "decoder_attention_mask")  # which say what is paddin
 
 @dataclass(eq=False)
 class Agreement:
-    """Over how many positions the two answers were compared, what share of an answer's length is rounding, and under which autocast."""
+    """Over how many positions the two answers were compared, what share of an answer's length is rounding, and under which autocast.
+
+    With a `draw`, inside a command, laws are looked at in some reads: `counts` are those of each kind of inputs, `left` what was read
+    last without a look.
+    """
 
     longest: int
     allowed: float
     autocast: str = ""
+    draw: Random | None = None
+    counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    left: ModelInputs | None = None
+
+    def is_looked_at(self, inputs: ModelInputs) -> bool:
+        """Whether the laws are looked at in this read: in every one, but inside a command in the first of a kind and some at random.
+
+        A kind is one of names, types and shapes of inputs, of lengths up to the next power of two, and of masks with and without padding.
+        """
+        if self.draw is None:
+            return True
+        given = ((name, t) for name, t in sorted(inputs.items()) if isinstance(t, Tensor))
+        kind = tuple(
+            (name, t.dtype, t.shape[2:], t.shape[-1].bit_length(), "mask" in name and not bool(t.all()))
+            for name, t in given
+        )
+        self.counts[kind] += 1
+        looks = self.counts[kind] <= FIRST or self.draw.random() < SHARE
+        self.left = None if looks else inputs
+        return looks
 
     def check_autocast(self, name: str, model: nn.Module) -> None:
         """Raise ModelError where a pass would be under another autocast than the verification was."""

@@ -38,17 +38,20 @@ from trisect.measure.norms import activation
 
 
 class Places(NamedTuple):
-    """Positions of a batch: row and position of each, and how many positions a row has (0: not known)."""
+    """Positions of a batch: row and position of each, how many positions a row has (0: not known), and those of `_places` as a slice."""
 
     row: Int[Tensor, " N"]
     position: Int[Tensor, " N"]
     length: int = 0
+    span: slice = slice(0)
 
     def of(self, x: Tensor, rows: int, length: int, time_first: bool) -> Tensor:
         """x at those positions, [N units]; x is batch first or time first, and may hold more positions than are asked."""
         if x.dim() == 3 and rows != length:
             time_first = tuple(x.shape[:2]) == (length, rows)
         flat = x.reshape(-1, x.shape[-1])
+        if (rows == 1 or not time_first) and len(flat) == rows * length == rows * self.length and self.span.stop:
+            return flat[self.span]
         index = self.position * rows + self.row if time_first else self.row * (len(flat) // rows) + self.position
         return flat[index.to(flat.device)]
 
@@ -183,7 +186,7 @@ class Checker:
             return
         kind = torch.promote_types(x.dtype, torch.float32)
         for sample in _places(1, len(x)):
-            operand, *gate, entered = (t[sample.position.to(t.device)].to(kind) for t in (*parts, x))
+            operand, *gate, entered = (t[sample.span].to(kind) for t in (*parts, x))
             made = activation(law.activation)(operand) * (gate[0] if gate else 1)
             size = made.norm(dim=1) + entered.norm(dim=1)
             size, where = size + size.nan_to_num(0.0, 0.0, 0.0).mean(), sample._replace(length=0)
@@ -201,7 +204,7 @@ class Checker:
             self.fail(order, words)
             return
         for sample in _places(1, len(flat[0])):
-            one, other = (t[sample.position.to(t.device)].float() for t in flat)
+            one, other = (t[sample.span].float() for t in flat)
             size = other.norm(dim=1) + one.norm(dim=1)
             # of several rows, as one long one: no length, by which padding would be looked up
             where = sample._replace(length=0)
@@ -344,7 +347,8 @@ class Checker:
 def _places(rows: int, length: int) -> Iterator[Places]:
     """All positions of a batch, some at once."""
     for index in torch.arange(rows * length).split(AT_ONCE) if rows * length else ():
-        yield Places(index // length, index % length, length)
+        span = slice(int(index[0]), int(index[-1]) + 1)
+        yield Places(index // length, index % length, length, span)
 
 
 def _maps(laws: CallLaws) -> tuple[MapLaw, ...]:

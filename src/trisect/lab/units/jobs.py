@@ -73,7 +73,7 @@ def measure_unit(one: Experiment[Any, Any], settings: Any, context: RunContext, 
     """The one model of a context as an experiment measures it, with its own page, which is to lie at `place` below all models'."""
     began = time.monotonic()
     context.folder.mkdir(parents=True, exist_ok=True)
-    measured = one.measure(settings, context)
+    measured = context.measure(one, settings)
     measured = measured if is_study_model(context.subject) else note_invented(measured, settings)
     words = command(one.name, settings, context.subjects, context.given_texts)
     about, tables = conclusion(one, measured, words, time.monotonic() - began)
