@@ -33,8 +33,7 @@ from trisect.lab.units.page import findings_table, layer_sections, layer_values,
 from trisect.lab.units.run import SeveralModels, check_sites, several_models
 from trisect.papers import matrices, norms
 from trisect.report import format as words
-from trisect.stats.compare import compare
-from trisect.stats.paired import summary, t_interval
+from trisect.stats.paired import compare, summary, t_interval
 
 PAIRS = [f"overlap_excess_{pair}" for pair in ("q-k", "k-v", "q-v")]
 TEXTS = [f"w{i} w{i % 7} , w{i % 5} w{i % 3} ." for i in range(6)]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from trisect.claims.verdicts import CONTROLS, NOT, NOTHING, SURVIVES, reading
 from trisect.core.claim import LossChange, Part
-from trisect.stats.compare import compare
-from trisect.stats.paired import summary
+from trisect.stats.paired import compare, summary
 
 # Whole thousandths: sums and their negatives round alike, so that mirrored readings are the same to the bit.
 NATS = st.integers(-900, 900).map(lambda n: n / 1000)

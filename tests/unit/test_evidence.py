@@ -17,7 +17,7 @@ from trisect.experiments.study.rows import StudyRows
 from trisect.report.format import Mean, by_component, interval
 from trisect.report.sheet import Sheet, present
 from trisect.report.sheet import html as sheet_html
-from trisect.stats.compare import compare
+from trisect.stats.paired import compare
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 

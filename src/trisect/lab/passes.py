@@ -36,7 +36,7 @@ from trisect.lab.experiment import Replicates
 from trisect.lab.word_labels import Articles, WordLabels, find_articles, fitting, ordinary
 from trisect.measure.probes import Eraser, LabelMoments
 from trisect.stats.bootstrap import bootstrap_ratios, percentile_interval
-from trisect.stats.compare import compare
+from trisect.stats.paired import compare
 from trisect.stats.shares import ratios
 from trisect.stats.tested import Reals, finite
 from trisect.text.sources import LabelledTexts

@@ -16,8 +16,7 @@ from trisect.core.finding import Comparison, Estimate, Finding, Json, ReadFacts
 from trisect.core.printable import percent
 from trisect.core.site import Site
 from trisect.papers import source_of
-from trisect.stats.compare import compare
-from trisect.stats.paired import summary, t_interval
+from trisect.stats.paired import compare, summary, t_interval
 from trisect.stats.tested import ROUNDING
 from trisect.stats.tested import number as points_number
 

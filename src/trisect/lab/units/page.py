@@ -30,8 +30,7 @@ from trisect.report.sheet import (
     sentences,
     verdict_findings,
 )
-from trisect.stats.compare import compare
-from trisect.stats.paired import Sample, summary, t_interval
+from trisect.stats.paired import Sample, compare, summary, t_interval
 from trisect.stats.tested import finite
 
 if TYPE_CHECKING:
