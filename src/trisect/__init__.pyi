@@ -74,6 +74,7 @@ from trisect.experiments.study.plan import Plan
 def ablate(
     model: Any,
     texts: Any = None,
+    edits: Mapping[str, Any] | None = None,
     *,
     revision: str | None = None,
     dtype: str | None = None,

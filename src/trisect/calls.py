@@ -18,6 +18,7 @@ from trisect.lab.inputs import Workers, open_any
 from trisect.lab.jobs import screen
 from trisect.lab.run_folder import DELETE, RunFolder, check_files, has_tables, is_study
 from trisect.lab.subject import check_folder, load
+from trisect.lm.reading import edit_own
 from trisect.text.corpus import Corpus, is_corpus
 from trisect.text.sources import open_corpus
 
@@ -118,6 +119,8 @@ def intervene(
 def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
     """Inside, a model runs with your functions at q, k or v of its sites: called, in `generate`, read or measured; gives the module.
 
+    A model of a study has no module: it gives the model, which is read, scored or measured.
+
     `edits` holds for each site, such as 'v@3.h2' or 'q@all', a function (tensor, where) -> tensor. `tensor` is a copy of
     what the site holds: [B, H, T, E] of q, [B, K, S, E] of k, [B, K, S, V] of v, H or K being the heads that it names, with
     device, dtype and graph; q and k are after rotary positions. `where` has `address` (stack, layer), `component`, `heads`.
@@ -136,8 +139,9 @@ def edit(model: Any, edits: Mapping[str, EditFunction]) -> Iterator[Any]:
         )
     subject: Any = model if hasattr(model, "outputs") else load(model)
     if not hasattr(subject, "proof"):
-        known = "A model of a study has no module that can be called."
-        raise ModelError(f"{subject.name} is to be edited.", known, "Give the functions to trisect.intervene.")
+        with edit_own(subject, edits):
+            yield subject
+        return
     addresses = dict(zip(subject.addresses, (found.module for found in subject.proof.found), strict=True))
     with editing(subject.name, subject.model, addresses, subject.proof.hook, subject.shape, edits):
         yield subject.model

@@ -205,6 +205,48 @@ def test_heads_are_a_map_and_lists_of_heads_one_edit(tmp_path):
     assert "v@2.h1-2" in (out / "report.html").read_text()
 
 
+def nothing(tensor, _where):
+    return torch.zeros_like(tensor)
+
+
+def same(tensor, _where):
+    return tensor
+
+
+def test_functions_by_site_are_the_ways_of_how_and_an_identity_changes_nothing(tmp_path):
+    edits = {"v@1": nothing, "q@all": same, "v@2.h1": "zero", "k@2": "mean"}
+    done = trisect.ablate(OWN, made(LINES), edits, out=tmp_path / "own", quiet=True)
+    rows = done.tables["measures"].filter(measure="loss_change_nats")
+    found = {(r["component"], r["layer"], r["head"], r["group"]): r["value"] for r in rows.to_dicts()}
+    assert [found["q", n, None, "same"] for n in (1, 2)] == [0, 0]
+    for site, how, key in (
+        ("v@1", "zero", ("v", 1, None, "nothing")),
+        ("v@2.h1", "zero", ("v", 2, 1, "zero")),
+        ("k@2", "mean", ("k", 2, None, "mean")),
+    ):
+        one = trisect.ablate(OWN, made(LINES), sites=site, how=how, out=tmp_path / site, quiet=True)
+        value = one.tables["measures"].filter(measure="loss_change_nats")["value"].item()
+        assert found[key] == pytest.approx(value, abs=1e-12)
+        assert value
+    said = "Edited from Python, which the command does not repeat: v@1 by nothing, q@all by same, v@2.h1 by zero, k@2 by mean."
+    assert said in done.notes
+    assert done.about.facts.how == "nothing, same, zero, mean"
+    assert done.about.facts.sites == tuple(edits)
+    assert "changed by nothing, same, zero, mean" in done.report.read_text()
+
+
+def test_a_function_of_each_head_is_given_that_head(tmp_path):
+    seen = set()
+
+    def note(tensor, where):
+        seen.add((where.address.layer, where.component, where.heads, tensor.shape[1]))
+        return 2 * tensor
+
+    done = trisect.ablate(OWN, made(LINES), {"v@all": note}, per="head", out=tmp_path, quiet=True)
+    assert seen == {(n, "v", (h,), 1) for n in (1, 2) for h in (1, 2)}
+    assert done.tables["measures"].filter(measure="loss_change_nats").height == 4
+
+
 class Blurred:
     """A subject without a loss, whose attention in its second layer sees fewer positions than its texts have."""
 
@@ -279,6 +321,10 @@ def test_components_with_different_heads_are_not_edited_head_by_head():
     ("named", "kind", "said"),
     [
         ({"how": "mode"}, SpecError, "how is 'mode'."),
+        ({"edits": {}}, SpecError, "edits is empty."),
+        ({"edits": {"v@1": nothing}, "how": "zero"}, SpecError, "edits was given with sites or how."),
+        ({"edits": {"v@1": "second"}}, SpecError, "v@1 is to be edited by 'second'."),
+        ({"edits": {"v@1": nothing, "v@all": same}}, SpecError, "edits has v@1 twice."),
         ({"sites": ["q@3"]}, SiteError, "The site 'q@3' lies outside the model"),
         ({"sites": ["nothing"]}, SiteError, "'nothing' is not a site"),
         ({"lines": [], "how": "zero"}, CorpusError, "The texts 'made' are none."),

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tinyhf, zoo
+from tests import tiny, tinyhf, zoo
 
 import trisect
 from trisect.core.errors import ModelError, SiteError, SpecError
 from trisect.core.trace import Address
 from trisect.hf.hooks.edit import OPEN
 from trisect.hf.load import load
+from trisect.lm.fleet import initial, layout, views
+from trisect.lm.reading import OwnModel
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
@@ -189,7 +191,8 @@ def test_blocks_are_nested_the_outer_first_and_readings_are_of_the_edited_model(
         both = answer(model, inputs)
         read = gpt.read(inputs)
         predicted = gpt.predict(inputs).logits
-    with trisect.edit(gpt, {"v@1": lambda tensor, where: halved(tensor[:, :1] + 1, where)}), pytest.raises(ModelError):
+    narrow = lambda tensor, where: halved(tensor[:, :1] + 1, where)  # noqa: E731
+    with pytest.raises(ModelError, match="returned"), trisect.edit(gpt, {"v@1": narrow}):
         answer(gpt.model, inputs)
     with trisect.edit(gpt, {"v@1": one, "v@1.h1": halved}) as model:
         assert torch.equal(answer(model, inputs), both)
@@ -311,6 +314,22 @@ def test_a_site_that_was_not_reached_is_refused(gpt, bart):
         model(encoder_outputs=given, decoder_input_ids=IDS[:, :3])
 
 
+def test_a_failing_pass_that_is_caught_reaches_no_site(gpt):
+    def fails(_tensor, _where):
+        raise RuntimeError("no")
+
+    inputs = {"input_ids": IDS}
+    for call in (lambda: answer(gpt.model, inputs), lambda: gpt.predict(inputs)):
+        with (
+            pytest.raises(ModelError, match=r"No pass .* layer 1"),
+            trisect.edit(gpt, {"k@1": fails, "v@1": same}),
+            pytest.raises(RuntimeError),
+        ):
+            call()
+    with trisect.edit(gpt, {"v@1": same}) as model:
+        answer(model, inputs)
+
+
 def test_a_part_of_the_model_is_edited_too(gpt):
     clean = gpt.model.transformer(input_ids=IDS)[0]
     with trisect.edit(gpt, {"v@2": halved}) as model:
@@ -324,6 +343,61 @@ def test_a_part_of_a_model_that_attends_in_pieces_is_refused():
         for call in (model.forward, model.longformer):
             with pytest.raises(ModelError, match="call the model itself"):
                 call(input_ids=IDS)
+
+
+@pytest.fixture(scope="module")
+def own():
+    words = tiny.corpus().vocabulary
+    flat = initial(tiny.MODEL, len(words), 1).double()
+    return OwnModel("own", tiny.MODEL, dict(views(flat[None], layout(tiny.MODEL, len(words)))), words, 12)
+
+
+def test_a_model_of_a_study_runs_with_functions_in_every_pass(own):
+    text = " ".join(own.vocabulary[5:12])
+    (batch,) = own.batches([text])
+    clean = own.predict(batch.inputs)
+    assert torch.equal(own.predict(batch.inputs, {"q+k+v@all": copied}), clean)
+    zero = trisect.intervene(own, text, {"v@2.h1": "zero"}).after
+    torch.testing.assert_close(own.predict(batch.inputs, {"v@2.h1": nothing})[0].float(), zero)
+    with trisect.edit(own, {"v@2.h1": nothing}) as model:
+        assert model is own
+        assert torch.equal(own.outputs(batch), own.predict(batch.inputs))
+        torch.testing.assert_close(own.outputs(batch)[0].float(), zero)
+        assert own.read(text).traces[1].v[:, 0].eq(0).all()
+        loss = own.score(batch).total
+        assert own.notes == ("Measured with an edit: v@2.h1 by nothing.",)
+        assert "Measured with an edit: v@2.h1 by nothing." in own.read(text).notes
+        seen: list[Any] = []
+        thread = threading.Thread(target=lambda: seen.append(own.predict(batch.inputs)))
+        thread.start()
+        thread.join()
+        assert torch.equal(seen[0], clean)
+    assert torch.equal(loss, own.score(batch, own.shape.writers({"v@2.h1": nothing})).total)
+    assert torch.equal(own.predict(batch.inputs), clean)
+    assert own.notes == ()
+    more = lambda tensor, _where: tensor + 1  # noqa: E731
+    with trisect.edit(own, {"v@1": more}), trisect.edit(own, {"v@1": halved}):
+        both = own.predict(batch.inputs)
+    torch.testing.assert_close(both, own.predict(batch.inputs, {"v@1": lambda tensor, _where: 0.5 * (tensor + 1)}))
+
+
+def test_an_edit_of_a_study_s_model_that_no_pass_made_is_refused(own):
+    (batch,) = own.batches([" ".join(own.vocabulary[5:9])])
+
+    def fails(_tensor, _where):
+        raise RuntimeError("no")
+
+    with pytest.raises(ModelError, match=r"The edit of v@1 by halved was not made"), trisect.edit(own, {"v@1": halved}):
+        pass
+    with (
+        pytest.raises(ModelError, match="was not made"),
+        trisect.edit(own, {"v@1": fails}),
+        pytest.raises(RuntimeError),
+    ):
+        own.score(batch)
+    with pytest.raises(ModelError, match="was given nothing"):
+        own.predict({})
+    assert own.notes == ()
 
 
 @pytest.mark.parametrize(

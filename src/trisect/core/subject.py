@@ -146,7 +146,7 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
             own = there.clone() if target.heads is None else there[:, which]
             kind = tuple(own.shape), own.dtype, own.device
             changed: object = function(own, where)
-            _check_edit(where, changed, kind, getattr(function, "__name__", type(function).__name__))
+            _check_edit(where, changed, kind, edit_name(function))
             if target.heads is not None:
                 whole = there.clone()
                 whole[:, which] = changed  # pyright: ignore[reportArgumentType]
@@ -165,6 +165,16 @@ def _check_edit(where: SiteTarget, changed: object, kind: tuple[object, ...], na
         what = type(changed).__name__ if returned[0] is None else f"{list(returned[0])}, {returned[1]}, {returned[2]}"
         known = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."  # pyright: ignore[reportArgumentType]
         raise ModelError(f"The function {name} returned {what} for {place}.", known, "Return a tensor like it.")
+
+
+def edit_name(how: str | EditFunction) -> str:
+    """What is done at a site in a word: the name of its function, or a kind as it is."""
+    return how if isinstance(how, str) else getattr(how, "__name__", type(how).__name__)
+
+
+def edit_words(edits: Mapping[str, str | EditFunction]) -> str:
+    """Sites and what is done at each, for a message."""
+    return ", ".join(f"{site} by {edit_name(how)}" for site, how in edits.items())
 
 
 def write_in_order(writers: Sequence[Writer], parts: Parts) -> Parts:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -17,18 +20,23 @@ from trisect.core.errors import ModelError
 from trisect.core.spec import Model
 from trisect.core.subject import (
     Batch,
+    EditFunction,
     Heads,
     InputSample,
+    ModelInputs,
     Parts,
     PlainText,
     RowScores,
     Shape,
+    SiteEdits,
     StreamPoint,
     StreamWriters,
     TextOrPair,
     Writer,
     as_sample,
     check_text,
+    edit_words,
+    write_in_order,
 )
 from trisect.core.trace import Address, FeedForward, Origin, Projections, Reading, Rescaling, ResidualBlock, Side, Trace
 from trisect.lm.fleet import causal, embed, embedding_rows, finish, linear, project
@@ -59,7 +67,11 @@ class OwnModel:
     vocabulary: tuple[str, ...]
     window: int
     options: tuple[str, ...] = ("STUDY",)
-    notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What this thread's open edits are."""
+        return tuple(f"Measured with an edit: {block.words}." for block in OPEN.get(self, ()) if block.is_here)
 
     @property
     def objective(self) -> str:
@@ -109,10 +121,10 @@ class OwnModel:
             for start in range(0, len(ids), self.window):
                 held.append((number, start, ids[start : start + self.window]))
                 if len(held) == size:
-                    yield self._batch(held, self._unknown(lacking, named))
+                    yield self._batch(held, _unknown(self._ids, lacking, named))
                     held, lacking = [], []
         if held:
-            yield self._batch(held, self._unknown(lacking, named))
+            yield self._batch(held, _unknown(self._ids, lacking, named))
 
     def _word_ids(self, number: int, text: PlainText, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
         """The ids of a text's words; raises ModelError where too few of them are in the vocabulary."""
@@ -127,18 +139,6 @@ class OwnModel:
         todo = "Give words of the corpus that it was trained on; trisect.load('STUDY').vocabulary lists them in Python."
         raise ModelError(f"Text {number + 1} is {given!r}.", known, todo)
 
-    def _unknown(self, lacking: Sequence[str], named: set[str]) -> Iterator[str]:
-        """Notes on words that the vocabulary lacks, less those that are named already; `named` grows by the others."""
-        if not (new := [word for word in dict.fromkeys(lacking) if word not in named]):
-            return
-        how = f"read as {UNKNOWN}" if UNKNOWN in self._ids else "left out"
-        if shown := new[: NAMED - len(named)]:
-            named.update(shown)
-            known = f"the {len(self.vocabulary):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
-            yield f"Not among {known}, and {how}: {_quote_words(shown, NAMED)}."
-        if len(shown) < len(new):
-            yield f"Other words that the vocabulary lacks are {how} as well."
-
     def _batch(self, rows: list[tuple[int, int, list[int]]], notes: Iterable[str]) -> Batch:
         longest = max(len(ids) for _, _, ids in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -148,7 +148,7 @@ class OwnModel:
             real[i, : len(own)] = True
         tokens = tuple(tuple(self.vocabulary[n] for n in own) + ("",) * (longest - len(own)) for _, _, own in rows)
         cut = f"Texts longer than {self.window} words were cut into windows that do not see each other."
-        notes = (*([cut] if any(start for _, start, _ in rows) else []), *notes)
+        notes = (*self.notes, *([cut] if any(start for _, start, _ in rows) else []), *notes)
         return Batch({"ids": ids}, Side(tokens, real, ~real, ids), None, tuple((t, s) for t, s, _ in rows), notes)
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
@@ -167,14 +167,6 @@ class OwnModel:
         for trace in self.trace(batch).traces:
             see(trace)
 
-    def _block(self, n: int, x: Float[Tensor, "B T D"]) -> ResidualBlock:
-        """What stands around the attention of layer n, whose input is x."""
-        own = {name: self.parameters[f"layers.{n}.{name}"][0] for name in AROUND}
-        first, second = ((own[f"{norm}.weight"], own[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
-        maps = own["up.weight"], own["up.bias"], None, None, own["down.weight"], own["down.bias"]
-        forward = FeedForward("relu", *maps, after=Rescaling(*second, NORM_EPSILON, centred=True))
-        return ResidualBlock("post", x, *first, NORM_EPSILON, forward=forward)
-
     @torch.no_grad()
     def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
         """Read one batch: a Trace per layer, with what writers put in place of q, k and v."""
@@ -182,7 +174,7 @@ class OwnModel:
         self._pass(batch.inputs["ids"], write or {}, {}, seen)
         scale = (self.model.width // self.model.heads) ** -0.5
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
-            address, block = Address(STACK, n), self._block(n, x)
+            address, block = Address(STACK, n), residual_block(self.parameters, n, x)
             projections = _projections(self.model, self.parameters, n)
             traces.append(Trace(address, q, k, v, weights, output, real, real, projections, scale, block))
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows, batch.notes, self.objective)
@@ -212,18 +204,28 @@ class OwnModel:
         return self.vocabulary[number]
 
     @torch.no_grad()
+    def predict(
+        self,
+        inputs: ModelInputs,
+        write: SiteEdits | None = None,
+        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Logits for its own inputs, `ids` [B T] of the vocabulary, parts written by address or by site (see trisect.edit)."""
+        if not isinstance(ids := inputs.get("ids"), Tensor) or ids.dim() != 2:
+            given = f"{self.name} was given {', '.join(map(repr, inputs)) or 'nothing'}."
+            raise ModelError(given, "It takes ids [B T] of its vocabulary.", "Give those of a batch: batch.inputs.")
+        return self._logits(self._pass(ids, self.shape.writers(write or {}), hold or {}, None))
+
+    @torch.no_grad()
     def outputs(
         self,
         batch: Batch,
         write: Mapping[Address, Writer] | None = None,
         hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
-        places: Int[Tensor, " B"] | None = None,
+        places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Logits of the next word at every position, or at one place of each row."""
-        hidden = self._pass(batch.inputs["ids"], write or {}, hold or {}, None)
-        if places is not None:
-            hidden = hidden[torch.arange(len(hidden)), places][:, None]
-        return self._logits(hidden)
+        """Logits of the next word at every position, or at places of each row."""
+        return self._logits(self._pass(batch.inputs["ids"], write or {}, hold or {}, None), places)
 
     @torch.no_grad()
     def stream_outputs(
@@ -231,15 +233,14 @@ class OwnModel:
         batch: Batch,
         streams: StreamWriters,
         write: Mapping[Address, Writer] | None = None,
-        places: Int[Tensor, " B"] | None = None,
+        places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`, with what enters a layer's block replaced; raises ModelError for another point of the stream."""
         if other := [point for point in streams if point.where != "input"]:
             known = "Its norms stand behind the sums, so that what a layer adds is no part of the next layer's input."
             given = f"The writers of {self.name} do not add up to its residual stream, asked for at {other[0].where}."
             raise ModelError(given, known, "Ask for a layer's input, or choose a pretrained model.")
-        hidden = self._pass(batch.inputs["ids"], write or {}, {}, None, streams)
-        return self._logits(hidden if places is None else hidden[torch.arange(len(hidden)), places][:, None])
+        return self._logits(self._pass(batch.inputs["ids"], write or {}, {}, None, streams), places)
 
     def path_gradients(
         self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
@@ -248,7 +249,11 @@ class OwnModel:
         known = "Its norms stand behind the sums."
         raise ModelError(f"The writers of {self.name} do not add up.", known, "Choose a pretrained model.")
 
-    def _logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+    def _logits(
+        self, hidden: Float[Tensor, "B T D"], places: Int[Tensor, "B ..."] | None = None
+    ) -> Float[Tensor, "B _ V"]:
+        if places is not None:
+            hidden = hidden[torch.arange(len(hidden))[:, None], places.view(len(hidden), -1)]
         flat = linear(hidden.flatten(0, 1)[None], self.parameters["decoder.weight"], self.parameters["decoder.bias"])
         return flat[0].view(*hidden.shape[:2], flat.shape[-1])
 
@@ -264,6 +269,9 @@ class OwnModel:
         heads' outputs [B H T E] are added to `seen`, where there is such a list.
         """
         p, heads = self.parameters, self.model.heads
+        blocks = [block for block in OPEN.get(self, ()) if block.is_here]
+        each = (*(block.writers for block in blocks), write)
+        writers = {a: tuple(of[a] for of in each if a in of) for a in self.shape.heads}
         x = embed(embedding_rows(p["embed.weight"], ids), ids, None)
         mask = causal(ids.shape[1], x.dtype, x.device)
         for n in range(1, self.model.layers + 1):
@@ -272,8 +280,7 @@ class OwnModel:
             split = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in project(p, n, x)[0].chunk(3, -1))
             parts = Parts(*(t.contiguous() for t in split))
             address = Address(STACK, n)
-            if address in write:
-                parts = write[address](parts)
+            parts = write_in_order(writers[address], parts)
             if address in hold:
                 weights = hold[address]
             else:  # the same products in the same order as `fleet.attend`
@@ -285,7 +292,63 @@ class OwnModel:
                 seen.append((x[0], parts, weights, output))
             mixed = output.transpose(1, 2).reshape(1, *x.shape[1:])
             x = finish(p, n, x, mixed, None, idle=self.model.idle)
+        for block in blocks:
+            block.passes += 1
         return x[0]
+
+
+class OwnEdit:
+    """The functions of one block of edits on an OwnModel, the thread that they hold for, and how many passes they were run in."""
+
+    def __init__(self, words: str, writers: Mapping[Address, Writer]) -> None:
+        self.words, self.writers, self.thread, self.passes = words, writers, threading.get_ident(), 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is of this thread."""
+        return self.thread == threading.get_ident()
+
+
+OPEN: WeakKeyDictionary[OwnModel, list[OwnEdit]] = WeakKeyDictionary()
+
+
+@contextmanager
+def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[None]:
+    """Functions run at sites in every pass of this thread inside, those of outer blocks first.
+
+    Raises SiteError, SpecError; and ModelError where no pass was made to its end.
+    """
+    block = OwnEdit(edit_words(edits), model.shape.writers(edits))
+    OPEN.setdefault(model, []).append(block)
+    try:
+        yield
+    finally:
+        OPEN[model].remove(block)
+    if not block.passes:
+        known = f"No pass of {model.name} was made in the block, in this thread."
+        raise ModelError(f"The edit of {block.words} was not made.", known, "Read, score or predict inside.")
+
+
+def residual_block(parameters: Mapping[str, Tensor], n: int, x: Float[Tensor, "B T D"]) -> ResidualBlock:
+    """What stands around the attention of layer n, whose input is x."""
+    own = {name: parameters[f"layers.{n}.{name}"][0] for name in AROUND}
+    first, second = ((own[f"{norm}.weight"], own[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
+    maps = own["up.weight"], own["up.bias"], None, None, own["down.weight"], own["down.bias"]
+    forward = FeedForward("relu", *maps, after=Rescaling(*second, NORM_EPSILON, centred=True))
+    return ResidualBlock("post", x, *first, NORM_EPSILON, forward=forward)
+
+
+def _unknown(ids: Mapping[str, int], lacking: Sequence[str], named: set[str]) -> Iterator[str]:
+    """Notes on words that the vocabulary lacks, less those that are named already; `named` grows by the others."""
+    if not (new := [word for word in dict.fromkeys(lacking) if word not in named]):
+        return
+    how = f"read as {UNKNOWN}" if UNKNOWN in ids else "left out"
+    if shown := new[: NAMED - len(named)]:
+        named.update(shown)
+        known = f"the {len(ids):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
+        yield f"Not among {known}, and {how}: {_quote_words(shown, NAMED)}."
+    if len(shown) < len(new):
+        yield f"Other words that the vocabulary lacks are {how} as well."
 
 
 def _quote_words(words: Sequence[str], most: int) -> str:

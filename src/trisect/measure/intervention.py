@@ -24,6 +24,7 @@ from trisect.core.subject import (
     SiteTarget,
     Writer,
     as_sample,
+    edit_name,
     edit_writer,
     write_in_order,
 )
@@ -319,7 +320,7 @@ class PreparedText:
             for reached in self._sizes(one).values():
                 if min(positions) >= max(reached):
                     where = f"position{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}"
-                    given = f"{one.site} is to be switched to {_name_of(one.how)!r} at {where}."
+                    given = f"{one.site} is to be switched to {edit_name(one.how)!r} at {where}."
                     known = f"There are {max(reached)} tokens to switch there, counted from 0: it would do nothing."
                     raise CorpusError(given, known, "Choose some of them, or none for all, or take this switch out.")
                 if left := [position for position in positions if position >= min(reached)]:
@@ -382,7 +383,7 @@ class PreparedText:
         """The outputs with these switches beside those without; raises ModelError where they are no numbers."""
         write = self.writers(planned, positions)
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
-        named = tuple((one.site, _name_of(one.how)) for one in planned)
+        named = tuple((one.site, edit_name(one.how)) for one in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
         notes = (*self.notes, *self.beyond(planned, positions))
         about = (self.place(place), self.before, after, self.predicts, self.subject.token, notes, positions)
@@ -424,11 +425,6 @@ def _check_finite(made: Intervention) -> None:
     given = f"How far the outputs of {made.model} move is no finite number ({switched})."
     known = f"That is so at {wrong} of {len(made.moved)} positions: an overflow, or a token that is ruled out on one side alone."
     raise ModelError(given, known, "Take a switch out, give another text, or load the model with dtype='float32'.")
-
-
-def _name_of(how: SwitchKind | EditFunction) -> str:
-    """A switch in words: its kind, or the name of its function."""
-    return getattr(how, "__name__", type(how).__name__) if callable(how) else how
 
 
 def _only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:

@@ -46,7 +46,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     """The page from the table measures."""
     facts, changes = about.facts, _changes(tables["measures"])
     name = words.display_name(facts.subject, about.command)
-    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {HOW[facts.how]}, in one {facts.per} at a time"
+    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · {words_of(facts)}, in one {facts.per} at a time"
     lede += ", attention weights held" * facts.hold
     notes = (
         *((HELD,) * facts.hold),
@@ -62,6 +62,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     own = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
     title, said = f"What breaks in {name} without its queries, keys or values?", lead(found, facts)
     return Sheet(title, "trisect · ablation", lede, (answer, _numbers(changes, about)), own, REFERENCES, said)
+
+
+def words_of(facts: AblateFacts) -> str:
+    """What q, k and v are replaced by, or which functions change them."""
+    return HOW.get(facts.how, f"changed by {facts.how}")
 
 
 def _changes(measures: pl.DataFrame) -> Measures:
@@ -135,12 +140,12 @@ def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:
     n, axis, signed = f"n\u00a0=\u00a0{sample_words(facts)}.", axis_unit(facts), facts.objective != "output"
     if whole := known.where(head=None).by("stack"):
         panels = {stack_words(s).capitalize() or "All layers": [row.bar for row in rows] for s, rows in whole.items()}
-        caption = f"Change of {_what(facts)} with one layer's component {HOW[facts.how]}. Bars are 95 % intervals, {n}"
+        caption = f"Change of {_what(facts)} with one layer's component {words_of(facts)}. Bars are 95 % intervals, {n}"
         yield layer_figure(("ablation-layers", "Figure 1", "By layer"), caption, panels, axis)
     single = Measures(tuple(row for row in known if row.head is not None))
     most = max((abs(row.value) for row in single), default=0.0) or 1.0
     dots = "; a dot where the 95 % interval leaves 0 out" * signed
-    caption = f"Change of {_what(facts)} with one head's component {HOW[facts.how]}{dots}. The same colours in every panel, {n}"
+    caption = f"Change of {_what(facts)} with one head's component {words_of(facts)}{dots}. The same colours in every panel, {n}"
     for number, (stack, rows) in enumerate(single.by("stack").items(), start=1 + bool(whole)):
         name = "ablation-heads" + ("" if stack == "plain" else f"-{stack}")
         title = ", ".join(filter(None, ("By head", stack_words(stack))))

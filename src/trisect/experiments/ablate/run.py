@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from trisect.core.errors import CorpusError, ModelError
-from trisect.core.subject import Batch, EditedPasses, Parts, RowScores, Subject, TextOrPair, Texts, Writer
+from trisect.core.errors import CorpusError, ModelError, SpecError
+from trisect.core.subject import (
+    Batch,
+    EditedPasses,
+    EditFunction,
+    Parts,
+    RowScores,
+    Subject,
+    TextOrPair,
+    Texts,
+    Writer,
+    edit_name,
+    edit_words,
+    edit_writer,
+)
 from trisect.core.tables import NewRow, frame
 from trisect.core.trace import Address
 from trisect.experiments.ablate.settings import AblateFacts, AblateSettings
@@ -175,35 +187,51 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     output where it has no loss; intervals are 95 % of a bootstrap over articles (texts where none is
     marked). Raises SiteError, CorpusError, ModelError.
     """
-    subject, texts, how, batch = context.subject, context.texts, settings.how, settings.batch
-    edits = plan_edits(subject.shape, settings.sites, settings.per)
-    addresses, read = tuple(dict.fromkeys(edit.address for edit in edits)), TextsRead.of(texts, settings.seed)
-    with context.progress(f"{how} at {len(edits)} places") as step:
-        rounds = read.count * (2 if how == "mean" else 1)
-        replace = make_replacement(subject, read, addresses, how, batch, settings.seed, lambda n: step(n, rounds))
+    subject, texts, batch = context.subject, context.texts, settings.batch
+    places = plan_actions(subject, settings)
+    edits, ways = [edit for edit, _ in places], [way for _, way in places]
+    read = TextsRead.of(texts, settings.seed)
+    with context.progress(f"{', '.join(dict.fromkeys(map(edit_name, ways)))} at {len(edits)} places") as step:
+        rounds = read.count * (2 if "mean" in ways else 1)
+        replaces = {
+            how: make_replacement(
+                subject,
+                read,
+                tuple(dict.fromkeys(edit.address for edit, way in places if way == how)),
+                how,
+                batch,
+                settings.seed,
+                lambda n: step(n, rounds),
+            )
+            for how in ways
+            if isinstance(how, str)
+        }
         tally, notes, passes = Tally(), dict.fromkeys(texts.notes), edited_passes(subject)
         for one in subject.batches(read.stream(), batch, scored=True):
             notes |= dict.fromkeys(one.notes)
-            tally.add(one, *_passes(subject, passes, one, edits, replace(one), settings.hold))
+            sources = {how: replace(one) for how, replace in replaces.items()}
+            tally.add(one, *_passes(subject, passes, one, places, sources, settings.hold))
             step(rounds - read.count + one.rows[-1][0] + 1, rounds)
     table, articles = tally.table(texts.name), tally.articles(texts)
-    alike = how == "zero" and {("q",), ("k",)} <= {edit.site.components for edit in edits}
+    alike = {("q",), ("k",)} <= {edit.site.components for edit, way in places if way == "zero"}
+    if settings.edits is not None:
+        notes[f"Edited from Python, which the command does not repeat: {edit_words(settings.edits)}."] = None
     notes |= dict.fromkeys((*articles.notes, *tally.note_omissions(table), *(ZEROS,) * alike, *passes.notes))
     units = articles.sums(table, tally.indices)
     drawn = bootstrap_ratios(units[:, 1:], units[:, 0], settings.seed)
-    rows = _rows(subject, units, edits, settings, drawn)
+    rows = _rows(subject, units, places, settings.hold, drawn)
     measures = frame("measures", rows)
     if not measures["value"].is_not_null().all():
         notes["Where no number stands, the edited model's loss was not finite."] = None
     facts = AblateFacts(
         *what_was_read(subject, texts, table),
-        None if settings.sites is None else tuple(map(str, settings.sites)),
-        how,
+        None if settings.sites is settings.edits is None else tuple(map(str, settings.sites or settings.edits or ())),
+        ", ".join(dict.fromkeys(map(edit_name, ways))),
         settings.per,
         settings.hold,
         settings.seed,
         batch,
-        compare_components(edits, units[:, 2:] / units[:, :1]),
+        compare_components(edits, units[:, 2:] / units[:, :1]) if len(set(ways)) == 1 else None,
         articles=None if articles.numbers is None else len(units),
     )
     columns = drawn[:, -len(rows) :].T  # without a loss of its own the unedited pass is no row
@@ -211,13 +239,27 @@ def measure(settings: AblateSettings, context: RunContext) -> Measured[AblateFac
     return Measured({"measures": measures}, facts, tuple(notes), replicates=replicates)
 
 
+def plan_actions(subject: Subject, settings: AblateSettings) -> list[tuple[EditedPass, str | EditFunction]]:
+    """Every edit, and the way or the function that makes it. Raises SiteError, and SpecError for a place that is named twice."""
+    if settings.edits is None:
+        return [(edit, settings.how) for edit in plan_edits(subject.shape, settings.sites, settings.per)]
+    actions: dict[str, tuple[EditedPass, str | EditFunction]] = {}
+    for site, way in settings.edits.items():
+        for edit in plan_edits(subject.shape, [site], settings.per):
+            if str(edit.site) in actions:
+                known = f"{site} names it again, and each place is edited alone."
+                raise SpecError(f"edits has {edit.site} twice.", known, "Name each place once.")
+            actions[str(edit.site)] = edit, way
+    return list(actions.values())
+
+
 @torch.no_grad()
 def _passes(
     subject: Subject,
     passes: EditedPasses,
     batch: Batch,
-    edits: Sequence[EditedPass],
-    sources: Mapping[Address, Any],
+    places: Sequence[tuple[EditedPass, str | EditFunction]],
+    sources: Mapping[str, Mapping[Address, Parts]],
     hold: bool,
 ) -> tuple[RowScores, list[RowScores]]:
     """The unedited pass over one batch, and one for each edit; weights that are held are all but those that an edit makes."""
@@ -226,8 +268,11 @@ def _passes(
     if weights is not None:
         passes.begin(batch, weights)
     edited: list[RowScores] = []
-    for (address, routes), group in groupby(edits, lambda e: (e.address, e.routes)):
-        writers = [put(edit.targets, sources[address]) for edit in group]
+    for (address, routes), group in groupby(places, lambda place: (place[0].address, place[0].routes)):
+        writers = [
+            put(edit.targets, sources[way][address]) if isinstance(way, str) else edit_writer(edit.targets, way)
+            for edit, way in group
+        ]
         held = weights and {at: value for at, value in weights.items() if not (routes and at == address)}
         edited += passes.several(batch, writers, address, held, clean)
     return clean, edited
@@ -236,16 +281,16 @@ def _passes(
 def _rows(
     subject: Subject,
     table: Float[np.ndarray, "N C"],
-    edits: Sequence[EditedPass],
-    settings: AblateSettings,
+    places: Sequence[tuple[EditedPass, str | EditFunction]],
+    hold: bool,
     replicates: Float[np.ndarray, "R C"],
 ) -> list[NewRow]:
     """The unedited loss, where there is one, and every edit's change, each with its interval."""
     columns = ratios(table[:, 1:], table[:, 0]), *percentile_interval(replicates, len(table))
     measure = "output_change" if subject.objective == "output" else "loss_change_nats"
-    held = ", pattern held" * settings.hold
-    places = [edit.row(settings.how) for edit in edits]
-    named = [{"measure": "loss_nats"}, *(p | {"measure": measure, "group": f"{p['group']}{held}"} for p in places)]
+    held = ", pattern held" * hold
+    sites = [edit.row(edit_name(way)) for edit, way in places]
+    named = [{"measure": "loss_nats"}, *(p | {"measure": measure, "group": f"{p['group']}{held}"} for p in sites)]
     rows = [
         {"subject": subject.name, "n": len(table)}
         | name

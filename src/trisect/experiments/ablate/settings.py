@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from trisect.core.errors import SpecError, shorten
 from trisect.core.finding import Json, ReadFacts
 from trisect.core.schema import Option, record
 from trisect.lab.inputs import BatchSize, Models, ModelWorkers, Per, Seed, Sites, TextSource, Units
@@ -21,6 +22,14 @@ class AblateSettings:
 
     source: Models
     read: TextSource
+    edits: (
+        Annotated[
+            Mapping[str, Any],
+            Field(description="By site a function, as for trisect.edit, or a way of --how; in place of both."),
+            Option(name="", placed=True),
+        ]
+        | None
+    ) = None
     sites: Sites | None = None
     how: Annotated[
         str,
@@ -38,10 +47,22 @@ class AblateSettings:
     units: Units | None = None
     machine: ModelWorkers = field(default_factory=ModelWorkers)
 
+    def __post_init__(self) -> None:
+        """Raise SpecError for edits that are none, and for sites or a way beside them."""
+        if self.edits is None:
+            return
+        if not self.edits or self.sites is not None or self.how != "mean":
+            given = "edits was given with sites or how." if self.edits else "edits is empty."
+            raise SpecError(given, "It says for each site what is done there.", 'Give for example {"v@3": fn} alone.')
+        for site, how in self.edits.items():
+            if not callable(how) and how not in HOW:
+                known = f"There are {', '.join(HOW)}, and functions of a tensor and of where it is."
+                raise SpecError(f"{site} is to be edited by {shorten(how)}.", known, "Use one of them.")
+
 
 @record
 class AblateFacts(ReadFacts):
-    """Model, texts and settings of an ablation; `sites` is None for q, k and v of every layer.
+    """Model, texts and settings of an ablation; `sites` is None for q, k and v of every layer, `how` may name functions.
 
     `compared` is what paired differences over texts say of q, k and v, as data of a Comparison.
     """

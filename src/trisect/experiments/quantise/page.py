@@ -35,17 +35,15 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
     """The page from the table measures."""
     facts, changes = about.facts, Measures.of(tables["measures"], missing=True).where(*CHANGES).ordered()
     name = words.display_name(facts.subject, about.command)
-    lede = (
-        f"What {name} loses on {facts.corpus} when queries, keys or values are rounded to few bits, or cut in rank. "
-        "This speaks of this one model on these texts."
-    )
+    lede = f"{name} · {facts.corpus} · {sample_words(facts)} · q, k or v rounded to few bits, or cut in rank"
     notes = (
         *SCALES[: 1 + ("rank" in ways_of(changes))],
         f"Intervals are 95 % of a bootstrap over {sample_words(facts)}, and are not corrected for how many there are.",
         *words.too_few(facts),
     )
     results = findings(tables, about)
-    lead = tuple(one.words for one in results if one.measure in ("least_bits", "plan_change"))
+    answer = next((one.words for one in results if one.measure == "least_bits"), "")
+    lead = tuple(one.words for one in results if one.measure == "plan_change")
     figures = (
         *draw_curves(changes.known, facts),
         *draw_layers(changes.known, facts),
@@ -64,11 +62,19 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> Sheet:
         Section(
             "How many bits", lead, figures, present(table_of_needs(changes), sentences(results)), blocks=quiet(notes)
         ),
-        *present(plan_section(Measures.of(tables["measures"]), facts)),
+        *present(plan_section(Measures.of(tables["measures"]), facts, lead)),
         Section("Numbers", tuple(about.notes), (), (numbers,)),
     )
     own = provenance(about, *words.read_facts(facts), timed=False)
-    return Sheet(f"How many bits does {name} need?", "Quantisation", lede, sections, own, REFERENCES)
+    return Sheet(
+        f"How many bits do the queries, keys and values of {name} need?",
+        "trisect · quantisation",
+        lede,
+        sections,
+        own,
+        REFERENCES,
+        answer,
+    )
 
 
 def ways_of(changes: Measures) -> dict[str, Measures]:
@@ -118,8 +124,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
     if both:
         sides = (
             ("more bits than v", [place for place, (k, v) in both.items() if k > v]),
-            ("fewer", [place for place, (k, v) in both.items() if k < v]),
-            ("as many", [place for place, (k, v) in both.items() if k == v]),
+            ("fewer bits than v", [place for place, (k, v) in both.items() if k < v]),
+            ("as many bits as v", [place for place, (k, v) in both.items() if k == v]),
         )
         parts = [f"{side} in {words.several(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
         small = f"{ALIKE:g} {'nats' if unit == 'nats' else 'of the output'}"
@@ -223,7 +229,7 @@ def table_of_needs(changes: Measures) -> Table | None:
     return Table(("layer", *(f"{component}, {way}" for way, component in columns)), rows, caption)
 
 
-def plan_section(rows: Measures, facts: ReadFacts) -> Section | None:
+def plan_section(rows: Measures, facts: ReadFacts, lead: tuple[str, ...]) -> Section | None:
     """The bits of every layer's k and v, and what they cost beside the same bits everywhere; None where none were planned."""
     bits = rows.where("plan_bits").ordered()
     if not len(bits):
@@ -249,4 +255,4 @@ def plan_section(rows: Measures, facts: ReadFacts) -> Section | None:
         f"{facts.unit}, within the memory; both plans are then measured, all layers at once, on the other half."
     )
     costs = Table(("plan", f"change, {axis_unit(facts)}", "95 % interval"), cells, "What it costs on the other half")
-    return Section("A plan of bits", (text,), (), (costs, layers))
+    return Section("A plan of bits", (*lead, text), (), (costs, layers))

@@ -14,7 +14,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 
 from trisect.core.errors import ModelError
-from trisect.core.subject import EditFunction, Parts, Shape, Writer, write_in_order
+from trisect.core.subject import EditFunction, Parts, Shape, Writer, edit_words, write_in_order
 from trisect.core.trace import Address, spell_addresses
 from trisect.hf.hooks.calls import RECORDING, Call, CallHook, Calls, Edits, outline, without_compile, without_recompute
 from trisect.hf.hooks.interface_hook import record_interface
@@ -112,15 +112,17 @@ class EditableModel:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """One pass of this thread, whose modules run as they are inside; what it did not reach is forgotten if it fails."""
+        """One pass of this thread, whose modules run as they are inside; one that fails has reached no site."""
         thread = threading.get_ident()
         self._busy.add(thread)
+        for block in self.here:
+            block.now.clear()
         try:
             yield
-        finally:
-            self._busy.discard(thread)
             for block in self.here:
                 block.ever |= block.now
+        finally:
+            self._busy.discard(thread)
 
     def _run(self, part: str, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """A call of the model or of a part of it: a pass with edits, where this thread has blocks and is not in one."""
@@ -137,8 +139,6 @@ class EditableModel:
                 return own(*args, **kwargs)
             calls: Calls = Calls(outline) if self._in_pieces else _ModuleCalls(prefix, self.places)
             goes_on = _goes_on(kwargs)
-            for block in self.here:
-                block.now.clear()
             with self.passing(), without_recompute(), self._hook(module, Edits(self.writers()), calls=calls):
                 made = own(*args, **kwargs)
             self._check(inside, goes_on)
@@ -217,8 +217,7 @@ def editing(
     """
     order = {address: n for n, address in enumerate(addresses)}
     writers = {order[address]: writer for address, writer in shape.writers(edits).items()}
-    words = ", ".join(f"{site} by {getattr(of, '__name__', type(of).__name__)}" for site, of in edits.items())
-    block, thread, failed = _OpenEdit(words, writers), threading.get_ident(), True
+    block, thread, failed = _OpenEdit(edit_words(edits), writers), threading.get_ident(), True
     with without_compile():
         with RECORDING:
             if model not in OPEN:
