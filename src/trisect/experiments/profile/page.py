@@ -248,16 +248,24 @@ def _lead(numbers: ProfileNumbers, facts: ProfileFacts, counted: str) -> tuple[s
         ("profile", "Figure 1", "What each encodes more and less of than random projections"), caption, gains, UNIT
     )
     means = {(c, label): numbers.gain(label, c) for c, label in product(COMPONENTS, numbers.labels)}
+    carried = [
+        (c, label)
+        for c, label in means
+        if c not in facts.as_used and any(numbers.input_gain(s, label, c) >= MARGIN for s in numbers.spots)
+    ]
     ends = [
-        f"{NAMES[c]} {verb} most of {SAID.get(label, label)} ({words.number(means[c, label].mean, True, 3)})"
-        for way, verb in ((1, "keep"), (-1, "drop"))
-        if (clear := [one for one in means if means[one].side == way and one[0] not in facts.as_used])
+        f"{NAMES[c]} {verb} {SAID.get(label, label).partition(' (')[0]} ({words.number(means[c, label].mean, True, 3)})"
+        for way, verb in ((1, "keep best"), (-1, "drop most"))
+        if (clear := [one for one in carried if means[one].side == way])
         for c, label in (max(clear, key=lambda one: abs(means[one].mean)),)
     ]
     answer = "No label is kept or dropped clearly, over all heads together."
     if ends:
         same = "what each reads" if numbers.apart else "the same input"
-        answer = f"Compared with random projections of {same}, {'; '.join(ends)}: accuracy of a linear probe of one head, mean over heads."
+        answer = (
+            f"Of each word, compared with random projections of {same}, {' and '.join(ends)}: accuracy of a linear probe of a head, "
+            "mean over heads."
+        )
     return answer, picture
 
 
