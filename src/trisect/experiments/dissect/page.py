@@ -230,11 +230,7 @@ def section(lines: Sequence[Line], verdicts: Mapping[str, str], number: str = ""
 
 OPEN = ("inconclusive", "not tested")  # verdicts
 TITLE = "What do query, key and value each do?"
-LEDE = (
-    "Answered first by models that learnt to look up in their text, beside controls, then asked in the ways of four sources on models "
-    "that were trained for it on generated text, so that all of it can be repeated in minutes; every verdict speaks of these models "
-    "and these texts alone."
-)
+LEDE = "Models that learnt to look up in generated text, beside controls; then four sources' questions, asked of models trained for it."
 NOT_FORMED = (
     "In {} no induction head formed in the time that was there, so that they do not look up, and the answer is open here; the project's "
     "results have five that did."
