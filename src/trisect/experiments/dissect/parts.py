@@ -288,7 +288,7 @@ def _aligns(asked: DissectSettings, runner: PartRunner) -> Results:
     source, target, gold = (f"translation/pairs/test.{end}" for end in ENDINGS)
     trial = tuple(f"translation/pairs/trial.{end}" for end in ENDINGS)
     models = ModelsSource(tuple(trained.paths.values()))
-    aligned = AlignSettings(models, source, target, gold, trial=trial, bitext=bitext_corpus())
+    aligned = AlignSettings(models, source, target, gold=gold, trial=trial, bitext=bitext_corpus())
     return trained, runner.run(DissectStep(ALIGN, aligned, "alignment", 0.2))
 
 
