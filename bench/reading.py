@@ -6,7 +6,6 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -21,14 +20,12 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
-from trisect.core.subject import Batch, EditedPasses, RowScores
 from trisect.core.trace import Address, Origin, Projections, Trace
 from trisect.experiments.similarity.run import Nulls, compare_with_nulls, count_null_draws, measure_weights
 from trisect.hf.load import Pretrained, load
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
-from trisect.lab.passes import EditedPass, WholePasses, edited_passes, plan_edits
-from trisect.measure.intervention import put, zeros
+from trisect.lab.passes import edited_passes, plan_edits
 from trisect.measure.norms import both
 from trisect.measure.patching import put_at, record
 from trisect.measure.profile import Prober, WordClasses, deal_folds, random_maps
@@ -312,38 +309,3 @@ def patching_rows() -> list[Row]:
     ]
     what = f"q, k and v of GPT-2 small patched, one head at a time ({len(PATCHED)} of each layer), {PAIRS} pairs of {TOKENS} tokens"
     return [row(what, plain, ours, found, notes)]
-
-
-@one_core()
-def restarting_rows(texts: int = 8, tokens: int = 40) -> list[Row]:
-    """Ablation head by head: whole passes beside passes that begin at the layer they edit, the same numbers bit for bit."""
-    torch.manual_seed(0)
-    small = BertConfig(hidden_size=384, intermediate_size=1536, num_hidden_layers=LAYERS)
-    models = {
-        "GPT-2 small": GPT2LMHeadModel(GPT2Config()),
-        "an encoder of MiniLM-L12's size": BertModel(small),
-    }
-    rows = []
-    for name, model in models.items():
-        subject = load(model.eval())
-        batch = subject.batch_of({"input_ids": torch.randint(1000, small.vocab_size, (texts, tokens))})
-        # a pass costs the same whichever head it edits: one head of each layer stands for its twelve
-        edits = plan_edits(subject.shape, tuple(f"v@{layer}.h5" for layer in range(1, LAYERS + 1)), "head")
-        whole, shared = WholePasses(subject), edited_passes(subject)
-        ways: list[Callable[[], list[RowScores]]] = [
-            partial(ablate_each, passes, batch, edits) for passes in (whole, shared)
-        ]
-        pairs = zip(ways[0](), ways[1](), strict=True)
-        alike = all(torch.equal(a.total, b.total) for a, b in pairs) and not shared.notes
-        found = paired(ways[0], ways[1], ROUNDS)
-        plain, ours = (f"{1e3 * seconds / len(edits):.0f} ms an edit" for seconds in found[:2])
-        what = f"ablation of one head in each of {LAYERS} layers, {name}, {texts} texts of {tokens} tokens"
-        note = f"Sums of losses {'equal to the bit' if alike else 'DIFFER'} in all edits; CPU time of one thread."
-        rows.append(row(what, f"{plain}, whole passes", f"{ours}, begun at its layer", found, [note]))
-    return rows
-
-
-def ablate_each(passes: EditedPasses, batch: Batch, edits: tuple[EditedPass, ...]) -> list[RowScores]:
-    """The unedited pass and one for each edit."""
-    clean = passes.score(batch)
-    return [passes.score(batch, {e.address: put(e.targets, zeros())}, None, clean) for e in edits]

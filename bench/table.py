@@ -38,7 +38,6 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "proof": reading.proof_rows,
     "checking": reading.checking_rows,
     "patching": reading.patching_rows,
-    "restarting": reading.restarting_rows,
     "explorer": pages.explorer_rows,
     "serving": pages.serving_rows,
     "serving-memory": pages.memory_rows,
