@@ -304,3 +304,19 @@ def test_weight_norm_and_contribution_differ_as_worked_by_hand():
     assert norms.per_head(trace)[0, 0, 0].tolist() == pytest.approx([1.0, 0.5])
     assert heads[0, 0, 0].tolist() == pytest.approx([2.0, -1.0])
     assert torch.equal(heads[:, 0], layer)
+
+
+@pytest.mark.parametrize("block", ["pre", "post"])
+def test_with_the_residual_contributions_still_sum_to_one_and_rollout_steps_are_shares(block):
+    trace = random_trace(3, block=block, padding=1)
+    shares = norms.contributions(trace, residual=True)[1].sum(-1)
+    assert torch.allclose(shares[trace.query_real], torch.ones(int(trace.query_real.sum()), dtype=shares.dtype))
+    for kind in ("weight", "norm", "contribution"):
+        step = norms.rollout_step(trace, kind)
+        assert (step >= 0).all()
+        assert torch.allclose(step.sum(-1), trace.query_real.double())
+        assert not step[~real(trace)].any()
+    alone = replace(trace, weights=torch.zeros_like(trace.weights))  # what attention adds nothing to is its own
+    for kind in ("weight", "norm", "contribution"):
+        eye = torch.diag_embed(trace.query_real.double())
+        assert torch.allclose(norms.rollout_step(alone, kind), eye)

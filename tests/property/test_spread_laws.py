@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from scipy.stats import rankdata
 from tests.traces import random_trace
 
 from trisect.measure import sums as spread
-from trisect.measure.norms import mixing_ratio, norms, per_head, transformed_norms
+from trisect.measure.norms import contributions, mixing_ratio, norms, per_head, transformed_norms
 from trisect.measure.sums import (
     CATEGORIES,
     LayerTally,
@@ -23,6 +24,7 @@ from trisect.measure.sums import (
     Sums,
     TokenNorms,
     Whose,
+    find_sinks,
     frequency_ranks,
     group_of,
     moments,
@@ -227,3 +229,38 @@ def test_what_a_mask_hides_does_not_enter_the_weight_that_a_token_gets():
     seen = LayerTally(4, "attention").add(trace, whose, PooledTally())
     torch.testing.assert_close(seen.a[0, :, 3], trace.weights[0, :, 3, 3])
     torch.testing.assert_close(seen.a[0, :, 1], trace.weights[0, :, 1:, 1].mean(-1))
+
+
+def test_a_sink_its_weight_its_share_of_the_output_and_a_dormant_head_as_worked_by_hand():
+    """Head 1 of four gives half its weight to token 1 of ten, the others look evenly; head 2's values are next to nothing."""
+    plain = random_trace(texts=2, queries=10)
+    weights = torch.full((2, 4, 10, 10), 0.1, dtype=torch.float64)
+    weights[:, 0] = 0.5 / 9
+    weights[:, 0, :, 0] = 0.5
+    v = plain.v.clone()
+    v[:, 1] *= 1e-3
+    trace = replace(plain, weights=weights, v=v, output=weights @ v)
+    ones = torch.ones(2, 10, dtype=torch.bool)
+    whose = Whose(torch.full((2, 10), 4), torch.full((2, 10), torch.nan), ~ones, ones, torch.arange(2), torch.arange(2))
+    whose.category[:, 0] = 2
+    layer = LayerTally(4, "attention")
+    layer.add(trace, whose, PooledTally())
+    expected = torch.zeros(2, 4, 10, dtype=torch.bool)
+    expected[:, 0, 0] = True
+    assert torch.equal(find_sinks(trace), expected)
+    heads, whole = contributions(trace)
+    counts = layer.sinks.rows[:2]
+    assert counts[..., 0].tolist() == [[1.0] * 4] * 2
+    assert counts[..., 1].tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2
+    assert counts[:, 0, 2] == pytest.approx(0.5)
+    assert counts[:, 0, 3] == pytest.approx(heads[:, 0, :, 0].mean(1).numpy())
+    f = transformed_norms(trace)[:, 0]
+    assert counts[:, 0, [4, 6]].tolist() == [[1.0, 9.0]] * 2
+    assert counts[:, 0, 5] == pytest.approx(f[:, 0].numpy())
+    assert counts[:, 0, 7] == pytest.approx(f[:, 1:].sum(1).numpy())
+    assert counts[:, 1, 8].tolist() == [1.0, 1.0]
+    assert layer.sink_kinds.rows[:2, 2].tolist() == [1.0, 1.0]
+    assert layer.contributions.rows[:2, 0].sum(-1) == pytest.approx(10.0)  # one for each query
+    assert layer.contributions.rows[:2, 0, 2] == pytest.approx(whole[:, :, 0].sum(1).numpy())
+    short = replace(trace, query_real=torch.arange(10)[None] < torch.tensor([[7], [10]]))
+    assert find_sinks(short).any((1, 2)).tolist() == [False, True]

@@ -9,7 +9,7 @@ from tests import tinyhf, zoo
 import trisect
 from trisect.core.errors import ModelError
 from trisect.core.trace import Address
-from trisect.hf.load import load
+from trisect.hf.load import input_gradients, load
 
 IDS = torch.tensor([[7, 8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18]])
 # scores, softmax or norms of these are computed in float32
@@ -93,3 +93,19 @@ def test_edits_are_in_the_graph():
     assert factor.grad is not None
     clean = subject.read({"input_ids": IDS})[Address("plain", 1)]
     torch.testing.assert_close(reading.traces[0].v.detach(), 0.5 * clean.v)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "albert"])
+def test_gradient_times_input_is_that_of_the_embeddings(kind):
+    subject = load(KINDS[kind]().double(), tinyhf.tokenizer())
+    batch, places = subject.batch_of({"input_ids": IDS}), torch.tensor([4, 2])
+    found = input_gradients(subject, batch, places)
+    model: Any = subject.model
+    embedded = list[torch.Tensor]()
+    stream = model.transformer.drop if kind == "gpt2" else model.albert.encoder.embedding_hidden_mapping_in
+    with stream.register_forward_hook(lambda _m, _a, out: embedded.append(out) or out):  # what enters the first layer
+        logits = model(IDS).logits
+    total = logits[torch.arange(2), places].max(-1).values.sum()
+    (gradient,) = torch.autograd.grad(total, embedded)
+    assert torch.allclose(found, (gradient * embedded[0]).norm(dim=-1))
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -255,6 +255,25 @@ class MeasureName(StrEnum):
     BLOCK_SHARE = "block_share", "share", "the same through the residual connection and the norm around attention"
     WEIGHT_SUM = "weight_sum", "share", "a category's weight, mean over queries", "Σ_{j ∈ C} a_ij"
     NORM_SUM = "norm_sum", "norm", "the same by norm", "Σ_{j ∈ C} a_ij ‖f(x_j)‖"
+    BLOCK_SUM = "block_sum", "norm", "the same through the residual connection and the norm around attention"
+    CONTRIBUTION_SHARE = (
+        "contribution_share",
+        "share",
+        "a category's contribution weights",
+        "Σ_{j ∈ C} a_ij f(x_j)·o_i / ‖o_i‖²",
+    )
+    SINK_TEXTS = "sink_texts", "share of texts", "in which a token gets more than 0.3 of a head's weight: a sink"
+    SINK_WEIGHT = "sink_weight", "share", "of a head's weight that sinks get"
+    SINK_CONTRIBUTION = "sink_contribution", "share", "of a head's output that sinks contribute"
+    SINK_NORM = "sink_norm", "ratio", "mean ‖f(x)‖ of sinks over that of other tokens"
+    SINK_SHARE = "sink_share", "share", "of sinks that are of a category"
+    DORMANT_TEXTS = "dormant_texts", "share of texts", "in which a head's mean ‖o‖ is below a quarter of its layer's"
+    WITHOUT_SINKS = (
+        "without_sinks",
+        "nats",
+        "change of the loss when sinks, or as many other tokens, are given no weight",
+    )
+    ROLLOUT_GRADIENT = "rollout_gradient", "ρ", "of a rollout over all layers and gradient × input, within a text"
     SPEARMAN_A_F = "spearman_a_f", "ρ", "of a and ‖f(x)‖ within a category (C3)"
     SPEARMAN_A_F_LAYERS = "spearman_a_f_layers", "ρ", "of their means over layers"
     SPEARMAN_RANK_F = (
@@ -338,6 +357,9 @@ class MeasureName(StrEnum):
     AER_DIFFERENCE = "aer_difference", "share", "by norm less by weight"
     AER_BEST = "aer_best", "share", "in the layer that other pairs chose"
     AER_BEST_DIFFERENCE = "aer_best_difference", "share", "by norm less by weight there"
+    AER_HEAD = "aer_head", "share", "within one text, of the head that the other half of the texts chooses"
+    PRECISION_HEAD = "precision_head", "share", "its precision"
+    RECALL_HEAD = "recall_head", "share", "its recall"
     AER_BY_LENGTH = "aer_by_length", "share", "by the length of the sentence"
     LINKED = "linked", "share of target words", "with a link"
     AGREEMENT = "agreement", "share of target words", "with the same link by weight and by norm"

@@ -27,11 +27,12 @@ from trisect.core.subject import (
     RowScores,
     Shape,
     SiteEdits,
+    StreamPoint,
     StreamWriters,
     TextOrPair,
     as_sample,
 )
-from trisect.core.trace import Address, Projections, Reading, Side, Trace
+from trisect.core.trace import Address, Projections, Reading, Side, Trace, crosses
 from trisect.hf.batches import (
     CPU,
     IGNORED,
@@ -779,3 +780,27 @@ def read_with_gradients(subject: Pretrained, given: ReadGiven | list[ReadGiven])
     """Read what makes one batch with its graph, after a reading that is verified as any is; raises ModelError."""
     subject, batch = single_batch(subject, given)
     return replace(read_graph(subject, batch), notes=subject.trace(batch).notes)
+
+
+@alone
+def input_gradients(subject: Pretrained, batch: Batch, places: Int[Tensor, " B"]) -> Float[Tensor, "B T"]:
+    """‖g_j ⊙ x_j‖ of every position: x_j enters the first layer, g_j is the gradient of the largest logit at each row's place.
+
+    Rows of a batch are told apart by their own place. Raises ModelError where the first layer has no stream. Source: gradient × input,
+    Denil et al. 2014.
+    """
+    proved, streams = subject._with_proof, list[Tensor]()
+
+    def enter(x: Tensor) -> Tensor:
+        streams.append(x.detach().requires_grad_())
+        return streams[-1]
+
+    calls = list(zip(subject.addresses, proved.modules, strict=True))
+    first = StreamPoint(next(address for address in subject.addresses if not crosses(address.stack)))
+    inside = edited_streams(subject.name, subject.model, calls, {first: enter})
+    with torch.inference_mode(False), torch.enable_grad(), _without_weights(subject.model), inside:
+        made = run_forward(proved, batch.inputs, edits_at(subject.addresses, {}), follow=True)[1]
+        logits = first_tensor(made)
+        at = logits[torch.arange(len(logits), device=logits.device), places.to(logits.device)]
+        (gradient,) = torch.autograd.grad(at.max(-1).values.sum(), streams[-1])
+    return (gradient * streams[-1].detach()).norm(dim=-1).cpu()

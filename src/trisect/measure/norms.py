@@ -61,29 +61,54 @@ def both(trace: Trace) -> Both:
 
 
 @torch.no_grad()
-def contributions(trace: Trace) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B T S"]]:
+def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B T S"]]:
     """Contribution weights a_ij f(x_j)·o_i / ‖o_i‖² of every head, o_i = Σ_j a_ij f(x_j), and of the layer, whose o_i is the heads' sum.
 
     The share of what query i is given that comes from key j: they sum to 1 over j, and are below 0 where j points against the rest.
-    0 at padding, and where o_i is 0. In double precision; no scale that a norm behind W_O gives a query changes them. Raises
-    ModelError as transformed_norms. Source: arXiv 2606.07604, contribution weights.
+    0 at padding, and where o_i is 0. With `residual` x_i is part of the layer's o_i, and its share is position i's own (not of stack
+    'cross'). In double precision. Raises ModelError as transformed_norms, and with `residual` where the block is not known. Source:
+    arXiv 2606.07604, contribution weights.
     """
     w_o = effective_projection(trace).double()
-    weights = trace.weights.double() * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
-    values = trace.values.double()
+    real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
+    weights, values = _effective_weights(trace).double() * real, trace.values.double()
     added = weights @ values
     toward = added @ (w_o @ w_o.mT)
     whole = project(added, w_o)
-    found = []
-    for direction, size in (
-        (toward, (toward * added).sum(-1)),
-        (torch.einsum("btd,hed->bhte", whole, w_o), whole.square().sum(-1)[:, None]),
-    ):
-        parts = weights * (direction @ values.mT)
-        found.append(
-            torch.where(size[..., None] > 0, parts / size.clamp_min(torch.finfo(size.dtype).tiny)[..., None], 0.0)
-        )
-    return found[0], found[1].sum(1)
+    x = single(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(whole)
+    whole = (whole + x) * trace.query_real[..., None]
+    alone = weights * (toward @ values.mT)
+    joint = (weights * (torch.einsum("btd,hed->bhte", whole, w_o) @ values.mT)).sum(1)
+    if residual:
+        torch.diagonal(joint, dim1=1, dim2=2).add_((x * whole).sum(-1))
+    tiny = torch.finfo(torch.float64).tiny
+    sizes = (toward * added).sum(-1, keepdim=True), whole.square().sum(-1, keepdim=True)
+    heads, layer = (
+        torch.where(size > 0, part / size.clamp_min(tiny), 0.0)
+        for part, size in zip((alone, joint), sizes, strict=True)
+    )
+    return heads, layer
+
+
+@torch.no_grad()
+def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
+    """How much of position i behind attention and the residual comes from j, by 'weight', 'norm' or 'contribution'; rows sum to 1.
+
+    By weight half the mean over heads of a and half the position itself; by norm the lengths of `norms` with the residual; by
+    contribution the layer's weights with the residual, those below 0 left out. A product of these, the last layer first, is a
+    rollout: Abnar & Zuidema 2020; by norms Modarressi et al. 2022 (GlobEnc); by contribution after Ferrando et al. 2022 (ALTI).
+    Raises ModelError where the block is not known.
+    """
+    real = trace.query_real[:, :, None] & trace.key_real[:, None]
+    if kind == "weight":
+        mean = single(trace.weights).mean(1).double() * real
+        found = mean / mean.sum(-1, keepdim=True).clamp_min(1e-30) + torch.eye(mean.shape[-1], device=mean.device)
+    elif kind == "norm":
+        found = norms(trace, "residual").double()
+    else:
+        found = contributions(trace, residual=True)[1].clamp_min(0.0)
+    found = found * real
+    return found / found.sum(-1, keepdim=True).clamp_min(1e-30)
 
 
 def within(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, "B T S"]:

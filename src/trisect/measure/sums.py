@@ -228,6 +228,9 @@ GROUPS = 256  # of texts: what is resampled
 FEWER = 64  # groups behind a layer's rank correlations
 BINS, FINE = 32, 64  # of a layer's rank correlations, and of those over all layers
 LEAST = 3  # words of a text whose places within it say something
+SINK = 0.30  # of a head's weight in a text: a token that gets more is a sink
+SHORTEST = 8  # tokens of a text in which a token can be one
+DORMANT = 0.25  # of the heads' mean ‖o‖ in a text: a head that adds less is dormant there
 QUERIES = 32  # of a row, whose pairs enter the rank correlations: papers.norms.QUERIES says it to readers
 
 
@@ -291,6 +294,14 @@ class PooledTally:
             self.within[name].add(*_within_texts(mean, whose))
 
 
+def find_sinks(trace: Trace) -> Bool[Tensor, "B H S"]:
+    """Which tokens get more than SINK of all the weight that a head gives in a row of at least SHORTEST tokens."""
+    real = trace.query_real[:, None, :, None] & trace.key_real[:, None, None]
+    queries, keys = trace.query_real.sum(1), trace.key_real.sum(1)
+    shares = (single(trace.weights) * real).sum(2) / queries.clamp_min(1)[:, None, None]
+    return (shares > SINK) & (torch.minimum(queries, keys) >= SHORTEST)[:, None, None]
+
+
 class LayerTally:
     """The tally of one layer; add its trace of every batch, read the sums when all texts are done.
 
@@ -309,6 +320,8 @@ class LayerTally:
         self.means = Sums(GROUPS, kinds, heads, many)  # of a and ‖f(x)‖, added up over tokens
         self.tokens = Sums(GROUPS, many)
         self.mixing = Sums(GROUPS, kinds)  # by weight, by norm: added up over queries
+        self.contributions = Sums(GROUPS, heads + 1, many)  # of the layer, then of its heads: added up over queries
+        self.sinks, self.sink_kinds = Sums(GROUPS, heads, 9), Sums(GROUPS, many)  # what _add_sinks counts
         self.cancel, self.head_cancel = _by_category(1, FEWER, BINS), _by_category(heads, 1, BINS)
         self.frequency = {name: Ranks(1, FEWER, BINS) for name in ("f", "a")}
         self.head_frequency = {name: Ranks(heads, 1, BINS) for name in ("f", "a")}
@@ -325,6 +338,7 @@ class LayerTally:
         seen = TokenNorms(f, a, f * (a if scale is None else _mean_weights(added)))
         self._add_dispersion(trace, seen, whose)
         self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, whose)
+        self._add_sinks(trace, weights, seen, whose)
         self._add_pairs(trace, weights, seen, whose, model)
         for name in ("f", "a"):
             values = getattr(seen, name)
@@ -364,6 +378,31 @@ class LayerTally:
                 measure_norms.block_ratio(trace, self.kind).sum(1),
             ]
             self.mixing.add(group, torch.stack(both, 1))
+
+    def _add_sinks(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose) -> None:
+        """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
+
+        other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than SHORTEST do not count.
+        """
+        heads, layer = measure_norms.contributions(trace)
+        given = torch.cat([layer[:, None], heads], 1).sum(2)
+        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(given) * trace.key_real[..., None]
+        self.contributions.add(whose.group, given @ belongs)
+        sinks, queries = find_sinks(trace), trace.query_real.sum(1)
+        long = torch.minimum(queries, trace.key_real.sum(1)) >= SHORTEST
+        others = (~sinks & trace.key_real[:, None]) & long[:, None, None]
+        w_o, added = measure_norms.effective_projection(trace), weights @ single(trace.values).to(weights)
+        sizes = measure_norms.lengths(added, w_o).sum(2)
+        per_query = [(part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (weights.sum(2), given[:, 1:])]
+        counts = (sinks.any(2), *per_query, sinks.sum(2), (seen.f * sinks).sum(2))
+        rest = (
+            others.sum(2),
+            (seen.f * others).sum(2),
+            (sizes < DORMANT * sizes.mean(1, keepdim=True)) & long[:, None],
+        )
+        rows = long[:, None].expand_as(sizes)
+        self.sinks.add(whose.group, torch.stack([part.double() for part in (rows, *counts, *rest)], 2))
+        self.sink_kinds.add(whose.group, sinks.sum(1).to(belongs)[:, None].matmul(belongs)[:, 0])
 
     def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""

@@ -41,25 +41,6 @@ class AlignSettings:
         ]
         | None
     ) = None
-    marker: (
-        Annotated[
-            str,
-            Field(description="What stands between source and target in a text, such as >>: self-attention is read."),
-            Option(metavar="TEXT"),
-        ]
-        | None
-    ) = None
-    spans: (
-        Annotated[
-            str | Path,
-            Field(description="In the marker's place: characters of source and target in each text, as 0-12 15-30."),
-            Option(metavar="FILE"),
-        ]
-        | None
-    ) = None
-    word: Annotated[
-        str, Field(description="A regular expression: what is a word of such a text."), Option(metavar="REGEX")
-    ] = r"\S+"
     gold: (
         Annotated[
             str | Path,
@@ -86,6 +67,25 @@ class AlignSettings:
     ) = None
     limit: Annotated[int, Field(description="Read at most this many pairs.", ge=1, le=WHOLE)] | None = None
     batch: BatchSize = 16
+    marker: (
+        Annotated[
+            str,
+            Field(description="What stands between source and target in a text, such as >>: self-attention is read."),
+            Option(metavar="TEXT"),
+        ]
+        | None
+    ) = None
+    spans: (
+        Annotated[
+            str | Path,
+            Field(description="In the marker's place: characters of source and target in each text, as 0-12 15-30."),
+            Option(metavar="FILE"),
+        ]
+        | None
+    ) = None
+    word: Annotated[
+        str, Field(description="A regular expression: what is a word of such a text."), Option(metavar="REGEX")
+    ] = r"\S+"
     draws: Annotated[
         int, Field(description="Draws of the pairs that intervals come from.", ge=1, le=RESAMPLES), Option(name="")
     ] = DRAWS

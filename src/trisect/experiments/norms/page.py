@@ -49,7 +49,7 @@ NAMES = {
     "other": "other tokens",
 }
 COLOURS = {"cls": "#56B4E9", "sep": "#CC79A7", "first": "#7B4EA3", "punctuation": "#E69F00", "other": "#b4bac2"}
-VIEWS = {"weight": "weight", "norm": "norm", "block": "norm of the block"}
+VIEWS = {"weight": "weight", "norm": "norm", "block": "norm of the block", "contribution": "contribution"}
 MEASURES = {
     "cv_x": "coefficient of variation of ‖x‖",
     "cv_f": "coefficient of variation of ‖f(x)‖",
@@ -101,7 +101,21 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
         ("Block", facts.block),
         ("Draws", f"of whole texts, seed {facts.seed}"),
     )
-    sections = present(*drawn[:1], verdicts, *drawn[1:], notes_section(about))
+    rolled = rows.where("rollout_gradient").first("group")
+    lines = tuple(
+        (f"by {group}", *words.cells(rolled[group], True)) for group in (*render.VIEWS, "nearness") if group in rolled
+    )
+    caption = (
+        "Mean rank correlation, over the tokens of a text, of what a rollout says that one position takes from them and of gradient × "
+        "input of its largest logit. A rollout multiplies each layer's shares, the residual among them: half of it by weight, by length "
+        "by norm, by contribution weights those above 0. Nearness is minus the distance in tokens, and needs no model. "
+        f"{words.sample(rolled['weight'].n or 0, 'text')}."
+        if rolled
+        else ""
+    )
+    table = Table(("Rollout", "ρ", "95 %"), lines, caption, folded=False)
+    rollout = Section("Do layers together use what a rollout says?", (), (), (table,)) if rolled else None
+    sections = present(*drawn[:1], verdicts, *drawn[1:], rollout, notes_section(about))
     title, kicker = "Where does attention take its information from?", "trisect · norms beside weights"
     shares = [_whole(rows.where(stack=facts.stack), f"{kind}_share") for kind in KINDS]
     both, answer = [g for g in NAMES if all(g in of for of in shares)], ""
@@ -122,6 +136,27 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> tu
     measured = {c: rows.get(name, stack=about.facts.stack) for c, name in (("q+k", "cv_a"), ("v", "cv_f"))}
     known = {component: row for component, row in measured.items() if row is not None}
     verdicts = verdict_findings(tables["claims"])
+    sinks = {
+        name: _whole(rows.where(stack=about.facts.stack), name).get(None)
+        for name in ("sink_weight", "sink_contribution")
+    }
+    if all(sinks.values()):
+        given = " and ".join(
+            f"{words.share(row.value)} of {name}"
+            for name, row in zip(("weight", "output"), sinks.values(), strict=True)
+            if row
+        )
+        values = tuple(row.estimate(name) for name, row in sinks.items() if row)
+        line = f"Tokens with more than 30\u00a0% of a head's weight in a text (sinks) make {given}, mean over heads and layers."
+        verdicts = (
+            Finding("sink_weight", line, "share", values, source=SOURCE.key, per="text", signed=False),
+            *verdicts,
+        )
+    if rolled := rows.where("rollout_gradient").first("group"):
+        said = ", ".join(f"{words.number(rolled[kind].value, True)} by {kind}" for kind in (*render.VIEWS, "nearness"))
+        line = f"Rollouts over all layers against gradient × input, mean rank correlation within a text: {said}."
+        values = tuple(row.estimate(kind) for kind, row in rolled.items())
+        verdicts = (Finding("rollout_gradient", line, "ρ", values, source=SOURCE.key, per="text"), *verdicts)
     if len(known) < len(measured):
         return verdicts
     weight, norm = (f"{words.number(row.value)} ({words.ends(row)})" for row in known.values())
@@ -143,6 +178,7 @@ def _stack(rows: Measures, stack: str, named: bool, facts: NormsFacts) -> Iterat
         ("Attention weight versus contribution", _shares),
         ("How much do norms vary?", _dispersion),
         ("Do weights and norms cancel?", _cancelling),
+        ("Where are the sinks?", _sinks),
         ("Does frequency show?", _frequency),
         ("How much is mixed, how much is kept?", _mixing),
     )
@@ -193,7 +229,9 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
     y = alt.Y(
         "from:Q", scale=alt.Scale(domain=[0, 1], nice=False, clamp=True), title="share", axis=alt.Axis(labelExpr=SHARES)
     )
-    for kind in whole:  # a bar per layer, from [CLS] at the bottom to the others at the top
+    for kind in (
+        k for k in whole if k != "contribution"
+    ):  # which may be below 0; a bar per layer, from [CLS] at the bottom to the others at the top
         title, own, bars = f"By {VIEWS[kind]}", _layer_rows(rows, f"{kind}_share"), list[dict[str, Any]]()
         for layer in sorted({row["layer"] for row in own}):
             low = 0.0
@@ -214,6 +252,8 @@ def _shares(rows: Measures, n: str, block: str) -> Made:
         f"layer's norm being that of {LENGTHS['attention']}.{beside} Mean over the queries of all texts. {n}."
     )
     key = tuple(LegendEntry(NAMES[g], COLOURS[g], "square") for g in groups)
+    if "contribution" in whole:
+        caption += " The table adds the contribution weight a f(x)·o / ‖o‖², the share of the layer's output o, which may be below 0."
     columns = ("Category", *(cell for k in whole for cell in (f"by {VIEWS[k]}", "95 %")))
     cells = [(NAMES[g], *(cell for pair in of.values() for cell in pair)) for g, of in shares.items()]
     figure = Figure("shares", "", "Shares by weight and by norm", caption, tuple(panels), key)
@@ -286,6 +326,48 @@ def _scatter(title: str, rows: _FigureRows, every: _FigureRows, layers: Sequence
     chart = look.encode(x, y, alt.Color("colour:N", scale=None))
     said = f"{title}: mean weight against mean norm of {words.several(len(points), 'head')}."
     return Panel(title, overlay(title, chart, width=PANEL_WIDTH - 20), said, (), {})
+
+
+def _sinks(rows: Measures, n: str, block: str) -> Made:
+    names = {
+        "sink_texts": "texts with a sink",
+        "sink_weight": "weight",
+        "sink_contribution": "contribution",
+        "sink_norm": "‖f(x)‖ over others'",
+        "dormant_texts": "texts dormant in",
+    }
+    if not (heads := _heads(rows, "sink_weight")):
+        return None
+    caption = (
+        "What share of its weight each head gives to sinks: tokens that get more than 30 % of all its weight in a text of 8 tokens "
+        f"or more. {n}."
+    )
+    figure = grid("sinks", "", "Weight on sinks", caption, heads, "share")
+    found = {name: rows.where(name, head=None).first("layer") for name in names}
+    cells = []
+    for layer in (*sorted(x for x in found["sink_weight"] if x is not None), None):
+        of = {name: found[name].get(layer) for name in names}
+        numbers = [words.cells(row, text=None if name == "sink_norm" else words.share)[0] for name, row in of.items()]
+        cells.append((f"layer {layer}" if layer else "all layers", *numbers))
+    shares = sorted(_whole(rows, "sink_share").items(), key=lambda pair: -pair[1].value)
+    said = [
+        f"Sinks are {words.join_words([f'{words.share(row.value)} {NAMES[group]}' for group, row in shares if row.value > 0])}."
+    ] * bool(shares)
+    changes = _whole(rows, "without_sinks")
+    if changes:
+        each = [
+            f"{words.number(row.value, True)} ({words.ends(row, True)}) without {what}" for what, row in changes.items()
+        ]
+        unit = "nats a token, or relative squared change of the output where the model has no loss"
+        what = "Change of the loss when heads give their sinks nothing, or as many other tokens"
+        said.append(f"{what}: {'; '.join(each)} ({unit}).")
+    columns = ("Where", *names.values())
+    of = (
+        "Mean over heads: the share of texts in which a head has a sink; the share of its weight, and of its output by "
+        "contribution, that is sinks'; the mean ‖f(x)‖ of sinks over that of other tokens; and the share of texts in which the "
+        "head is dormant: it adds less than a quarter of the layer's mean ‖o‖"
+    )
+    return tuple(said), figure, columns, cells, of
 
 
 def _frequency(rows: Measures, n: str, block: str) -> Made:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,31 @@ from trisect.core.tables import NewRow, Scalar, frame
 from trisect.core.trace import Address, Projections, Trace, crosses, spell_addresses
 from trisect.experiments.norms.settings import NormsFacts, NormsSettings
 from trisect.lab.experiment import Measured, Replicates, RunContext
+from trisect.lab.passes import Tally
 from trisect.lab.word_labels import find_articles
-from trisect.measure.norms import expansion_rate, output_projection
+from trisect.measure.norms import expansion_rate, output_projection, rollout_step
 from trisect.measure.sums import (
     CATEGORIES,
     FEWER,
     GROUPS,
     MARKED,
+    SHORTEST,
     LayerTally,
     PooledTally,
     Sums,
     TokenNorms,
     Whose,
     find_categories,
+    find_sinks,
     find_words,
     frequency_ranks,
     group_of,
     opening_tokens,
 )
 from trisect.papers.norms import SOURCE
-from trisect.stats.bootstrap import DrawnEstimate, draw_times, percentile_interval
+from trisect.stats.bootstrap import DrawnEstimate, bootstrap_ratios, draw_times, percentile_interval
 from trisect.stats.describe import permutation_spearman, spearman, variation
+from trisect.stats.shares import ratios
 from trisect.stats.tested import finite, value_row
 
 SEP, FIRST = CATEGORIES.index("sep"), CATEGORIES.index("first")
@@ -92,7 +97,7 @@ def mean_of(parts: list[DrawnEstimate]) -> DrawnEstimate:
 
 def stack_rows(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
     """Every row of a stack; fills `statistics` with what the claims of papers.norms speak of."""
-    for part in (_dispersion, _shares, _cancelling, _frequency, _mixing):
+    for part in (_dispersion, _shares, _cancelling, _frequency, _mixing, _contributions, _sinks):
         for row in part(tally, drawn, statistics):
             yield {"stack": tally.stack} | row
 
@@ -211,6 +216,166 @@ def _mixing(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEst
         yield {"measure": "mixing_ratio", "group": kind} | drawn.row(mean, (k,))
 
 
+def _contributions(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+    """contribution_share: the mean over queries of a category's contribution weights, of heads, of layers, and over layers."""
+    present, every = _present(tally), []
+    for address, layer in tally.layers.items():
+        shares = each(lambda s: s / s.sum(-1, keepdims=True), drawn.sums(layer.contributions))
+        every.append(DrawnEstimate(shares.value[0], shares.draws[:, 0]))
+        for c in present:
+            own = {"layer": address.layer, "group": CATEGORIES[c], "measure": "contribution_share"}
+            yield own | drawn.row(shares, (0, c))
+            yield from (own | {"head": h} | drawn.row(shares, (h, c)) for h in range(1, len(shares.value)))
+    mean = mean_of(every)
+    for c in present:
+        yield {"measure": "contribution_share", "group": CATEGORIES[c]} | drawn.row(mean, (c,))
+
+
+def _sinks(tally: StackTally, drawn: DrawnTexts, statistics: dict[str, DrawnEstimate]) -> Iterator[NewRow]:
+    """sink_texts, sink_weight, sink_contribution and dormant_texts: the share of texts in which a head has a sink, what of its
+
+    weight and of its output goes to sinks, and the share of texts in which it is dormant; sink_norm: the mean ‖f(x)‖ of sinks over
+    that of other tokens. Of heads, layers (heads averaged) and over layers; sink_share is how sinks are shared out among categories.
+    """
+    names = ("sink_texts", "sink_weight", "sink_contribution", "dormant_texts", "sink_norm")
+
+    def to_numbers(s: Float[np.ndarray, "... H 9"]) -> Float[np.ndarray, "... H 5"]:
+        long, some, weight, contribution, sinks, f, others, rest, dormant = np.moveaxis(s, -1, 0)
+        norm = (f / sinks) / (rest / others)
+        return np.stack([some / long, weight / long, contribution / long, dormant / long, norm], -1)
+
+    every, kinds = [], []
+    for address, layer in tally.layers.items():
+        sums = drawn.sums(layer.sinks)
+        kinds.append(drawn.sums(layer.sink_kinds))
+        if not sums.value[..., 0].any():
+            return
+        heads = each(to_numbers, sums)
+        whole = each(lambda s: to_numbers(s.sum(-2, keepdims=True))[..., 0, :], sums)
+        every.append(sums)
+        for i, name in enumerate(names):
+            own = {"layer": address.layer, "measure": name}
+            if np.isfinite(whole.value[i]):
+                yield own | drawn.row(whole, (i,))
+            for h in range(len(heads.value)):
+                if np.isfinite(heads.value[h, i]):
+                    yield own | {"head": h + 1} | drawn.row(heads, (h, i))
+    over = each(
+        lambda *parts: to_numbers(np.add.reduce([part.sum(-2, keepdims=True) for part in parts]))[..., 0, :], *every
+    )
+    for i, name in enumerate(names):
+        if np.isfinite(over.value[i]):
+            yield {"measure": name} | drawn.row(over, (i,))
+    shares = each(lambda *parts: np.add.reduce(parts) / np.add.reduce(parts).sum(-1, keepdims=True), *kinds)
+    for c in _present(tally):
+        if np.isfinite(shares.value[c]):
+            yield {"measure": "sink_share", "group": CATEGORIES[c]} | drawn.row(shares, (c,))
+
+
+WITHOUT = 64  # texts of which the loss without sinks is measured
+TAKEN = ("sinks", "other tokens")  # whose weight is set to 0
+
+
+@torch.no_grad()
+def loss_without_sinks(
+    subject: Subject, texts: Texts, heads: Collection[Address], batch: int, seed: int
+) -> list[NewRow]:
+    """How the loss of the first WITHOUT texts changes when heads give their sinks nothing, and as many other tokens for comparison.
+
+    In the layers with sinks the other weights stay those of the pass before, so that what sinks give is taken away, and nothing is
+    put in its place. Rows without_sinks, by whose weight is 0, in nats per predicted token, or as a relative squared change of the
+    output where the model has no loss. None where no text has a sink.
+    """
+    tally, any_sink = Tally(), False
+    for one in subject.batches(islice(texts.texts(), WITHOUT), batch, scored=True):
+        held: tuple[dict[Address, torch.Tensor], ...] = ({}, {})
+
+        def see(trace: Trace, held: tuple[dict[Address, torch.Tensor], ...] = held, one: Batch = one) -> None:
+            if trace.address not in heads or not bool((sinks := find_sinks(trace)).any()):
+                return
+            chance = torch.full(sinks.shape, -1.0, dtype=torch.float64)
+            for row, real in enumerate(trace.key_real.cpu()):  # of the text and the layer alone, in any batch
+                draw = np.random.default_rng([trace.layer, *one.rows[row]])
+                chance[row, :, real] = torch.from_numpy(draw.random((len(sinks[row]), int(real.sum()))))
+            order = chance.to(sinks.device).masked_fill(sinks, -1.0).argsort(-1, descending=True).argsort(-1)
+            others = (order < sinks.sum(-1, keepdim=True)) & ~sinks & trace.key_real[:, None]
+            for own, which in zip(held, (sinks, others), strict=True):
+                own[trace.address] = trace.weights.masked_fill(which[:, :, None], 0.0)
+
+        subject.each(one, see)
+        clean = subject.score(one)
+        any_sink = any_sink or bool(held[0])
+        tally.add(one, clean, [subject.score(one, hold=own, clean=clean) if own else clean for own in held])
+    if not any_sink:
+        return []
+    table = tally.table(texts.name)
+    units = tally.articles(texts).sums(table, tally.indices)
+    drawn = bootstrap_ratios(units[:, 2:], units[:, 0], seed)
+    numbers = ratios(units[:, 2:], units[:, 0]), *percentile_interval(drawn, len(units))
+    rows = [
+        dict(zip(("value", "low", "high"), map(finite, values), strict=True)) for values in zip(*numbers, strict=True)
+    ]
+    return [
+        {"stack": next(iter(heads)).stack, "measure": "without_sinks", "group": what, "n": len(table)} | row
+        for what, row in zip(TAKEN, rows, strict=True)
+    ]
+
+
+ROLLED = 64  # texts of which rollouts are compared with a gradient
+ROLLOUTS = (*KINDS, "contribution")
+NEARNESS = "nearness"  # minus the distance in tokens: what a comparison has to exceed
+
+
+def rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRow], str]:
+    """How far rollouts over all layers rank the tokens of a text as a gradient does: mean rank correlation over the first ROLLED texts.
+
+    Rows rollout_gradient, by weight, norm and contribution, and of nearness alone, of one position of each text: the last, or of a
+    masked model the first mask. The gradient is of its largest logit, times the input. Rows or a reason why there are none.
+    """
+    from trisect.hf.load import Pretrained, input_gradients
+
+    if (
+        not isinstance(subject, Pretrained)
+        or subject.objective not in ("causal", "masked")
+        or subject.shape.stacks != ("plain",)
+    ):
+        return (
+            [],
+            "Rollouts are not compared with a gradient: that needs a language model of Hugging Face's with one stack.",
+        )
+    found = list[list[float]]()
+    for one in subject.batches(islice(texts.texts(), ROLLED), 1, scored=True):
+        real = one.source.real[0]
+        places = real.nonzero()[:, 0]
+        if len(places) < SHORTEST or one.rows[0][1]:
+            continue
+        labels = one.inputs.get("labels") if subject.objective == "masked" else None
+        place = int(places[-1]) if labels is None else int((labels[0].cpu() >= 0).nonzero()[0, 0])
+        rolled = {kind: torch.eye(len(real), dtype=torch.float64)[place] for kind in ROLLOUTS}
+        try:
+            traces = subject.trace(one).traces
+            for kind in ROLLOUTS:
+                for trace in reversed(traces):
+                    rolled[kind] = rolled[kind] @ rollout_step(trace, kind)[0].cpu()
+            gradient = input_gradients(subject, one, torch.tensor([place]))[0]
+        except ModelError as error:
+            return [], f"Rollouts are not compared with a gradient. {error}"
+        seen = places if labels is not None else places[places <= place]
+        ranks = [*rolled.values(), -(torch.arange(len(real)) - place).abs().double()]
+        found.append([float(spearman(np.stack([part[seen].numpy() for part in (of, gradient)]))) for of in ranks])
+    table = np.array([row for row in found if np.isfinite(row).all()])
+    if len(table) < 2:
+        return [], f"Rollouts are not compared with a gradient: that needs two texts of at least {SHORTEST} tokens."
+    drawn = bootstrap_ratios(table, np.ones(len(table)), seed)
+    numbers = zip(table.mean(0), *percentile_interval(drawn, len(table)), strict=True)
+    rows: list[NewRow] = [
+        {"stack": "plain", "measure": "rollout_gradient", "group": group, "n": len(table)}
+        | dict(zip(("value", "low", "high"), map(finite, values), strict=True))
+        for group, values in zip((*ROLLOUTS, NEARNESS), numbers, strict=True)
+    ]
+    return rows, ""
+
+
 def layer_test(tally: StackTally, drawn: DrawnTexts) -> UnitTest | None:
     """Whether mean a and mean ‖f(x)‖ on [SEP] fall against each other over layers: every order of the layers, None without [SEP]."""
     if SEP not in _present(tally):
@@ -269,11 +434,10 @@ class Counted:
 def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts]:
     """Norm-based beside weight-based analysis (definitions C1 to C4).
 
-    Texts are gone through twice: once for the frequency of their tokens, without the model, then through the model.
-    Memory does not grow with their number, but for the numbers of their articles. `block` says what mixing is of, and whose norm
-    is shown beside that of attention, which the claims are about: 'residual' (x added) or 'full' (and the layer norm). Intervals
-    and claims resample articles, or texts where none is marked. Raises ModelError where no layer has a plain output projection, or
-    where the block around one is not known; CorpusError without texts.
+    Texts are gone through twice: for the frequency of their tokens, then through the model, in constant memory. `block` says what
+    mixing is of, and whose norm is shown beside that of attention, which the claims are about: 'residual' (x added) or 'full' (and
+    the layer norm). Intervals and claims resample articles, or texts where none is marked. Raises ModelError where no layer has a
+    plain output projection, or where the block around one is not known; CorpusError without texts.
     """
     subject, texts = context.subject, context.texts
     left_out, expansion, heads = _layers(subject)
@@ -290,6 +454,8 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
     drawn, first = DrawnTexts(counted.texts, settings.seed, units=counted.units), next(iter(tallies.values()))
     statistics: dict[str, DrawnEstimate] = {}
     rows = [row for t in tallies.values() for row in stack_rows(t, drawn, statistics if t is first else {})]
+    rolled, why = rollout_rows(subject, texts, settings.seed)
+    rows += rolled + loss_without_sinks(subject, texts, tuple(first.layers), settings.batch, settings.seed)
     measures = frame("measures", [{"subject": subject.name} | row for row in (*rows, *expansion)])
     facts = NormsFacts(
         subject.name,
@@ -306,14 +472,14 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         settings.batch,
     )
     orders, groups = layer_test(first, drawn), min(counted.units, GROUPS)
-    own = {} if orders is None else {"spearman_sep_layers": orders}
+    exact = {} if orders is None else {"spearman_sep_layers": orders}
 
     def judge(about: About[NormsFacts]) -> pl.DataFrame:
         named = ("subject", "fingerprint", "corpus", "corpus_fingerprint", "texts", "block", "seed")
         bound = {name: getattr(about.facts, name) for name in named}
         draws = {name: found.draws for name, found in statistics.items()}
         values = {name: float(found.value) for name, found in statistics.items()}
-        return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, own=own)
+        return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, own=exact)
 
     unit = "text" if counted.articles is None else "article"
     replicates: dict[tuple[Scalar, ...], Replicates] = {
@@ -323,7 +489,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         for name, found in statistics.items()
         if found.draws.ndim == 1
     }
-    said = (*texts.notes, *counted.notes, *left_out, *_notes(tallies, around, counted.opening))
+    said = (*texts.notes, *counted.notes, *left_out, *filter(None, (why,)), *_notes(tallies, around, counted.opening))
     return Measured({"measures": measures}, facts, tuple(dict.fromkeys(said)), judge, "text", replicates=replicates)
 
 
