@@ -128,7 +128,9 @@ def test_shares_add_up_and_intervals_hold_their_values(done):
     assert (ranged["low"] <= ranged["high"]).all()
     inside = (ranged["low"] <= ranged["value"]) & (ranged["value"] <= ranged["high"])
     assert float(inside.cast(pl.Float64).mean() or 0) > 0.97  # type: ignore[arg-type]
-    assert set(table["n"].drop_nulls()) == {33}
+    rolled = pl.col("measure") == "rollout_gradient"  # of texts that are long enough alone
+    assert set(table.filter(~rolled)["n"].drop_nulls()) == {33}
+    assert table.filter(rolled)["n"].is_between(2, 33).all()
     assert value(table, "expansion_rate", layer=1)["low"] is None
 
 
