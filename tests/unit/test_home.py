@@ -38,7 +38,7 @@ def test_what_is_no_page_of_it_has_no_links(page):
 
 def test_a_page_keeps_its_links_when_it_is_made_again_or_run_again_and_has_none_elsewhere(tmp_path):
     model = load(tinyhf.gpt2(), tinyhf.tokenizer(False))
-    asked = AblateSettings(ModelSource(model), TextSource(["w1 w2 w3"]), ("v@1",), "zero")
+    asked = AblateSettings(ModelSource(model), TextSource(["w1 w2 w3"]), sites=("v@1",), how="zero")
     links = links_from(PAGES, "ablate/seed-1/report.html")
     first = driver.run(ABLATE, asked, tmp_path / "linked", True, links).report
     page = first.read_text(encoding="utf-8")

@@ -414,7 +414,7 @@ def test_the_same_question_takes_the_place_of_the_first_whatever_machine_answers
 def test_a_site_has_one_spelling_in_a_command():
     from trisect.experiments.ablate.settings import AblateSettings
 
-    several = [AblateSettings(ModelSource("a"), TextSource(), (site,)) for site in ("q@1,2", "q@2,1", "q@1-2")]
+    several = [AblateSettings(ModelSource("a"), TextSource(), sites=(site,)) for site in ("q@1,2", "q@2,1", "q@1-2")]
     assert len({lab_command.command("ablate", settings, (), None) for settings in several}) == 1
 
 
@@ -514,7 +514,7 @@ def test_settings_come_back_as_they_were(tmp_path):
     from trisect.experiments.ablate.settings import AblateSettings
     from trisect.experiments.patch.settings import PatchSettings
 
-    ablate = AblateSettings(ModelSource("a/b", window=7), TextSource(), ("q@1", "v@2.h1"), "zero", hold=True)
+    ablate = AblateSettings(ModelSource("a/b", window=7), TextSource(), sites=("q@1", "v@2.h1"), how="zero", hold=True)
     pairs = [("a", "b"), {"base": ("s", "t"), "answers": {"base": "x"}}]
     patch = PatchSettings(ModelSource(Path("there")), given=pairs, how="both")
     for settings in (ablate, patch):

@@ -247,7 +247,6 @@ def test_the_page_and_the_terminal_say_whose_words_they_are(found):
     said = " ".join(done.output.split())
     assert "Queries are of words of the target, where the decoder reads their last piece" in said
     assert "position (q: target, k and v: source)" in said
-    assert OTHER_WORDS in said
     linked = facts["words"] - PAIRS  # all but the full stop
     assert f"Words that carry 'linked': {linked:,} of the target, {facts['source_words']:,} of the source." in said
 
