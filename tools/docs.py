@@ -96,17 +96,12 @@ def api_page() -> str:
         parts.append(f"| `trisect.{one.python}({', '.join([*inputs, '…'])})` | `trisect {one.name}` |")
     parts += ["", "Settings without an option of their own:\n", "| setting | is |\n| --- | --- |"]
     bare = {(s.name, s.help) for one in functions for s in flat(one.settings) if not (s.words or s.option.argument)}
-    parts += [*map(row_of_setting, sorted(bare)), ""]
+    parts += [*(f"| `{name}` | {cell(text)} |" for name, text in sorted(bare)), ""]
     parts += [documented(f"trisect.{name}", getattr(trisect, name)) for name in sorted(trisect._HOME)]
     for package in (measure, theory):
         names = sorted(f"`{info.name}`" for info in pkgutil.iter_modules(package.__path__))
         parts.append(f"## {package.__name__}\n\n{cell(inspect.getdoc(package) or '')} Modules: {', '.join(names)}.\n")
     return "\n".join(parts)
-
-
-def row_of_setting(entry: tuple[str, str]) -> str:
-    """A setting and what it is, as a row of a table."""
-    return f"| `{entry[0]}` | {cell(entry[1])} |"
 
 
 def cell(text: str) -> str:
@@ -118,16 +113,14 @@ def documented(name: str, thing: Any, level: str = "##") -> str:
     """A function or class by its name, parameters and docstring."""
     try:
         members = issubclass(thing, Enum) if inspect.isclass(thing) else False
-        parameters = (
-            "name" if members else ", ".join(parameter(each) for each in inspect.signature(thing).parameters.values())
-        )
+        given = inspect.signature(thing).parameters.values()
+        parameters = "name" if members else ", ".join(map(parameter, given))
     except ValueError:
         parameters = "…"
-    called = textwrap.fill(
-        f"{name.split('.')[-1]}({parameters})", 116, subsequent_indent="    ", break_on_hyphens=False
-    )
+    short = name.split(".")[-1]
+    called = textwrap.fill(f"{short}({parameters})", 116, subsequent_indent="    ", break_on_hyphens=False)
     text = inspect.getdoc(thing) or ""
-    said = text.partition("\n\n")[0] if inspect.isclass(thing) and name.split(".")[-1] not in FULL else text
+    said = text.partition("\n\n")[0] if inspect.isclass(thing) and short not in FULL else text
     return f"{level} {name}\n\n```text\n{called}\n\n{said}\n```\n"
 
 
