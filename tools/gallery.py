@@ -60,7 +60,6 @@ def main(names: list[str]) -> None:
                 small.save(PLACE / f"{name}-{scheme}.webp", quality=70, method=6)
                 if name == "explore" and scheme == "light":
                     keep_sections(page, f"{address}#attn@3.h8")
-                page.close()
         browser.close()
 
 
