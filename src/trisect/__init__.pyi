@@ -69,6 +69,7 @@ from trisect.experiments.study.settings import StudyFacts
 from trisect.experiments.theory.settings import TheoryFacts
 from trisect.experiments.translate.settings import TranslateFacts
 from trisect.experiments.recall.ask import RecallReply
+from trisect.hf.verify.handle import Audit
 from trisect.experiments.study.plan import Plan
 
 def ablate(
@@ -517,6 +518,23 @@ def ask(
     *,
     risk: float | None = None,
 ) -> RecallReply: ...
+
+def audit(
+    model: Any,
+    handle: Any,
+    site: Site | str,
+    text: Any,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str = 'auto',
+    device_map: str | None = None,
+    pickle: bool = False,
+    remote_code: bool = False,
+    window: int | None = None,
+    end: str = 'output',
+    write: Any = None,
+) -> Audit: ...
 
 def plan(
     experiment: str | Path | Design = 'quick',

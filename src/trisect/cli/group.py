@@ -117,7 +117,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "bench",
     ),
     "Train": ("dissect", "study", "lookup", "recall", "translate-train", "plan"),
-    "Manage": ("check", "report", "claims", "corpus"),
+    "Manage": ("check", "audit", "report", "claims", "corpus"),
 }
 
 

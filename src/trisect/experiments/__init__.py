@@ -6,6 +6,7 @@ from typing import Any
 
 from trisect.experiments.ablate import ABLATE
 from trisect.experiments.align import ALIGN
+from trisect.experiments.audit import AUDIT
 from trisect.experiments.bench import BENCHMARK
 from trisect.experiments.checkpoints import REWIND
 from trisect.experiments.compare import Compare
@@ -47,4 +48,4 @@ EXPERIMENTS: tuple[Experiment[Any, Any], ...] = (
     THEORY,
     TRANSLATE,
 )
-UTILITIES: tuple[Utility[Any], ...] = (ASK, PLAN)
+UTILITIES: tuple[Utility[Any], ...] = (ASK, AUDIT, PLAN)

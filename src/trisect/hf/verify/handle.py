@@ -1,0 +1,376 @@
+"""Audit a handle, a module's path or a user's functions: is its tensor q, k or v of a verified site, and does a write there count?"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils import _pytree as trees
+
+from trisect.core.errors import ModelError, SpecError, shorten, unknown
+from trisect.core.files import Json
+from trisect.core.site import Site, spell
+from trisect.core.subject import Batch, ModelInputs, ReadGiven, SiteTarget
+from trisect.core.trace import Address, Reading
+from trisect.hf.batches import first_tensor
+from trisect.hf.forward import own_inputs
+from trisect.hf.hooks.calls import alone, copy_caches, evaluating
+from trisect.hf.load import Pretrained, single_batch
+from trisect.hf.locate.affine import watch_uses
+from trisect.hf.locate.blocks import loose
+
+RIGHT, DIFFERENT, SILENT = "right", "different", "silent"
+LEAST = 4  # positions: of fewer, other numbers may happen to be multiples of each other
+Capture: TypeAlias = Callable[[Any, ModelInputs], "Tensor | None"]
+Write: TypeAlias = Callable[[Any, ModelInputs, Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a handle is, beside what a site holds: a verdict and its reason for each question.
+
+    `rows` are (question, verdict, reason); questions are fires, tensor, heads and write, verdicts right, different and silent.
+    `axes` says what each axis of the handle's tensor is: B a row, T a position, H a head, E a number of a head; empty where none
+    of its numbers are q, k or v. `factor` is what the site's numbers are multiplied by there.
+    """
+
+    model: str
+    handle: str
+    site: str
+    axes: str
+    factor: float | None
+    rows: tuple[tuple[str, str, str], ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether every question has the verdict right."""
+        return all(verdict == RIGHT for _, verdict, _ in self.rows)
+
+    def words(self) -> tuple[str, ...]:
+        """The verdicts as lines for a terminal."""
+        lines = [f"{question:<7} {verdict:<10} {why}" for question, verdict, why in self.rows]
+        return (f"{self.handle} of {self.model}, beside {self.site}:", *lines)
+
+    def data(self) -> dict[str, Json]:
+        """The verdicts as JSON-ready data."""
+        rows: list[Json] = [dict(zip(("question", "verdict", "reason"), row, strict=True)) for row in self.rows]
+        named: dict[str, Json] = {"model": self.model, "handle": self.handle, "site": self.site}
+        return {**named, "same": self.same, "axes": self.axes, "factor": self.factor, "rows": rows}
+
+    def assert_same(self) -> None:
+        """Raise AssertionError, with all verdicts, unless each is right; for a test of whoever wrote the handle."""
+        if not self.same:
+            raise AssertionError("\n".join(self.words()))
+
+
+class _Candidate(NamedTuple):
+    """What a handle may hold: q, k or v of a layer, as attention takes it (stage '') or earlier."""
+
+    address: Address
+    component: str
+    stage: str
+    values: Float[Tensor, "B H T E"]
+    real: Tensor
+
+    def __str__(self) -> str:
+        return f"{self.component} of {self.address}{self.stage and f', {self.stage}'}"
+
+    def heads_in(self, held: Float[Tensor, "N U"]) -> dict[int, tuple[Tensor, float]]:
+        """Of each head that units of N real positions hold: these units [copies E], and the factor of all of them.
+
+        A head's numbers are compared with each unit over positions, by the cosine: the factor is what is left.
+        """
+        allowed = max(loose(held.dtype), loose(self.values.dtype))
+        own, held = self.values.transpose(1, 2)[self.real].double().cpu(), held.double()  # [N H E]
+        sizes, found = held.square().sum(0).clamp_min(1e-60), dict[int, tuple[Tensor, float]]()
+        for head, part in enumerate(own.unbind(1), start=1):
+            products, size = part.T @ held, part.square().sum(0).clamp_min(1e-60)[:, None]
+            near = 1 - products.square() / (size * sizes) <= allowed**2
+            copies = int(near.sum(1).min())
+            if not copies:
+                continue
+            units = near.int().argsort(dim=1, descending=True, stable=True)[:, :copies]
+            factors = (products / size).gather(1, units)
+            factor = float(factors.median())
+            if float((factors - factor).abs().max()) <= 2 * allowed * abs(factor):
+                found[head] = units.T, factor
+        return found
+
+
+class _Found(NamedTuple):
+    """Where in the nth tensor of a handle a candidate's heads are: axes and places of `_layouts`, of each head its units and factor."""
+
+    candidate: _Candidate
+    nth: int
+    names: Sequence[str]
+    places: Int[Tensor, "B T ..."]
+    heads: dict[int, tuple[Tensor, float]]
+
+    @property
+    def axes(self) -> str:
+        """What each axis of the tensor is, and which part of it the heads are where it holds more."""
+        rest = self.places.shape[2:]
+        units, stride, words = torch.cat([units for units, _ in self.heads.values()]), prod(rest), list[str]()
+        for size in rest:
+            stride //= size
+            index = units // stride % size
+            by_head, by_number = bool((index != index[:1]).any()), bool((index != index[:, :1]).any())
+            word = "H·E" if by_head and by_number else "H" * by_head + "E" * by_number
+            if by_head and by_number and int(index[0, 1] - index[0, 0]) != 1:
+                word = "E·H"
+            whole = len(index.unique()) == size
+            words.append((word or "1") + ("" if whole else f" at {int(index.min())}–{int(index.max())} of {size}"))
+        left = iter(words)
+        return f"[{', '.join('·'.join(part or next(left) for part in name.split('·')) for name in self.names)}]"
+
+
+@alone
+@torch.no_grad()
+def audit_handle(
+    model: Pretrained, handle: str | Capture, site: Site, text: ReadGiven, end: str, write: Write | None
+) -> Audit:
+    """Compare what a handle gives in a pass over a text with q, k or v of one site, which are read and verified.
+
+    `handle` is the path of a module of the model, whose input or output (`end`) is meant: the first tensor of floats in it; or a
+    function (model, inputs) -> tensor, None where it does not fire, with perhaps `write` (model, inputs, tensor) -> output, which
+    runs the model with that tensor in its place. A write is one head's numbers at one position set to zero. Raises TrisectError.
+    """
+    where = model.shape.resolve(site)
+    if len(where) != 1:
+        known = "A handle is compared with q, k or v of one layer, of all its heads or of some."
+        raise SpecError(f"{site} names {len(where)} of them.", known, "Name one, as in v@3 or v@3.h2.")
+    (target,) = where
+    model, batch = single_batch(model, text)
+    inputs = own_inputs(model._with_proof, batch.inputs)
+    reading = model.trace(batch)
+    with evaluating(model.model), copy_caches(model.model):
+        if isinstance(handle, str):
+            if handle not in (modules := dict(model.model.named_modules())):
+                owner = dict(zip(model.addresses, model._with_proof.modules, strict=True))[target.address]
+                known = f"It has {len(modules):,} modules; {target.address} attends in {owner!r}."
+                todo = "Give a path as named_modules() of the model has it."
+                raise ModelError(f"{unknown('module', handle, modules)} of {model.name}", known, todo)
+            tensors, _ = _run_module(model, handle, end, inputs, None)
+        else:
+            given: object = handle(model.model, inputs)
+            if given is not None and not (isinstance(given, Tensor) and given.is_floating_point()):
+                known = "A handle's function returns a tensor of floats, or None where it does not fire."
+                raise ModelError(f"{shorten(given)} was returned.", known, "Return the tensor alone.")
+            tensors = [] if given is None else [given.detach()]
+        named = handle if isinstance(handle, str) else getattr(handle, "__name__", type(handle).__name__)
+        named += f" ({end})" if isinstance(handle, str) else ""
+        about = (model.name, named, str(site))
+        if not tensors:
+            return Audit(*about, "", None, (("fires", SILENT, "not once in a pass over this text"),))
+        candidates = _candidates(model, reading, inputs, target)
+        if int(candidates[0].real.sum()) < LEAST:
+            known = f"Tensors are compared at {LEAST} positions at least."
+            raise SpecError("The text is too short.", known, "Give a longer text.")
+        found = _find(candidates, tensors)
+        nth = found.nth if found is not None else 0
+        count = f"{len(tensors)} times in a pass" + (f"; call {nth + 1} was compared" if len(tensors) > 1 else "")
+        rows = [("fires", RIGHT, "once in a pass" if len(tensors) == 1 else count)]
+        rows += _tensor_rows(model, target, candidates[0], found, tensors[nth])
+        if isinstance(handle, str):
+            put = lambda t: _run_module(model, handle, end, inputs, (nth, t))[1]  # noqa: E731
+        else:
+            put = None if write is None else functools.partial(write, model.model, inputs)
+        if put is not None:
+            rows.append(("write", *_compare_write(model, batch, target, candidates[0], found, tensors[nth], put)))
+    factors = [factor for _, factor in found.heads.values()] if found is not None else []
+    return Audit(*about, found.axes if found else "", factors[0] if factors else None, tuple(rows))
+
+
+def _run_module(
+    model: Pretrained, path: str, end: str, inputs: ModelInputs, put: tuple[int, Tensor] | None
+) -> tuple[list[Tensor], Any]:
+    """The tensors that a module takes or gives in one pass, call by call, and the model's answer; of the nth call another is `put` in."""
+    met: list[Tensor] = []
+
+    def meet(held: Any) -> Any:
+        leaves, spec = trees.tree_flatten(held)
+        at = next((n for n, t in enumerate(leaves) if isinstance(t, Tensor) and t.is_floating_point()), None)
+        if at is None:
+            return held
+        met.append(leaves[at].detach().clone())
+        if put is not None and put[0] == len(met) - 1:
+            leaves[at] = put[1]
+        return trees.tree_unflatten(leaves, spec)
+
+    module = model.model.get_submodule(path)
+    if end == "input":
+        hook = module.register_forward_pre_hook(lambda _m, args, named: meet((args, named)), with_kwargs=True)
+    else:
+        hook = module.register_forward_hook(lambda _m, _a, made: meet(made))
+    with hook:
+        answer = model.model(**inputs)
+    return met, answer
+
+
+def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target: SiteTarget) -> list[_Candidate]:
+    """q, k and v of every layer as attention takes them, and before norms and rotation where the proof located that; the target's first."""
+    laws = {a: law for a, law in zip(model.addresses, model.proof.call_laws(), strict=True) if law is not None}
+    names = {part.map.name for law in laws.values() for part in law.parts.values()}
+    uses, counts = dict[tuple[str, int], Tensor](), Counter[str]()
+
+    def note(name: str, _x: Tensor, y: Tensor) -> None:
+        uses[name, counts[name]] = y.detach().cpu()
+        counts[name] += 1
+
+    with watch_uses(model.model, names, note):
+        model.model(**inputs)
+    found: list[_Candidate] = []
+    for trace in reading.traces:
+        for component, real in (("q", trace.query_real), ("k", trace.key_real), ("v", trace.key_real)):
+            values: Tensor = getattr(trace, component)
+            about = (trace.address, component)
+            found.append(_Candidate(*about, "", values, real))
+            part = laws[trace.address].parts.get(component)
+            made = None if part is None else uses.get((part.map.name, part.map.nth))
+            rows, length = values.shape[0], values.shape[2]
+            if part is None or made is None or made.numel() != rows * length * made.shape[-1]:
+                continue
+            flat = made.reshape(length, rows, -1).transpose(0, 1) if part.time_first else made.reshape(rows, length, -1)
+            before = flat[..., part.units.cpu()]
+            if part.turned or part.norm is not None:
+                later = [word for word, is_so in (("its norm", part.norm), ("rotation", part.turned)) if is_so]
+                found.append(_Candidate(*about, f"before {' and '.join(later)}", before.transpose(1, 2), real))
+            if part.turned and part.norm is not None:
+                device = part.units.device
+                normed = part.norm(before.flatten(0, 1).to(device)).cpu().unflatten(0, (rows, length))
+                found.append(_Candidate(*about, "after its norm, before rotation", normed.transpose(1, 2), real))
+    return sorted(found, key=lambda one: (one.address, one.component) != (target.address, target.component))
+
+
+def _find(candidates: Sequence[_Candidate], tensors: Sequence[Tensor]) -> _Found | None:
+    """The first candidate that a tensor holds with all heads, else the one with most; None where there is no head of any."""
+    best: _Found | None = None
+    for candidate in candidates:
+        for nth, tensor in enumerate(tensors):
+            held, (rows, count, length, width) = tensor.detach().cpu(), candidate.values.shape
+            for names, places in _layouts(tuple(held.shape), rows, length):
+                if prod(places.shape[2:]) < width:
+                    continue
+                heads = candidate.heads_in(held.reshape(-1)[places[candidate.real.cpu()].flatten(1)])
+                if heads and (best is None or len(heads) > len(best.heads)):
+                    best = _Found(candidate, nth, names, places, heads)
+                if len(heads) == count:
+                    return best
+    return best
+
+
+def _layouts(shape: tuple[int, ...], rows: int, length: int) -> Iterator[tuple[list[str], Tensor]]:
+    """Every way in which a tensor may have rows and positions: words for its axes, and the places [B T ...] of its numbers.
+
+    The words of an axis are of its parts, which '·' joins; '' stands for one that is neither.
+    """
+    places = torch.arange(prod(shape)).view(shape)
+    whole = tuple(range(len(shape)))
+    views = [(places, whole)] if rows > 1 or 1 in shape else [(places[None], (-1, *whole))]
+    for n, size in enumerate(shape):
+        if rows > 1 and size > rows and size % rows == 0:
+            owners = (*range(n + 1), *range(n, len(shape)))
+            views += [(places.unflatten(n, (rows, -1)), owners), (places.unflatten(n, (-1, rows)), owners)]
+    for view, owners in views:
+        for batch in (n for n, size in enumerate(view.shape) if size == rows):
+            for time in (n for n, size in enumerate(view.shape) if size == length and n != batch):
+                words = ["B" if n == batch else "T" if n == time else "" for n in range(view.dim())]
+                names = ["·".join(w for w, o in zip(words, owners, strict=True) if o == n) for n in whole]
+                yield names, view.movedim((batch, time), (0, 1))
+
+
+def _tensor_rows(
+    model: Pretrained, target: SiteTarget, first: _Candidate, found: _Found | None, tensor: Tensor
+) -> list[tuple[str, str, str]]:
+    """Verdicts on the tensor and on its heads."""
+    if found is None:
+        values, held, apart = first.values.double(), tensor.detach().cpu().double(), "its shape is another"
+        shape = [n for n in held.shape if n > 1]
+        for own in (values, values.transpose(1, 2), values.flatten(2), values.transpose(1, 2).flatten(2)):
+            if shape == [n for n in own.shape if n > 1]:
+                off = float((held.reshape(own.shape) - own).norm() / own.norm().clamp_min(1e-30))
+                apart = f"it is off by {off:.2g} of the site's size"
+        why = f"{list(tensor.shape)} holds no head of q, k or v, in any order of axes, whatever the factor"
+        return [("tensor", DIFFERENT, f"{why}; {apart}")]
+    one, heads = found.candidate, found.heads
+    factors = [factor for _, factor in heads.values()]
+    allowed = 2 * loose(one.values.dtype)
+    even = max(factors) - min(factors) <= allowed * abs(factors[0])
+    scaled = not even or abs(factors[0] - 1) > allowed
+    words = f"{one}, as {found.axes}"
+    if scaled:
+        words += f", times {factors[0]:.6g}" if even else f", times {', '.join(f'{f:.4g}' for f in factors)} by head"
+    places, flat = found.places.flatten(2), tensor.detach().cpu().double().reshape(-1)
+    made = torch.stack([flat[places[..., units[0]]] / factor for units, factor in heads.values()], 2)[one.real.cpu()]
+    own = one.values.transpose(1, 2)[one.real.cpu()][:, [head - 1 for head in heads]].cpu().double()
+    words += f"; off by {float((made - own).norm() / own.norm()):.1e} of its size"
+    is_target = (one.address, one.component) == (target.address, target.component)
+    rows = [("tensor", RIGHT if is_target and not one.stage and not scaled else DIFFERENT, words)]
+    order = sorted((int(copy.min()), head) for head, (units, _) in heads.items() for copy in units)
+    listed, count = [head for _, head in order], one.values.shape[1]
+    wanted = target.heads or tuple(range(1, count + 1))
+    kind = f"{one.component} has {count} heads"
+    count_of = model.shape.heads[one.address]
+    if count_of.query != count_of.key and one.component != "q":
+        kind = f"key/value head 1 is of query heads 1–{count_of.query // count_of.key}, and so on: {kind}"
+    alone = is_target and len(wanted) == 1 and wanted[0] in heads
+    if alone and len(listed) == len(set(listed)):
+        units = heads[wanted[0]][0][0]
+        kind += f"; head {wanted[0]} is units {int(units.min())}–{int(units.max())} of a position's {prod(found.places.shape[2:])}"
+    in_order = listed == sorted(set(listed))
+    spelt = spell(tuple(listed)) if in_order else ", ".join(map(str, listed))
+    right = is_target and set(wanted) <= set(heads) and in_order
+    return [*rows, ("heads", RIGHT if right else DIFFERENT, f"in its order: {spelt}; {kind}")]
+
+
+def _compare_write(
+    model: Pretrained,
+    batch: Batch,
+    target: SiteTarget,
+    first: _Candidate,
+    found: _Found | None,
+    tensor: Tensor,
+    put: Callable[[Tensor], Any],
+) -> tuple[str, str]:
+    """Whether zeros at one head and position of a handle reach the answer, and change it as those of `trisect.edit` do."""
+    head = target.heads[0] if target.heads else 1
+    real = first.real[0].nonzero()[:, 0]
+    place = int(real[len(real) // 2])
+    changed = tensor.detach().contiguous().clone()
+    written = found is not None and head in found.heads and place < found.places.shape[1]
+    if found is not None and written:
+        units, _ = found.heads[head]
+        changed.view(-1)[found.places[0, place].flatten()[units.flatten()].to(changed.device)] = 0
+    else:
+        changed.zero_()
+    one = Site((target.component,), (target.address.layer,), (head,), target.address.site.stack)
+
+    def clear(part: Tensor, _where: SiteTarget) -> Tensor:
+        part[0, :, place] = 0
+        return part
+
+    answers = [put(tensor), put(changed), model.predict(batch.inputs), model.predict(batch.inputs, {str(one): clear})]
+    same, made, clean, edited = (first_tensor(answer).detach().cpu().double() for answer in answers)
+    if made.shape != same.shape or made.numel() != clean.numel():
+        known = f"The model's is of {list(clean.shape)}."
+        raise ModelError(
+            f"A write gave an answer of {list(made.shape)}.", known, "Return the answer of the whole pass."
+        )
+    moved, wanted = made - same, (edited - clean).reshape(made.shape)
+    if not wanted.any():
+        known = f"Zeros at {one}, position {place}, change no number of the answer, however they are written."
+        raise SpecError("The text shows no write.", known, "Give a longer text.")
+    what = f"zeros at head {head}, position {place}," if written else "zeros all over it"
+    if not moved.any():
+        return SILENT, f"{what} reach no number of the answer"
+    off = float((moved - wanted).norm() / wanted.norm())
+    if written and off <= 10 * loose(first.values.dtype):
+        return RIGHT, f"{what} change the answer as those of trisect.edit do; off by {off:.1e} of that change"
+    return DIFFERENT, f"{what} change the answer, but not as those of trisect.edit do: off by {off:.2g} of that change"

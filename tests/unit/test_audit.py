@@ -1,0 +1,204 @@
+"""Audits of handles: the right module is named right; a wrong layer, order, factor or copy is not; what never fires is silent."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tests import tinyhf, zoo
+from torch import nn
+
+import trisect
+from trisect.cli import main
+from trisect.core.errors import ModelError, SiteError, SpecError
+from trisect.hf.load import load
+
+TEXT = "w1 w2 w3 , w4 w5 w6"
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return load(tinyhf.gpt2(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return load(tinyhf.llama(), tinyhf.tokenizer(False))
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return load(tinyhf.bert(), tinyhf.tokenizer())
+
+
+def verdicts(audit: Any) -> dict[str, str]:
+    return {question: verdict for question, verdict, _ in audit.rows}
+
+
+def reason(audit: Any, question: str) -> str:
+    return next(why for asked, _, why in audit.rows if asked == question)
+
+
+ALL = dict.fromkeys(("fires", "tensor", "heads", "write"), "right")
+
+
+def test_the_right_module_is_named_right_and_a_fused_one_by_its_slice(gpt2, llama, bert):
+    for model, path, site, axes in (
+        (gpt2, "transformer.h.1.attn.c_attn", "q@2", "[B, T, H·E at 0–31 of 96]"),
+        (gpt2, "transformer.h.1.attn.c_attn", "v@2.h2", "[B, T, H·E at 64–95 of 96]"),
+        (llama, "model.layers.1.self_attn.v_proj", "v@2.h2", "[B, T, H·E]"),
+        (bert, "bert.encoder.layer.1.attention.self.value", "v@2.h3", "[B, T, H·E]"),
+        (bert, "bert.encoder.layer.0.attention.self.query", "q@1", "[B, T, H·E]"),
+    ):
+        audit = trisect.audit(model, path, site, TEXT)
+        assert (verdicts(audit), audit.axes, audit.factor) == (ALL, axes, pytest.approx(1, abs=1e-5))
+        audit.assert_same()
+    assert "key/value head 1 is of query heads 1–2" in reason(
+        trisect.audit(llama, path_of(1, "v"), "v@2", TEXT), "heads"
+    )
+
+
+def path_of(layer: int, component: str) -> str:
+    return f"model.layers.{layer}.self_attn.{component}_proj"
+
+
+def test_a_key_before_rotation_and_a_wrong_layer_are_different(llama):
+    audit = trisect.audit(llama, path_of(1, "k"), "k@2.h1", TEXT)
+    assert verdicts(audit) == ALL | {"tensor": "different"}  # zeros are turned into zeros
+    assert "k of layer 2, before rotation" in reason(audit, "tensor")
+    audit = trisect.audit(llama, path_of(0, "v"), "v@2", TEXT)
+    assert verdicts(audit) == {"fires": "right", "tensor": "different", "heads": "different", "write": "different"}
+    assert "v of layer 1" in reason(audit, "tensor")
+    with pytest.raises(AssertionError, match="different  v of layer 1, as"):
+        audit.assert_same()
+
+
+def test_a_layer_that_is_used_again_is_known_by_its_call():
+    model = load(zoo.build("albert"), tinyhf.tokenizer())
+    path = next(name for name, _ in model.model.named_modules() if name.endswith("attention.value"))
+    audit = trisect.audit(model, path, "v@2", TEXT)
+    assert verdicts(audit) == ALL
+    assert "call 2 was compared" in reason(audit, "fires")
+
+
+def test_a_module_that_never_fires_and_a_write_to_a_copy_are_silent(bert):
+    path = "bert.encoder.layer.1.attention.self.value"
+    value: Any = bert.model.get_submodule(path)
+    value.spare, value.copy = nn.Identity(), nn.Identity()
+
+    def keep(module: Any, _args: Any, made: torch.Tensor) -> None:
+        module.copy(made.clone())
+
+    try:
+        with value.register_forward_hook(keep):
+            assert verdicts(trisect.audit(bert, f"{path}.spare", "v@2", TEXT)) == {"fires": "silent"}
+            for end in ("output", "input"):
+                audit = trisect.audit(bert, f"{path}.copy", "v@2", TEXT, end=end)
+                assert verdicts(audit) == ALL | {"write": "silent"}
+            with pytest.raises(AssertionError, match="reach no number of the answer"):
+                audit.assert_same()
+    finally:
+        del value.spare, value.copy
+
+
+def held(model: Any, site: str) -> torch.Tensor:
+    return getattr(model.read(TEXT)[site], site[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "axes"),
+    [
+        ("as it is", lambda v: v, "[B, H, T, E]"),
+        ("heads last", lambda v: v.transpose(1, 2), "[B, T, H, E]"),
+        ("batch and heads together", lambda v: v.flatten(0, 1), "[H, T, E]"),
+        ("numbers before heads", lambda v: v.permute(0, 2, 3, 1), "[B, T, E, H]"),
+        ("numbers before heads, in one axis", lambda v: v.permute(0, 2, 3, 1).flatten(2), "[B, T, E·H]"),
+        ("time first", lambda v: v.permute(2, 0, 1, 3).flatten(2), "[T, B, H·E]"),
+        (
+            "one of three",
+            lambda v: torch.stack([0 * v, v, 0 * v]).permute(1, 3, 0, 2, 4),
+            "[B, T, 1 at 1–1 of 3, H, E]",
+        ),
+    ],
+)
+def test_a_function_is_a_handle_and_its_axes_are_named(llama, name, change, axes):
+    whole = held(llama, "v@2")
+    audit = trisect.audit(llama, lambda _model, _inputs: change(whole), "v@2", TEXT)
+    assert (verdicts(audit), audit.axes) == ({"fires": "right", "tensor": "right", "heads": "right"}, axes), name
+
+
+def test_rows_of_a_batch_are_found_apart_and_together(gpt2):
+    inputs = {"input_ids": torch.tensor([[7, 8, 9, 10, 11], [13, 14, 15, 16, 17]])}
+    whole = gpt2.read(inputs)["q@1"].q
+    for change, axes in (
+        (lambda q: q, "[B, H, T, E]"),
+        (lambda q: q.flatten(0, 1), "[B·H, T, E]"),
+        (lambda q: q.transpose(1, 2).flatten(0, 1), "[B·T, H, E]"),
+    ):
+        assert trisect.audit(gpt2, lambda *_, change=change: change(whole), "q@1", inputs).axes == axes
+    assert verdicts(trisect.audit(gpt2, "transformer.h.0.attn.c_attn", "q@1", inputs)) == ALL
+
+
+def test_factors_heads_said_twice_in_another_order_or_missing_and_noise_are_different(llama):
+    whole = held(llama, "v@2")
+
+    def audit(change: Any, site: str = "v@2") -> Any:
+        return trisect.audit(llama, lambda _model, _inputs: change(whole), site, TEXT)
+
+    scaled = audit(lambda v: -3 * v)
+    assert (verdicts(scaled)["tensor"], scaled.factor) == ("different", pytest.approx(-3, rel=1e-5))
+    repeated = audit(lambda v: v.repeat_interleave(2, 1))
+    assert verdicts(repeated) == {"fires": "right", "tensor": "right", "heads": "different"}
+    assert reason(repeated, "heads").startswith("in its order: 1, 1, 2, 2;")
+    assert reason(audit(lambda v: v.flip(1)), "heads").startswith("in its order: 2, 1;")
+    assert verdicts(audit(lambda v: v[:, :1]))["heads"] == "different"
+    assert verdicts(audit(lambda v: v[:, :1], "v@2.h1"))["heads"] == "right"
+    noise = torch.randn(whole.shape, generator=torch.Generator().manual_seed(0))
+    off = audit(lambda v: v + 0.1 * noise)
+    assert verdicts(off) == {"fires": "right", "tensor": "different"}
+    assert 0.001 < float(reason(off, "tensor").split("off by ")[1].split()[0]) < 1
+    assert verdicts(trisect.audit(llama, lambda _model, _inputs: None, "v@2", TEXT)) == {"fires": "silent"}
+
+
+def test_a_function_that_writes_is_compared_with_an_edit(llama):
+    def capture(model: nn.Module, inputs: Any) -> torch.Tensor:
+        found = []
+        with model.get_submodule(path_of(1, "v")).register_forward_hook(lambda _m, _a, made: found.append(made)):
+            model(**inputs)
+        return found[0].unflatten(2, (2, 8)).transpose(1, 2)
+
+    def write(model: nn.Module, inputs: Any, tensor: torch.Tensor) -> Any:
+        made = tensor.transpose(1, 2).flatten(2)
+        with model.get_submodule(path_of(1, "v")).register_forward_hook(lambda _m, _a, _made: made):
+            return model(**inputs)
+
+    assert verdicts(trisect.audit(llama, capture, "v@2.h2", TEXT, write=write)) == ALL
+    lost = trisect.audit(llama, capture, "v@2.h2", TEXT, write=lambda model, inputs, _tensor: model(**inputs).logits)
+    assert verdicts(lost) == ALL | {"write": "silent"}
+    other = lambda model, inputs, tensor: write(model, inputs, tensor.flip(1))  # noqa: E731
+    assert verdicts(trisect.audit(llama, capture, "v@2.h2", TEXT, write=other))["write"] == "different"
+
+
+def test_what_cannot_be_audited_is_refused_in_words(llama, bert):
+    path = path_of(1, "v")
+    with pytest.raises(ModelError) as error:
+        trisect.audit(llama, path.replace("v_proj", "v_prj"), "v@2", TEXT)
+    assert "did you mean 'model.layers.1.self_attn.v_proj'?" in error.value.given
+    with pytest.raises(SpecError, match="names 2 of them"):
+        trisect.audit(llama, path, "k+v@2", TEXT)
+    with pytest.raises(SiteError):
+        trisect.audit(llama, path, "v@9", TEXT)
+    with pytest.raises(SpecError, match="too short"):
+        trisect.audit(llama, path, "v@2", "w1 w2")
+    with pytest.raises(ModelError, match="was returned"):
+        trisect.audit(llama, lambda _model, _inputs: 3, "v@2", TEXT)
+
+
+def test_on_the_command_line(tmp_path):
+    folder = tinyhf.save(tinyhf.bert(), tmp_path / "bert")
+    words = ["audit", folder, "--handle", "bert.encoder.layer.1.attention.self.key", "--site", "k@2.h1", "--text", TEXT]
+    shown = CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False).output
+    assert "tensor  right      k of layer 2, as [B, T, H·E]" in shown
+    shown = CliRunner().invoke(main, [*map(str, words), "--json", "--quiet"], catch_exceptions=False).output
+    assert (json.loads(shown)["same"], [row["verdict"] for row in json.loads(shown)["rows"]]) == (True, ["right"] * 4)
