@@ -8,7 +8,9 @@ from tests import tinyhf, zoo
 
 import trisect
 from trisect.core.errors import ModelError
+from trisect.core.subject import Texts
 from trisect.core.trace import Address
+from trisect.experiments.norms import run
 from trisect.hf.load import input_gradients, load
 
 IDS = torch.tensor([[7, 8, 9, 10, 11, 12], [13, 14, 15, 16, 17, 18]])
@@ -109,3 +111,22 @@ def test_gradient_times_input_is_that_of_the_embeddings(kind):
     (gradient,) = torch.autograd.grad(total, embedded)
     assert torch.allclose(found, (gradient * embedded[0]).norm(dim=-1))
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_loss_without_sinks_is_that_of_each_text_in_any_batch(monkeypatch):
+    """Texts with sinks in unlike layers: what one text's heads hold is no matter of the texts beside it."""
+
+    def first_of_some(trace):
+        found = torch.zeros(len(trace.weights), trace.heads, trace.weights.shape[-1], dtype=torch.bool)
+        found[trace.query_real.sum(1) % 2 == trace.layer % 2, :, 0] = True
+        return found
+
+    monkeypatch.setattr(run, "find_sinks", first_of_some)
+    subject = load(tinyhf.llama(), tinyhf.tokenizer())
+    lines = [" ".join(f"w{i + size}" for i in range(size)) for size in (8, 13, 9, 10)]
+    texts = Texts("made", lambda: iter(lines))
+    single, whole = (
+        [row["value"] for row in run.loss_without_sinks(subject, texts, subject.addresses, size, 0)] for size in (1, 4)
+    )
+    assert whole == pytest.approx(single, abs=1e-6)
+    assert abs(float(single[0] or 0.0)) > 1e-3

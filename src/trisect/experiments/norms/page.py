@@ -359,7 +359,7 @@ def _sinks(rows: Measures, n: str, block: str) -> Made:
             f"{words.number(row.value, True)} ({words.ends(row, True)}) without {what}" for what, row in changes.items()
         ]
         unit = "nats a token, or relative squared change of the output where the model has no loss"
-        what = "Change of the loss when heads give their sinks nothing, or as many other tokens"
+        what = "Change of the loss when heads give their sinks, or as many other tokens, nothing, other weights held"
         said.append(f"{what}: {'; '.join(each)} ({unit}).")
     columns = ("Where", *names.values())
     of = (

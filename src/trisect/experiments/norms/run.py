@@ -282,17 +282,20 @@ def loss_without_sinks(
 ) -> list[NewRow]:
     """How the loss of the first WITHOUT texts changes when heads give their sinks nothing, and as many other tokens for comparison.
 
-    In the layers with sinks the other weights stay those of the pass before, so that what sinks give is taken away, and nothing is
-    put in its place. Rows without_sinks, by whose weight is 0, in nats per predicted token, or as a relative squared change of the
+    All other weights stay those of the pass before, in every layer, so that what sinks give is taken away, and nothing is put in its
+    place. Rows without_sinks, by whose weight is 0, in nats per predicted token, or as a relative squared change of the
     output where the model has no loss. None where no text has a sink.
     """
     tally, any_sink = Tally(), False
+    found = list[bool]()
     for one in subject.batches(islice(texts.texts(), WITHOUT), batch, scored=True):
         held: tuple[dict[Address, torch.Tensor], ...] = ({}, {})
 
         def see(trace: Trace, held: tuple[dict[Address, torch.Tensor], ...] = held, one: Batch = one) -> None:
-            if trace.address not in heads or not bool((sinks := find_sinks(trace)).any()):
+            if trace.address not in heads:
                 return
+            sinks = find_sinks(trace)
+            found.append(bool(sinks.any()))
             chance = torch.full(sinks.shape, -1.0, dtype=torch.float64)
             for row, real in enumerate(trace.key_real.cpu()):  # of the text and the layer alone, in any batch
                 draw = np.random.default_rng([trace.layer, *one.rows[row]])
@@ -302,10 +305,11 @@ def loss_without_sinks(
             for own, which in zip(held, (sinks, others), strict=True):
                 own[trace.address] = trace.weights.masked_fill(which[:, :, None], 0.0)
 
+        found.clear()
         subject.each(one, see)
-        clean = subject.score(one)
-        any_sink = any_sink or bool(held[0])
-        tally.add(one, clean, [subject.score(one, hold=own, clean=clean) if own else clean for own in held])
+        clean, here = subject.score(one), any(found)
+        any_sink = any_sink or here
+        tally.add(one, clean, [subject.score(one, hold=own, clean=clean) if here else clean for own in held])
     if not any_sink:
         return []
     table = tally.table(texts.name)
