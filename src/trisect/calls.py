@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from trisect.core.errors import DamagedFileError, ModelError, SpecError, StudyError, check_name, translate_system_errors
 from trisect.core.schema import build
@@ -222,7 +223,7 @@ def logit_lens(model: Any, text: ReadGiven, top: int = 5) -> DataFrame:
     """
     from trisect.measure.logits import lens_table
 
-    if top < 1:
+    if not isinstance(top, int) or top < 1:
         raise SpecError(f"top={top} was given.", "It is how many predictions are listed.", "Give 1 or more.")
     ready, stream, unembedding = _writers_of(model, text)
     return lens_table(stream, unembedding, ready.side.tokens[0], ready.subject.token, top)
@@ -242,9 +243,9 @@ def _writers_of(model: Any, text: ReadGiven) -> tuple[PreparedText, WrittenStrea
 
 def _token_number(subject: Any, token: str | int, size: int) -> int:
     """A token's id; raises SpecError for one that is not there, and for a word of several pieces."""
-    if isinstance(token, int):
-        if 0 <= token < size:
-            return token
+    if not isinstance(token, str):
+        if isinstance(token, SupportsIndex) and 0 <= index(token) < size:
+            return index(token)
         known = f"{subject.name} has logits of {size:,} tokens, counted from 0."
         raise SpecError(f"Token {token} was asked for.", known, "Give one of them.")
     from trisect.hf.files.tokenizers import tokenize

@@ -327,6 +327,16 @@ def test_a_head_that_points_within_one_text_is_the_one_that_aligns(texts_of_two_
     assert again.tables["measures"].equals(rows)
 
 
+def test_a_model_that_only_looks_back_is_said_to_make_no_links_the_other_way(texts_of_two_parts, tmp_path, undrawn):
+    texts, gold = texts_of_two_parts
+    subject = load(tinyhf.llama(), tinyhf.tokenizer())
+    made = trisect.align(subject, texts, marker="||", gold=gold, out=tmp_path, quiet=True, draws=DRAWS)
+    said = [str(one) for one in made.findings]
+    assert said[1] == "Backward, no head that is chosen makes a link: AER is 100\u00a0%"
+    assert said[3].startswith("Intersection, no head")
+    assert "precision 2" in said[0] or "precision 1" in said[0] or "precision 3" in said[0]
+
+
 def test_texts_without_their_marker_or_with_pieces_of_several_words_are_refused(texts_of_two_parts, tmp_path, pageless):
     texts, _ = texts_of_two_parts
     subject = load(tinyhf.bert(), tinyhf.tokenizer())

@@ -136,6 +136,7 @@ def test_functions_and_tables_in_python(tmp_path):
         ("x = 1", "has no such function"),
         ("def f(model, texts): ...", "has no such function"),
         ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit"),
         ("def chance(model, texts, site): ...", "name of two methods"),
     ],
 )

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from tests import tiny
@@ -10,6 +11,7 @@ from tests import tiny
 import trisect
 from trisect.core.errors import SpecError
 from trisect.core.subject import Texts
+from trisect.experiments.quantise.page import findings
 from trisect.experiments.quantise.run import plan_bits
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
@@ -164,6 +166,15 @@ def test_the_page_says_where_k_needs_more_than_v_and_what_the_plan_costs(done):
     k, v = (single.filter(component=name)["value"].mean() for name in "kv")
     less = rows.filter(measure="k_less_v_nats", group="bits by token", at=2.0)["value"].item()
     assert less == pytest.approx(k - v)
+
+
+def test_layers_in_which_the_most_bits_are_too_few_are_not_said_to_need_as_many(done):
+    changed = pl.col("measure") == "loss_change_nats"
+    large = [pl.when(changed).then(1.0).otherwise(pl.col(name)).alias(name) for name in ("value", "low", "high")]
+    found = findings({"measures": done.tables["measures"].with_columns(large)}, done.about)
+    (least,) = (one for one in found if one.measure == "least_bits")
+    assert "k needs more bits than were tried, as v does, in 2 layers (1, 2)." in least.words
+    assert {one.mean for one in least.values} == {None}
 
 
 def test_heads_are_a_map_and_one_text_has_no_plan(tmp_path):

@@ -2,7 +2,7 @@
 
 import zlib
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests import tinyhf, zoo
 
 import trisect
-from trisect.core.errors import ModelError, SiteError, SpecError
+from trisect.core.errors import CorpusError, ModelError, SiteError, SpecError
 from trisect.core.trace import WrittenStream
 from trisect.experiments.explore import run
 from trisect.experiments.explore.page import pack
@@ -170,12 +170,16 @@ def test_other_models_are_refused_by_name(kind):
 
 
 def test_bad_input_is_named():
-    model = load("gpt2")
-    for token, words in (("w1 w2", "'w1', 'w2'"), ("word", "UNK"), (4000, "4000"), (-1, "-1")):
+    model, direct_logits, logit_lens = load("gpt2"), cast(Any, trisect.direct_logits), cast(Any, trisect.logit_lens)
+    for token, words in (("w1 w2", "'w1', 'w2'"), ("word", "UNK"), (4000, "4000"), (-1, "-1"), (1.5, "1.5")):
         with pytest.raises(SpecError, match=words):
-            trisect.direct_logits(model, TEXT, token=token)
-    with pytest.raises(SpecError, match="top=0"):
-        trisect.logit_lens(model, TEXT, top=0)
+            direct_logits(model, TEXT, token=token)
+    assert direct_logits(model, TEXT, token=np.int64(5))["token"][0] == model.token(5)
+    with pytest.raises(CorpusError, match=r"Place 1\.5 was asked for"):
+        direct_logits(model, TEXT, place=1.5)
+    for top in (0, 2.5):
+        with pytest.raises(SpecError, match=f"top={top}"):
+            logit_lens(model, TEXT, top=top)
     with pytest.raises(SpecError, match="Gradients and the stream"):
         trisect.read(model, TEXT, grad=True, stream=True)
 

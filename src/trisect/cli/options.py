@@ -222,7 +222,7 @@ def finding_lines(findings: Sequence[Finding], answer: str = "", paged: bool = T
     """What was found as lines of a terminal: the answer and, with a page to read on, three lines at most; then verdicts, counted."""
     answers = [str(one) for one in findings if one.measure == "answer"]
     left = [str(one) for one in findings if one.claim is None and one.measure != "answer"]
-    lines = list(filter(None, (answer, *answers, *left)))
+    lines = list(dict.fromkeys(filter(None, (answer, *answers, *left))))
     verdicts = Counter(one.verdict for one in findings if one.claim is not None and one.part is None)
     counts = [f"{verdicts[name]} {said}" for name, said in VERDICTS.items() if verdicts[name]]
     tally = [f"claims: {', '.join(counts)} (trisect claims prints what they say, the page why)"] if counts else []

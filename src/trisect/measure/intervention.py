@@ -282,7 +282,7 @@ class PreparedText:
         tokens = self.side.tokens[0]
         if asked is None:
             return tokens.index(self.subject.mask) if self.subject.mask in tokens else len(tokens) - 1
-        if not 0 <= asked < len(tokens):
+        if not isinstance(asked, int) or not 0 <= asked < len(tokens):
             known = f"The text has {len(tokens)} tokens, counted from 0."
             raise CorpusError(f"Place {asked} was asked for.", known, "Choose one of them.")
         return asked

@@ -60,7 +60,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AblateFacts]) -> Sheet
     answer = Section("What breaks", (), shown, present(sentences(found)), blocks=quiet(notes))
     edit = f"{facts.how}, per {facts.per}{', pattern held' if facts.hold else ''}, seed {facts.seed}"
     own = provenance(about, *words.read_facts(facts), ("Edit", edit), timed=False)
-    title, said = f"What breaks in {name} without its queries, keys or values?", lead(found, facts)
+    state, said = "without its" if facts.how in HOW else "with edited", lead(found, facts)
+    title = f"What breaks in {name} {state} queries, keys or values?"
     return Sheet(title, "trisect · ablation", lede, (answer, _numbers(changes, about)), own, REFERENCES, said)
 
 
@@ -129,10 +130,11 @@ def lead(found: Sequence[Finding], facts: AblateFacts) -> str:
         at = f" ({e.name if place else component})" * (plain != e.name)
         sizes.append(f"{NAMES.get(plain, plain)}{at} by {words.number(e.mean, signed)}")
     unit_of = "nats" if signed else "of its squared length"
-    more = "".join(f", without its {size}" for size in sizes[1:])
+    state = "without its" if facts.how in HOW else "with a function in its"
+    more = "".join(f", {state} {size}" for size in sizes[1:])
     tail = "" if one.compared is None else f" ({one.compared.words(facts.unit)}, paired by {facts.unit})"
     over = ", mean over layers" * ("mean_change" in named)
-    return f"With one {facts.per} edited{over}, {_what(facts)} moves without its {sizes[0]} {unit_of}{more}{tail}."
+    return f"With one {facts.per} edited{over}, {_what(facts)} moves {state} {sizes[0]} {unit_of}{more}{tail}."
 
 
 def _figures(known: Measures, facts: AblateFacts) -> Iterable[Figure]:

@@ -207,13 +207,17 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tu
             }
             if not best["aer"]:
                 continue
+            values = tuple(row.estimate(f"{way} {kind}") for kind, row in best["aer"].items())
+            if not best["precision"]:  # of a model whose source words do not see the target
+                line = f"{words.capital(way)}, no head that is chosen makes a link: AER is 100\u00a0%"
+                found.append(Finding("aer_head", line, "AER", values))
+                continue
             said = [
                 ", ".join(f"{words.share(row.value)} by {kind}" for kind, row in of.items()) for of in best.values()
             ]
             heads = {_head_name(row) for row in best["aer"].values()}
             which = f"{heads.pop()}, as" if len(heads) == 1 and "" not in heads else "the head"
             line = f"{way}, {which} the other half of the texts chooses: AER {said[0]}; precision {said[1]}; recall {said[2]}"
-            values = tuple(row.estimate(f"{way} {kind}") for kind, row in best["aer"].items())
             found.append(Finding("aer_head", words.capital(line), "AER", values))
         return tuple(found)
     for setting in SETTINGS:
@@ -240,9 +244,11 @@ def best_heads(rows: Measures, n: str) -> Section | None:
             group = f"{way} {kind}"
             if (aer := next(iter(rows.where("aer_head", group=group)), None)) is None:
                 continue
-            right = (next(iter(rows.where(f"{name}_head", group=group)), None) for name in ("precision", "recall"))
+            right = [next(iter(rows.where(f"{name}_head", group=group)), None) for name in ("precision", "recall")]
             shares = [cell for row in (aer, *right) for cell in words.cells(row, text=words.share)]
-            lines.append((f"{way}, by {kind}", _head_name(aer) or "two of them", *shares))
+            lines.append(
+                (f"{way}, by {kind}", "none links" if right[0] is None else _head_name(aer) or "two of them", *shares)
+            )
     caption = f"Each half of the texts (every second one) is scored by the head that the other half chooses. {n}."
     columns = ("Links", "head", "AER", "95 %", "precision", "95 %", "recall", "95 %")
     table = Table(columns, tuple(lines), caption, folded=False, wrap=False)

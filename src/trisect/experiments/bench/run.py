@@ -276,7 +276,7 @@ def read_methods(file: Path) -> list[ScoreFunction]:
         raise SpecError(f"{file} is no file.", known, "Give the path of one that is there.")
     try:
         found = runpy.run_path(str(file), run_name=file.stem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(f"{file} cannot be run: {type(error).__name__}: {error}", known, "Correct it.") from error
     functions = [f for name, f in found.items() if inspect.isfunction(f) and not name.startswith("_")]
     methods = [f for f in functions if f.__module__ == file.stem and len(inspect.signature(f).parameters) == 3]

@@ -125,7 +125,8 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[ReadFacts]) -> tup
         sides = (
             ("more bits than v", [place for place, (k, v) in both.items() if k > v]),
             ("fewer bits than v", [place for place, (k, v) in both.items() if k < v]),
-            ("as many bits as v", [place for place, (k, v) in both.items() if k == v]),
+            ("as many bits as v", [place for place, (k, v) in both.items() if k == v < math.inf]),
+            ("more bits than were tried, as v does,", [place for place, (k, v) in both.items() if k == v == math.inf]),
         )
         parts = [f"{side} in {words.several(len(of), 'layer')} ({', '.join(of)})" for side, of in sides if of]
         small = f"{ALIKE:g} {'nats' if unit == 'nats' else 'of the output'}"
