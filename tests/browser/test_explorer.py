@@ -17,7 +17,7 @@ from tests.accessible import barriers
 from trisect.core.trace import Address, Reading
 from trisect.experiments.explore import page
 from trisect.experiments.explore.run import explore, take_picture
-from trisect.measure.norms import per_head, per_layer
+from trisect.measure.norms import contributions, per_head, per_layer
 from trisect.report import render
 from trisect.report.sheet import Document, write_document
 
@@ -253,6 +253,40 @@ def test_hovering_a_token_shows_where_it_takes_from(visit, shown):
         steps = np.round(24 * np.sqrt(values[7] / values[7].max()))
         assert shades == pytest.approx(0.7 * steps / 24, abs=0.04)
         assert "x-query" in (block.locator("[data-n='7']").get_attribute("class") or "")
+
+
+@pytest.mark.parametrize(("place", "head", "width"), [("#attn@2.h2", 1, 1280), ("#attn@2", None, 360)])
+def test_contributions_stand_beside_weights_when_asked_for(visit, shown, place, head, width):
+    tab = visit(place=place, width=width)
+    heads, layer = contributions(shown["named"].reading.traces[1])
+    wanted = (layer[0] if head is None else heads[0, head])[: len(PIECES), : len(PIECES)].numpy()
+    tab.get_by_role("button", name="contribution", exact=True).press("Enter")
+    assert tab.get_by_text("below 0, in orange").is_visible()
+    rows = saved_table(tab, "map")
+    got = np.array([float(r["contribution"]) for r in rows]).reshape(wanted.shape)
+    assert np.abs(got - wanted).max() <= 0.01 * np.abs(wanted).max()
+    i, j = map(int, np.unravel_index(wanted.argmin(), wanted.shape))
+    assert wanted[i, j] < 0
+    tab.mouse.click(*cell_of(tab, i, j, wanted.shape, "contributions"))
+    settle(tab)
+    assert value(spot(tab, "contributions")) == got[i, j]
+    if width == 1280:
+        box = tab.locator(".x-map[data-kind=contributions] canvas").first
+        size = box.evaluate("c => c.width"), box.evaluate("c => c.height")
+        tab.mouse.move(2, 2)
+        for kind, at in (("below", got.argmin()), ("above", got.argmax())):
+            row, column = map(int, np.unravel_index(at, got.shape))
+            x, y = 84 + (column + 0.5) * (size[0] - 85) / 11, 72 + (row + 0.5) * (size[1] - 73) / 11
+            red, _, blue, _ = box.evaluate(PIXEL, [int(x), int(y)])
+            assert (red > blue) == (kind == "below")
+    items = tab.locator(".x-list[data-kind=contributions] li")
+    listed = [value(items.nth(n).locator(".x-value")) for n in range(8)]
+    assert listed == pytest.approx(got[i][np.argsort(-np.abs(got[i]))[:8]])
+    assert saved(tab, "text", "SVG")[1]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert barriers(tab, "light") == []
+    tab.get_by_role("button", name="norm", exact=True).click()
+    assert value(spot(tab, "norms")) > 0
 
 
 def test_the_other_way_round_it_shows_who_takes_from_a_token(visit, shown):

@@ -50,12 +50,26 @@ def unpacked(packed, n):
     assert len(maps) == H + normed
     raw = zlib.decompress(packed.chunks[2 + 2 * n], -15)
     scale = np.frombuffer(raw, "<f4", (H + K) * E).reshape(H + K, 1, E)
-    ints = np.frombuffer(raw, np.int8 if packed.manifest["bits"] == 8 else "<i2", offset=4 * (H + K) * E)
-    q, k = ints[: H * T * E].reshape(H, T, E) * scale[:H], ints[H * T * E :][: K * S * E].reshape(K, S, E) * scale[H:]
-    raw, V = raw[4 * (H + K) * E + ints.itemsize * (H * T + K * S) * E :], facts["values"]
+    kind, size = np.int8 if packed.manifest["bits"] == 8 else "<i2", (H * T + K * S) * E
+    ints = np.frombuffer(raw, kind, size, offset=4 * (H + K) * E)
+    q, k = ints[: H * T * E].reshape(H, T, E) * scale[:H], ints[H * T * E :].reshape(K, S, E) * scale[H:]
+    raw, V = raw[4 * (H + K) * E + ints.nbytes :], facts["values"]
     scale = np.frombuffer(raw, "<f4", K * V).reshape(K, 1, V)
-    v = np.frombuffer(raw, ints.dtype, offset=4 * K * V).reshape(K, S, V) * scale
+    v = np.frombuffer(raw, ints.dtype, K * S * V, offset=4 * K * V).reshape(K, S, V) * scale
     return maps[:H], norms, maps[H] * facts["summed"] if normed else None, q, k, v
+
+
+def contributions_of(packed, n, weights):
+    """Contribution weights of layer n's heads and of itself, from the end of a pack and the weights."""
+    facts = packed.manifest["layers"][n]
+    (H, _, T, S, _), R = facts["shape"], facts["sources"]
+    raw = zlib.decompress(packed.chunks[2 + 2 * n], -15)[-(2 * H * R * S + 4 * T + T * S) :]
+    f = np.frombuffer(raw, "<i2", H * R * S).reshape(H, R, S).astype(float)
+    added = weights @ f.swapaxes(1, 2)
+    heads = weights * (added @ f) / (added**2).sum(-1, keepdims=True)
+    tops = np.frombuffer(raw, "<f4", T, offset=2 * H * R * S)
+    steps = np.frombuffer(raw, np.int8, offset=2 * H * R * S + 4 * T).reshape(T, S) / 127
+    return heads, tops[:, None] * steps * np.abs(steps)
 
 
 @given(arrays.arrays(np.float32, (3, 5), elements=st.floats(0, 50, width=32)), st.sampled_from([*LADDER, 65535]))
@@ -100,11 +114,24 @@ def test_what_is_packed_is_what_was_read(name, coarse):
             assert norms is None
             assert layer.lacking == facts["lacking"] == "a gate multiplies the output"
             continue
+        for found, true in zip(contributions_of(packed, n, weights), measured.contributions(trace), strict=True):
+            true = true[0][..., real[0], :][..., real[1]].numpy()
+            assert true.min() < 0
+            assert np.abs(found - true).max() <= 0.01 * np.abs(true).max()
+            assert np.abs(found.sum(-1) - 1).max() < 0.05
         f = torch.einsum("hse,hed->hsd", trace.values[0][:, real[1]], trace.w_o)
         assert norms == pytest.approx(f.norm(dim=-1).numpy(), rel=1e-5)
         whole = torch.einsum("hts,hsd->tsd", torch.tensor(weights), f).norm(dim=-1).numpy()
         assert (np.abs(summed - whole) <= (np.sqrt(whole * whole.max()) + whole.max() / L) / L + 1e-4).all()
         assert facts["tops"]["summed"][0] == pytest.approx(measured.per_layer(trace).max().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [4, 64])
+def test_contributions_take_less_than_a_third_of_what_is_there_without_them(tokens):
+    picture = take_picture(pictures.encoder(tokens, layers=2, heads=4))
+    without = replace(picture, layers=[replace(n, sources=None, contributions=None) for n in picture.layers])
+    size, before = (sum(map(len, pack(one).chunks)) for one in (picture, without))
+    assert before < size < before * 4 / 3
 
 
 def test_fewer_steps_where_there_is_less_room(monkeypatch):

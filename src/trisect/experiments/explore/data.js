@@ -14,7 +14,7 @@ function fromBase64(text) {
   return bytes;
 }
 
-// One head's two maps, row by row: what query i takes from key j by weight (W) and by norm (N, null without norms).
+// One head's maps, row by row: what query i takes from key j by weight (W), by norm (N, null without norms) and by contribution (C).
 class Maps {
   constructor(T, S, W, N, tops, error) {
     Object.assign(this, { T, S, W, N, tops, error });
@@ -26,6 +26,19 @@ class Maps {
 
   column(map, j) {
     return Float32Array.from({ length: this.T }, (_, i) => map[i * this.S + j]);
+  }
+
+  of(kind) {
+    return { weights: this.W, norms: this.N }[kind] ?? (kind === "contributions" ? this.C : null);
+  }
+
+  // Made of the weights and `sources` when it is first looked at.
+  get C() {
+    if (!this.made && this.sources) {
+      this.made = new Float32Array(this.T * this.S);
+      for (let i = 0; i < this.T; i++) this.made.set(this.sources.row(this.h, i, this.row(this.W, i)), i * this.S);
+    }
+    return this.made || null;
   }
 }
 
@@ -91,6 +104,30 @@ class Layer {
   }
 }
 
+// Of each head the f(x) along axes of its own, and the contribution weights of the layer as a whole.
+class Sources {
+  constructor({ shape: [H, , T, S], sources: R }, buffer, from) {
+    const [tops, whole] = [from + 2 * H * R * S, from + 2 * H * R * S + 4 * T];
+    Object.assign(this, { S, R, f: new Int16Array(buffer.slice(from, tops)) });
+    Object.assign(this, { tops: new Float32Array(buffer.slice(tops, whole)), whole: new Int8Array(buffer, whole, T * S) });
+  }
+
+  // a f(x)·o / ‖o‖² of each key for query i of head h (-1: the layer), o being the sum of all a f(x).
+  row(h, i, weights) {
+    const { S, R, f } = this;
+    if (h < 0) return Float32Array.from(this.whole.subarray(i * S, (i + 1) * S), (step) => (this.tops[i] * step * Math.abs(step)) / 127 ** 2);
+    const out = new Float64Array(S);
+    let size = 0;
+    for (let r = 0, at = h * R * S; r < R; r++, at += S) {
+      let o = 0;
+      for (let j = 0; j < S; j++) o += weights[j] * f[at + j];
+      for (let j = 0; j < S; j++) out[j] += o * f[at + j];
+      size += o * o;
+    }
+    return Float32Array.from(out, (value, j) => (size ? (weights[j] * value) / size : 0));
+  }
+}
+
 class Vectors {
   constructor(facts, manifest, buffer) {
     const [H, K, T, S, E] = facts.shape;
@@ -103,7 +140,9 @@ class Vectors {
     const [V, at] = [facts.values || 0, 4 * (H + K) * E + this.q.byteLength + this.k.byteLength];
     this.V = V;
     this.vStep = new Float32Array(buffer.slice(at, at + 4 * K * V)); // copies: what comes before may end between two numbers
-    this.v = new Ints(buffer.slice(at + 4 * K * V));
+    const end = at + 4 * K * V + K * S * V * Ints.BYTES_PER_ELEMENT;
+    this.v = new Ints(buffer.slice(at + 4 * K * V, end));
+    this.sources = facts.sources ? new Sources(facts, buffer, end) : null;
   }
 
   // q, k and v behind a cell, what each dimension adds to the score, and how far the score may be off.

@@ -4,7 +4,7 @@ const LETTERS = /\p{L}{2}/u;
 class Explorer {
   constructor(root, store, options) {
     const { manifest } = store;
-    Object.assign(this, { root, store, manifest, options, shared: true, giving: false, pointed: null, found: [[], []], term: "" });
+    Object.assign(this, { root, store, manifest, options, shared: true, giving: false, beside: "norms", pointed: null, found: [[], []], term: "" });
     Object.assign(this, { maps: null, vectors: null, pinned: null, over: null, lens: new Lens(), turn: 0, due: false });
     this.stacks = [...new Set(manifest.layers.map(({ stack }) => stack))];
     this.stack = this.stacks[0];
@@ -77,7 +77,7 @@ class Explorer {
   // What a map of the open head, or layer, shows.
   sign(kind) {
     if (this.head >= 0) return SIGNS[kind];
-    return { weights: "mean of a", norms: "‖Σ a f(x)‖" }[kind];
+    return { weights: "mean of a", norms: "‖Σ a f(x)‖", contributions: "Σ a f(x)·o / ‖o‖²" }[kind];
   }
 
   // The largest value among all heads, and among all layers as a whole, of the stack that is shown.
@@ -104,7 +104,7 @@ class Explorer {
     if (turn !== this.turn) return;
     const before = this.facts;
     [this.n, this.head] = [n, head];
-    const maps = layer.head(head);
+    const maps = Object.assign(layer.head(head), { h: head, sources: vectors.sources });
     const kept = this.pinned && before.queries === this.facts.queries && before.keys === this.facts.keys;
     Object.assign(this, { layer, vectors, logits, maps, over: null });
     if (!kept) {
@@ -195,6 +195,17 @@ class Explorer {
     this.arrange();
   }
 
+  // Beside the weights are shown norms or contributions.
+  compare(kind) {
+    this.beside = kind;
+    const [plot, text] = [this.plots[1], this.texts[1]];
+    plot.kind = text.kind = kind;
+    for (const element of [plot.frame, text.text, text.list]) element.dataset.kind = kind;
+    this.signs.hidden = kind === "norms";
+    plot.load();
+    this.follow();
+  }
+
   zoom(step) {
     const { lens } = this;
     const view = this.plots[0].view;
@@ -254,16 +265,17 @@ class Explorer {
   read() {
     const { i, j } = this.focus;
     const at = i * this.maps.S + j;
-    const value = (kind, map) => {
+    const value = (kind) => {
+      const map = this.maps.of(kind);
       if (!map) return make("span", {}, "–");
-      const text = within(map[at], this.maps.error(map[at], kind, j));
+      const text = kind === "contributions" ? number(map[at], 2) : within(map[at], this.maps.error(map[at], kind, j));
       return make("b", { "data-value": map[at], "data-kind": kind }, text);
     };
     const places = [this.token("i", i), i + 1, this.token("j", j), j + 1];
     this.spot.replaceChildren(
       make("span", { class: "x-pair" }, make("b", { class: "x-q", title: `token ${places[1]}` }, places[0]), " takes from ", make("b", { class: "x-k", title: `token ${places[3]}` }, places[2])),
-      make("span", {}, "weight ", value("weights", this.maps.W)),
-      make("span", {}, "norm ", value("norms", this.maps.N)),
+      make("span", {}, "weight ", value("weights")),
+      make("span", {}, `${TITLES[this.beside].slice(3)} `, value(this.beside)),
       make("span", { class: "x-quiet x-places" }, `tokens ${places[1]} and ${places[3]}`),
     );
     for (const plot of this.plots) plot.frame.setAttribute("aria-label", `${this.reading()}. Arrow keys move, plus and minus zoom.`);
@@ -272,8 +284,9 @@ class Explorer {
   reading() {
     const { i, j } = this.focus;
     const at = i * this.maps.S + j;
-    const norm = this.maps.N ? `, norm ${number(this.maps.N[at])}` : "";
-    return `${this.token("i", i)} takes from ${this.token("j", j)}: weight ${number(this.maps.W[at])}${norm}`;
+    const map = this.maps.of(this.beside);
+    const beside = map ? `, ${TITLES[this.beside].slice(3)} ${number(map[at], 2 + (this.beside === "norms"))}` : "";
+    return `${this.token("i", i)} takes from ${this.token("j", j)}: weight ${number(this.maps.W[at])}${beside}`;
   }
 
   // What a head does on the whole: the one under the pointer, else the one that is open.

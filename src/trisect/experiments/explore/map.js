@@ -43,7 +43,8 @@ class TokenMap {
     this.lack = make("p", { class: "x-lack", hidden: true });
     this.scale = make("span", { class: "x-scale" });
     this.sign = make("i");
-    const head = make("div", { class: "x-side" }, make("h3", {}, TITLES[kind], " ", this.sign), this.scale);
+    this.heading = make("span");
+    const head = make("div", { class: "x-side" }, make("h3", {}, this.heading, " ", this.sign), this.scale);
     this.element = make("div", { class: "x-half" }, head, this.frame, this.lack);
     this.frame.addEventListener("pointermove", (event) => this.move(event));
     this.frame.addEventListener("pointerdown", (event) => this.grab(event));
@@ -56,25 +57,39 @@ class TokenMap {
   }
 
   get map() {
-    return this.app.maps && (this.kind === "norms" ? this.app.maps.N : this.app.maps.W);
+    return this.app.maps && this.app.maps.of(this.kind);
   }
 
   get top() {
+    if (this.signed) return this.map.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-30);
     return this.app.maps.tops[this.kind === "norms" ? 1 : 0] || 1;
+  }
+
+  get signed() {
+    return this.kind === "contributions";
+  }
+
+  get lut() {
+    return this.signed ? SIGNED_LUT : LUT;
   }
 
   // A head was opened: colour numbers for every cell, on the head's own scale.
   load() {
-    const map = this.map;
+    const { map, signed } = this;
+    this.heading.textContent = TITLES[this.kind];
     this.frame.hidden = !map;
     this.lack.hidden = Boolean(map);
-    this.lack.textContent = map ? "" : `There are no norms for this layer: ${this.app.facts.lacking}.`;
+    this.lack.textContent = map ? "" : `There are no ${this.kind} for this layer: ${this.app.facts.lacking}.`;
     if (!map) return;
-    const factor = (255 * 255) / this.top;
+    const [top, sign] = [this.top, this.app.sign(this.kind)];
+    const factor = (255 * 255) / top;
     this.levels = new Uint8Array(map.length);
-    for (let at = 0; at < map.length; at++) this.levels[at] = Math.min(255, Math.sqrt(map[at] * factor) + 0.5);
-    this.sign.textContent = this.app.sign(this.kind);
-    this.scale.replaceChildren(legend(this.top, this.app.sign(this.kind)));
+    for (let at = 0; at < map.length; at++) {
+      const level = Math.sqrt(Math.abs(map[at]) * factor);
+      this.levels[at] = signed ? 128 + (Math.sign(map[at]) * level) / 2.01 : Math.min(255, level + 0.5);
+    }
+    this.sign.textContent = sign;
+    this.scale.replaceChildren(legend(top, sign, signed));
     this.draw();
   }
 
@@ -114,28 +129,29 @@ class TokenMap {
     for (let i = 0; i < ni; i++) seen.set(this.levels.subarray((top + i) * S + left, (top + i) * S + left + nj), i * nj);
     const blank = this.app.facts.causal ? (i, j) => left + j > top + i : null;
     pen.imageSmoothingEnabled = false;
-    pen.drawImage(picture(seen, nj, ni, blank), x, y, nj * cell, ni * cell);
+    pen.drawImage(picture(seen, nj, ni, blank, this.lut), x, y, nj * cell, ni * cell);
     if (cell < 9 * this.dpr) return;
     pen.fillStyle = this.ink.paper;
     for (let j = 0; j <= nj; j++) pen.fillRect(x + j * cell - 1, y, 1, ni * cell);
     for (let i = 0; i <= ni; i++) pen.fillRect(x, y + i * cell - 1, nj * cell, 1);
   }
 
-  // More tokens than pixels: a pixel shows the largest value of its cells.
+  // More tokens than pixels: a pixel shows the largest value of its cells, whatever its sign.
   pooled(pen, x, y) {
     const { T, S } = this.app.maps;
     const { cell } = this.view;
     const [w, h] = [Math.max(1, Math.floor(S * cell)), Math.max(1, Math.floor(T * cell))];
-    const seen = new Uint8Array(w * h);
+    const zero = this.signed ? 128 : 0;
+    const seen = new Uint8Array(w * h).fill(zero);
     for (let i = 0; i < T; i++) {
       const row = Math.min(h - 1, Math.floor(i * cell)) * w;
       for (let j = 0, at = i * S; j < S; j++, at++) {
         const to = row + Math.min(w - 1, Math.floor(j * cell));
-        if (this.levels[at] > seen[to]) seen[to] = this.levels[at];
+        if (Math.abs(this.levels[at] - zero) > Math.abs(seen[to] - zero)) seen[to] = this.levels[at];
       }
     }
     const blank = this.app.facts.causal ? (i, j) => j > i : null;
-    pen.drawImage(picture(seen, w, h, blank), x, y);
+    pen.drawImage(picture(seen, w, h, blank, this.lut), x, y);
   }
 
   // Every token where there is room, else every so many.
@@ -223,7 +239,7 @@ class TokenMap {
     if (i >= 0 && i < ni) this.label(pen, "i", focus.i, this.ink.q);
     if (j >= 0 && j < nj) this.label(pen, "j", focus.j, this.ink.k);
     if (i < 0 || j < 0 || i >= ni || j >= nj) return;
-    pen.fillStyle = LUTCSS(this.levels[focus.i * this.app.maps.S + focus.j]);
+    pen.fillStyle = LUTCSS(this.levels[focus.i * this.app.maps.S + focus.j], this.lut);
     const box = [x + middle(j, side), y + middle(i, side), side, side];
     pen.fillRect(...box);
     pen.strokeStyle = "#fff";
@@ -302,7 +318,7 @@ class TokenMap {
   }
 }
 
-const LUTCSS = (level) => {
-  const [r, g, b] = new Uint8Array(new Uint32Array([LUT[level]]).buffer);
+const LUTCSS = (level, lut = LUT) => {
+  const [r, g, b] = new Uint8Array(new Uint32Array([lut[level]]).buffer);
   return `rgb(${r}, ${g}, ${b})`;
 };

@@ -39,6 +39,8 @@ class Layer:
     `summed` [T S] the ‖Σ_h a_h f_h(x_j)‖, both None where the layer has no output projection to take them by:
     `lacking` then says why. `scale` multiplies q·k, None where unknown; `plain` tells whether the softmax of scale·q·k
     is the weights, so that nothing else (a position bias, a cap) enters the scores. `v` is what the weights weigh.
+    `sources` are the f_h(x_j) of each head along axes of its own, the widest first, and `contributions` the layer's contribution
+    weights; both None where `norms` is.
     """
 
     stack: str
@@ -52,6 +54,8 @@ class Layer:
     plain: bool = True
     lacking: str = ""
     v: Float[np.ndarray, "K S V"] | None = None
+    sources: Float[np.ndarray, "H R S"] | None = None
+    contributions: Float[np.ndarray, "T S"] | None = None
 
 
 @dataclass(frozen=True)
@@ -318,13 +322,20 @@ def _maps(layer: Layer, levels: int) -> np.ndarray:
 
 
 def _vectors(layer: Layer, bits: int) -> np.ndarray:
-    """q and k, their steps first, then v and its steps."""
+    """q and k, their steps first, then v and its steps; then f_h(x_j), whose unit is left out since contribution weights have none,
+    and those of the layer: the largest size of each query, and steps of its root with the sign.
+    """
     (q, q_steps), (k, k_steps) = vectors(layer.q, bits), vectors(layer.k, bits)
-    scores = _raw(q_steps.astype("<f4"), k_steps.astype("<f4"), q, k)
-    if layer.v is None:
-        return scores
-    v, v_steps = vectors(layer.v, bits)
-    return _raw(scores, v_steps.astype("<f4"), v)
+    parts = [q_steps.astype("<f4"), k_steps.astype("<f4"), q, k]
+    if layer.v is not None:
+        v, v_steps = vectors(layer.v, bits)
+        parts += [v_steps.astype("<f4"), v]
+    if layer.sources is not None and layer.contributions is not None:
+        f, _ = vectors(layer.sources.reshape(len(layer.sources), -1, 1), 13)
+        tops = np.abs(layer.contributions).max(axis=1)
+        steps = levels_of(np.abs(layer.contributions) / np.where(tops > 0, tops, 1)[:, None], 127).astype(np.int8)
+        parts += [f, tops.astype("<f4"), np.sign(layer.contributions).astype(np.int8) * steps]
+    return _raw(*parts)
 
 
 def _front(picture: ExplorerPicture, effort: int) -> tuple[dict[str, Json], bytes]:
@@ -367,6 +378,7 @@ def _layer(picture: ExplorerPicture, layer: Layer, side: int) -> tuple[dict[str,
         "keys": keys,
         "shape": [heads, len(layer.k), tokens, sources, layer.q.shape[2]],
         "values": 0 if layer.v is None else layer.v.shape[2],
+        "sources": 0 if layer.sources is None else layer.sources.shape[1],
         "thumb": pictures[0][0].shape[1:],
         "tops": dict(zip(("weights", "mean", "norms", "summed"), tops, strict=True)),
         "scale": layer.scale,
@@ -406,7 +418,9 @@ def html(picture: ExplorerPicture, command: str = "") -> str:
         f"Weights a are kept in {count(packed.levels)} steps of √a: a shown one is off by at most "
         f"√a/{packed.levels} + 1/(4·{packed.levels}²); a head's norms inherit it from their weight, "
         f"a layer's norms are kept in as many steps of √(norm / largest). "
-        f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size."
+        f"q, k and v are kept in {count(steps)} steps for each head and dimension, between minus and plus its largest size. "
+        "Contribution weights of a head are computed in the page from its weights and from f(x) in 4,095 steps of its largest size; "
+        "a layer's are kept in 127 steps of their root."
     )
     return sheet.fill(
         HERE / "explorer.html",

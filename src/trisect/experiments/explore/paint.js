@@ -1,8 +1,9 @@
 // Paint: elements, numbers, the ramp, and canvases as sharp as the screen.
 const STOPS = ["440154", "482475", "414487", "355f8d", "2a788e", "21918c", "22a884", "44bf70", "7ad151", "bddf26", "fde725"];
 const KINDS = ["weights", "norms"];
-const TITLES = { weights: "By weight", norms: "By norm" };
-const SIGNS = { weights: "a", norms: "‖a f(x)‖" };
+const TITLES = { weights: "By weight", norms: "By norm", contributions: "By contribution" };
+const SIGNS = { weights: "a", norms: "‖a f(x)‖", contributions: "a f(x)·o / ‖o‖²" };
+const SIGNED = ["7f3b08", "b35806", "e08214", "fdb863", "fee0b6", "f7f7f7", "d8daeb", "b2abd2", "8073ac", "542788", "2d004b"]; // 0 in the middle
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -26,9 +27,9 @@ function number(value, digits = 3) {
 const within = (value, error) => (error > 0.004 * Math.abs(value) ? `${number(value, 2)} ± ${number(error, 1)}` : number(value));
 const percent = (share) => (share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`);
 
-// 256 colours of viridis, as the bytes of an ImageData.
-const LUT = (() => {
-  const stops = STOPS.map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+// 256 colours, as the bytes of an ImageData.
+function table(colours) {
+  const stops = colours.map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
   const bytes = new Uint8Array(256 * 4);
   for (let n = 0; n < 256; n++) {
     const place = (n / 255) * (stops.length - 1);
@@ -37,8 +38,8 @@ const LUT = (() => {
     bytes[4 * n + 3] = 255;
   }
   return new Uint32Array(bytes.buffer);
-})();
-const RAMP = `linear-gradient(to right, ${STOPS.map((hex) => `#${hex}`).join(", ")})`;
+}
+const [LUT, SIGNED_LUT] = [table(STOPS), table(SIGNED)];
 
 // A canvas of `width` × `height` CSS pixels, cleared, with one unit a device pixel.
 function fit(canvas, width, height) {
@@ -62,10 +63,10 @@ function colours(element) {
 }
 
 // Colour numbers 0 to 255 as a picture; where `blank(i, j)` holds nothing is drawn.
-function picture(levels, width, height, blank = null) {
+function picture(levels, width, height, blank = null, lut = LUT) {
   const image = new ImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
-  for (let at = 0; at < pixels.length; at++) pixels[at] = LUT[levels[at]];
+  for (let at = 0; at < pixels.length; at++) pixels[at] = lut[levels[at]];
   if (blank) {
     for (let i = 0, at = 0; i < height; i++) for (let j = 0; j < width; j++, at++) if (blank(i, j)) pixels[at] = 0;
   }
@@ -74,11 +75,12 @@ function picture(levels, width, height, blank = null) {
   return sheet;
 }
 
-// The scale of a map: colour grows with the square root, and the ends say so.
-function legend(top, sign) {
-  const marks = [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, share ? number(share * share * top, 2) : "0"));
+// The scale of a map: colour grows with the square root, and the ends say so; where it is signed, 0 is in the middle.
+const ticks = (signed) => (signed ? [-1, -0.5, 0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]);
+function legend(top, sign, signed = false) {
+  const marks = ticks(signed).map((share) => make("span", {}, number(share * Math.abs(share) * top, 2)));
   const bar = make("span", { class: "x-ramp" });
-  bar.style.background = RAMP;
+  bar.style.background = `linear-gradient(to right, ${(signed ? SIGNED : STOPS).map((hex) => `#${hex}`).join(", ")})`;
   return make("span", { class: "x-legend", title: `${sign}; the colour grows with its square root` }, bar, make("span", { class: "x-ticks" }, ...marks));
 }
 

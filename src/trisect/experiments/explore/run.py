@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import torch
 
 from trisect.core.errors import CorpusError, ModelError, TrisectError
 from trisect.core.subject import Batch, SeeingSubject, StreamSubject, Subject
@@ -15,11 +16,10 @@ from trisect.experiments.explore.settings import ExploreFacts, ExploreSettings
 from trisect.lab.experiment import Measured, RunContext
 from trisect.measure.composition import read_stream
 from trisect.measure.logits import head_tokens, lens_logits
-from trisect.measure.norms import per_layer, transformed_norms
+from trisect.measure.norms import contributions, per_layer, transformed_norms
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
-    from torch import Tensor
 
     from trisect.core.subject import TextOrPair
     from trisect.hf.load import Pretrained
@@ -141,7 +141,7 @@ def _row(trace: Trace, row: int) -> Trace:
     queries, keys = trace.query_real[row].bool(), trace.key_real[row].bool()
     w_o = trace.projections.w_o
 
-    def cut(values: Tensor, real: Tensor) -> Tensor:
+    def cut(values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         return values[row : row + 1, :, real].detach().float().cpu()
 
     return replace(
@@ -169,7 +169,7 @@ def _layer(trace: Trace, model: str) -> Layer:
         high = np.where(counted, rest, -np.inf).max(axis=-1)
         low = np.where(counted, rest, np.inf).min(axis=-1)
         plain = bool(((high - low)[counted.any(axis=-1)] < FLAT).all())
-    norms = summed = None
+    norms = summed = sources = shares = None
     lacking = ""
     if trace.w_o is None:
         origin = trace.projections.origins.get("o")
@@ -177,6 +177,12 @@ def _layer(trace: Trace, model: str) -> Layer:
     else:
         norms = transformed_norms(trace)[0].float().numpy()
         summed = per_layer(trace)[0].float().numpy()
+        shares = contributions(trace)[1][0].float().numpy()
+        f = (trace.values @ torch.linalg.qr(trace.w_o.mT, mode="r").R.mT)[0].double()
+        axes = torch.linalg.eigh(f.mT @ f).eigenvectors.flip(
+            -1
+        )  # so that most of what is kept is near 0, and packs well
+        sources = (f @ axes).mT[:, : f.shape[1]].float().numpy()
     return Layer(
         trace.stack,
         trace.layer,
@@ -189,4 +195,6 @@ def _layer(trace: Trace, model: str) -> Layer:
         plain,
         lacking,
         trace.v[0].numpy(),
+        sources,
+        shares,
     )

@@ -64,11 +64,12 @@ function drawn(view, names, title, top = null) {
   const [left, wide] = [20, Math.min(200, width - 40)];
   Object.assign(scale, { font: `11px ${ink.font}`, textAlign: "center" });
   for (let n = 0; top && n < 64; n++) {
-    scale.fillStyle = LUTCSS(Math.round((255 * n) / 63));
+    scale.fillStyle = LUTCSS(Math.round((255 * n) / 63), view.lut);
     scale.fillRect(left + (n * wide) / 64, height + STRIP, wide / 64 + 0.5, STRIP);
   }
   scale.fillStyle = ink.soft;
-  for (const share of top ? [0, 0.5, 1] : []) scale.fillText(share ? number(share * share * top, 2) : "0", left + share * wide, height + TICKS - 8);
+  const marks = ticks(view.signed).filter((_, n) => top && n % 2 === 0);
+  marks.forEach((share, n) => scale.fillText(number(share * Math.abs(share) * top, 2), left + (n * wide) / 2, height + TICKS - 8));
   const inner = vector("svg", { width, height, viewBox: `0 0 ${w} ${h}` }, ...sheets.flatMap(({ parts }) => parts));
   return { name: title, svg: vector("svg", {}, inner, ...scale.parts), width, height: height + (top ? TICKS : 0) };
 }
@@ -120,7 +121,7 @@ function written({ element, title, text, items }) {
     const [[x, y, , high], [end, , wide]] = [place(word, down), place(value, down)];
     write(cut(word.textContent, word.clientWidth - 4), x, y + high / 2, "13px");
     write(value.textContent, end + wide, y + high / 2, "13px", "right");
-    sheet.fillStyle = ink.mark;
+    sheet.fillStyle = getComputedStyle(bar).backgroundColor;
     sheet.fillRect(...place(bar, down));
   }
   const { width, bottom } = element.getBoundingClientRect();
@@ -139,16 +140,17 @@ function headsTable(app) {
 
 // Cells of the open head; what a causal model cannot look at is left out.
 function cellsTable(app, pick) {
-  const { T, S, W, N } = app.maps;
+  const { T, S, W } = app.maps;
+  const beside = app.maps.of(app.beside);
   const rows = [];
   for (let i = 0; i < T; i++) {
     for (let j = 0; j < S; j++) {
       if (!pick(i, j) || (app.facts.causal && j > i)) continue;
-      rows.push([i + 1, app.token("i", i), j + 1, app.token("j", j), ...[W, N].filter(Boolean).map((map) => map[i * S + j])]);
+      rows.push([i + 1, app.token("i", i), j + 1, app.token("j", j), ...[W, beside].filter(Boolean).map((map) => map[i * S + j])]);
     }
   }
-  const few = [...rows].sort((a, b) => b.at(-1) - a.at(-1)).slice(0, FEW);
-  return { columns: ["query", "query token", "key", "key token", "weight", ...(N ? ["norm"] : [])], rows, few, sides: `rlrlr${N ? "r" : ""}` };
+  const few = [...rows].sort((a, b) => Math.abs(b.at(-1)) - Math.abs(a.at(-1))).slice(0, FEW);
+  return { columns: ["query", "query token", "key", "key token", "weight", ...(beside ? [TITLES[app.beside].slice(3)] : [])], rows, few, sides: `rlrlr${beside ? "r" : ""}` };
 }
 
 // What is drawn of one cell: a row for each dimension, or for each head of a layer.

@@ -1,6 +1,7 @@
 // Words: the text itself, shaded by what the token under the pointer takes from each, and the largest sources by name.
 const SHADES = 24;
 const SHADE = Array.from({ length: SHADES + 1 }, (_, n) => `rgb(125 113 226 / ${((0.7 * n) / SHADES).toFixed(3)})`);
+const BELOW = SHADE.map((shade) => shade.replace("125 113 226", "217 119 6")); // of contributions below 0
 const RANKED = 8;
 
 class Words {
@@ -32,7 +33,7 @@ class Words {
   }
 
   values() {
-    const map = this.kind === "norms" ? this.app.maps.N : this.app.maps.W;
+    const map = this.app.maps.of(this.kind);
     if (!map || !this.app.focus) return null;
     const { i, j } = this.app.focus;
     return this.app.giving ? this.app.maps.column(map, j) : this.app.maps.row(map, i);
@@ -44,8 +45,7 @@ class Words {
     const name = this.app.giving ? this.app.token("j", this.app.focus?.j) : this.app.token("i", this.app.focus?.i);
     const [who, rest] = this.app.giving ? ["Who takes from ", ""] : ["", " takes from"];
     const chip = make("b", { class: this.app.giving ? "x-k" : "x-q" }, name);
-    const how = this.kind === "norms" ? "by norm" : "by weight";
-    this.title.replaceChildren(who, chip, rest, ", ", how);
+    this.title.replaceChildren(who, chip, rest, ", ", TITLES[this.kind].toLowerCase());
     this.shade(values);
     if (values) this.rank(values);
     const { i, j } = this.app.focus || {};
@@ -53,34 +53,36 @@ class Words {
   }
 
   shade(values) {
-    const top = values ? values.reduce((most, v) => Math.max(most, v), 1e-30) : 1;
+    const top = values ? values.reduce((most, v) => Math.max(most, Math.abs(v)), 1e-30) : 1;
     for (let n = 0; n < this.spans.length; n++) {
-      const level = values ? Math.round(SHADES * Math.sqrt(values[n] / top)) : 0;
+      const level = values ? Math.sign(values[n]) * Math.round(SHADES * Math.sqrt(Math.abs(values[n]) / top)) : 0;
       if (level === this.shown[n]) continue;
       this.shown[n] = level;
-      this.spans[n].style.backgroundColor = level ? SHADE[level] : "";
+      this.spans[n].style.backgroundColor = level ? (SHADE[level] ?? BELOW[-level]) : "";
     }
   }
 
   rank(values) {
     const best = [];
+    const sizes = values.map(Math.abs);
     for (let n = 0; n < values.length; n++) {
-      if (best.length === RANKED && values[n] <= values[best[RANKED - 1]]) continue;
+      if (best.length === RANKED && sizes[n] <= sizes[best[RANKED - 1]]) continue;
       let at = best.length;
-      while (at > 0 && values[best[at - 1]] < values[n]) at--;
+      while (at > 0 && sizes[best[at - 1]] < sizes[n]) at--;
       best.splice(at, 0, n);
       if (best.length > RANKED) best.pop();
     }
-    const top = values[best[0]] || 1;
+    const top = sizes[best[0]] || 1;
     const axis = this.app.giving ? "i" : "j";
     this.items.forEach(({ element, word, bar, value }, place) => {
       const n = best[place];
-      const seen = n !== undefined && values[n] > 0;
+      const seen = n !== undefined && sizes[n] > 0;
       element.classList.toggle("x-none", !seen);
       element.dataset.n = seen ? n : "";
       word.textContent = seen ? this.app.token(axis, n) : "";
       word.title = seen ? `token ${n + 1}` : "";
-      bar.style.width = seen ? `${(100 * values[n]) / top}%` : "0";
+      bar.style.width = seen ? `${(100 * sizes[n]) / top}%` : "0";
+      bar.classList.toggle("x-below", values[n] < 0);
       value.textContent = seen ? number(values[n]) : "";
       value.dataset.value = seen ? values[n] : "";
     });
