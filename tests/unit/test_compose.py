@@ -14,6 +14,7 @@ from trisect.core.site import Site
 from trisect.core.subject import SharingSubject, StreamPoint
 from trisect.core.trace import Address
 from trisect.experiments.compose.run import ALL
+from trisect.lab.passes import WholePasses
 from trisect.measure.composition import Paths, composition_scores, read_stream
 from trisect.measure.patching import put_at, record
 from trisect.text.pairs import ENGLISH
@@ -29,9 +30,17 @@ def load(kind):
     return trisect.load(made, tokenizer=tinyhf.tokenizer(False))
 
 
+def effect(paths, writers, layer, component, head, direct, rows=None):
+    return paths.effects([(writers, layer, component, head, direct, rows)])[0]
+
+
 def paths_of(model):
     base, donor = (next(model.batches(texts)) for texts in (["w1 w2 w3", "w9 w8 w7"], ["w4 w5 w6", "w1 w3 w2"]))
-    return Paths(model, base, donor, torch.tensor([2, 2]), torch.tensor([[5, 7], [6, 8]])), base, donor
+    return (
+        Paths(model, base, donor, torch.tensor([2, 2]), torch.tensor([[5, 7], [6, 8]]), WholePasses(model)),
+        base,
+        donor,
+    )
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -50,7 +59,7 @@ def test_all_writers_together_are_the_donors_stream_and_its_queries_keys_and_val
             base, {address: put_at([edit], theirs, base.source.real, base.source.real)}, places=paths.places
         )
         wanted = paths._logged(swapped) - paths.clean
-        torch.testing.assert_close(paths.effect(writers, last, component, None, True), wanted, rtol=0, atol=ROUNDING)
+        torch.testing.assert_close(effect(paths, writers, last, component, None, True), wanted, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -60,7 +69,7 @@ def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(
     paths, base, _ = paths_of(model)
     last = max(paths.stream.inputs)
     for writer in paths.stream.before(last):
-        both = paths.effect([writer], last, "q+k+v", None, True)
+        both = effect(paths, [writer], last, "q+k+v", None, True)
         seen = {}
         address = Address("plain", last)
         changed = paths.stream.inputs[last] + paths.change[writer]
@@ -77,9 +86,9 @@ def test_a_path_into_q_k_and_v_together_is_what_attention_does_with_that_writer(
 def test_direct_and_total_differ_by_what_lies_between():
     paths, *_ = paths_of(load("gpt2"))
     first = next(writer for writer in paths.change if writer.name == "1.h1")
-    assert torch.equal(paths.effect([first], 2, "k", 1, True), paths.effect([first], 2, "k", 1, True))
+    assert torch.equal(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, True))
     # the feed-forward block of layer 1 reads head 1 before layer 2 does
-    assert not torch.allclose(paths.effect([first], 2, "k", 1, True), paths.effect([first], 2, "k", 1, False))
+    assert not torch.allclose(effect(paths, [first], 2, "k", 1, True), effect(paths, [first], 2, "k", 1, False))
 
 
 def test_first_order_effects_are_the_slope_of_exact_ones():
@@ -88,9 +97,8 @@ def test_first_order_effects_are_the_slope_of_exact_ones():
     for number, writer in enumerate(paths.stream.before(2)):
         whole = paths.change[writer]
         paths.change[writer] = whole * 1e-5
-        paths.forget()
         for component in "qkv":
-            small = paths.effect([writer], 2, component, 1, True)[:, 0] / 1e-5
+            small = effect(paths, [writer], 2, component, 1, True)[:, 0] / 1e-5
             torch.testing.assert_close(small, slope[2, component, 1][number], rtol=1e-3, atol=1e-5)
         paths.change[writer] = whole
 
@@ -98,15 +106,26 @@ def test_first_order_effects_are_the_slope_of_exact_ones():
 def test_an_unrelated_donor_is_the_path_of_another_pair_and_shared_passes_are_whole_ones():
     model = load("gpt2")
     paths, base, donor = paths_of(model)
-    rows, first = torch.tensor([1, 0]), paths.stream.before(2)[1]
-    crossed = paths.effect([first], 2, "k", 1, True, rows)
+    rows, first = torch.tensor([1, 0]), paths.stream.before(2)[2]
+    assert first.name == "1.h1"
+    crossed = effect(paths, [first], 2, "k", 1, True, rows)
     theirs = next(model.batches(["w1 w3 w2", "w4 w5 w6"]))
-    swapped = Paths(model, base, theirs, paths.places, paths.answers)
-    torch.testing.assert_close(crossed, swapped.effect([first], 2, "k", 1, True), rtol=0, atol=ROUNDING)
+    swapped = Paths(model, base, theirs, paths.places, paths.answers, paths.passes)
+    torch.testing.assert_close(crossed, effect(swapped, [first], 2, "k", 1, True), rtol=0, atol=ROUNDING)
     assert isinstance(model, SharingSubject)
     shared = Paths(model, base, donor, paths.places, paths.answers, model.edited_passes())
-    for _ in range(2):  # the first is compared with a whole pass, the second begins at its layer
-        assert torch.equal(shared.effect([first], 2, "v", 2, True), paths.effect([first], 2, "v", 2, True))
+    edits = [([first], 2, "v", 2, True, None), ([first], 2, "k", 1, False, None), ([first], 2, "q", 1, True, rows)]
+    calls = []
+    for layer, block in enumerate(cast(Any, model.model).transformer.h, start=1):
+        block.attn.register_forward_pre_hook(lambda _m, _given, layer=layer: calls.append(layer))
+    wanted = [effect(paths, *edit) for edit in edits]
+    for _ in range(
+        3
+    ):  # the first are compared with whole passes, also after an edit below; the last begin at their layer
+        calls.clear()
+        for together, alone in zip(shared.effects(edits), wanted, strict=True):
+            torch.testing.assert_close(together, alone, rtol=0, atol=ROUNDING)
+    assert (calls.count(1), calls.count(2)) == (1, 4)  # for direct ones and the other: q, k and v, and the answers
 
 
 def test_total_is_run_only_where_something_can_react():

@@ -425,6 +425,12 @@ class EditedPasses(Protocol):
         """The outputs under each of several edits, equal to single ones to rounding; `places` are one or several of each row."""
         ...
 
+    def stream_parts(
+        self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
+    ) -> list[Parts]:
+        """q, k and v of a layer with each of several changes added to the residual stream, equal to those of whole passes to rounding."""
+        ...
+
     def outputs(
         self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:

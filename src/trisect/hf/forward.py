@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -72,14 +72,15 @@ class PrefixReuse:
 
     `checked` are the blocks after which a restart was compared with a whole pass, bit for bit, and whether an edit below had
     been run before: a model may keep what it computed there on the side. `apart` says why edits are made one at a time, once
-    several in one pass did not do; `compared` are the calls, places to begin from and ways for which their numbers were looked at.
+    several in one pass did not do; `compared` are the calls, places to begin from and ways for which their numbers were looked at (None:
+    q, k and v alone).
     `narrows` turns false where maps above the last attention cannot be left out at positions that are not asked for; `late` are these maps.
     """
 
     works: bool = True
     checked: set[tuple[int, bool]] = field(default_factory=set)
     apart: str = ""
-    compared: set[tuple[int, tuple[int, bool] | None, bool]] = field(default_factory=set)
+    compared: set[tuple[int, tuple[int, bool] | None, bool | None]] = field(default_factory=set)
     narrows: bool = True
     late: list[nn.Module] = field(default_factory=list)
 
@@ -183,6 +184,10 @@ def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 class OtherCallsError(ModelError):
     """A pass that attends elsewhere than the one on loading: the inputs are of another kind."""
+
+
+class EarlyEndError(Exception):
+    """Ends a pass of which no more is asked for."""
 
 
 class ProvedModel(NamedTuple):
@@ -353,6 +358,35 @@ def path_gradients(
                     (into,) = torch.autograd.grad(part, streams[n], own, retain_graph=True)
                     found[n, component, head + 1] = into.detach()
     return found
+
+
+def stream_parts(
+    proved: ProvedModel,
+    batch: Batch,
+    changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]],
+    address: Address,
+    start: RestartPoint | None,
+) -> list[Parts]:
+    """q, k and v of a layer with each of several changes added to the residual stream, from one pass over as many copies of the batch."""
+    rows, count, seen = len(batch.source.tokens), len(changes), list[Parts]()
+
+    def note(parts: Parts) -> Parts:
+        seen.append(Parts(*(part.detach().clone() for part in parts)))
+        if proved.proof.hook is record_interface:
+            raise EarlyEndError
+        return parts
+
+    def add(point: StreamPoint, x: Tensor) -> Tensor:
+        nothing = torch.zeros_like(x[: len(x) // count])
+        return x + torch.cat([of.get(point, nothing).to(x) for of in changes])
+
+    streams = {point: functools.partial(add, point) for change in changes for point in change}
+    calls = list(zip(proved.proof.addresses, proved.modules, strict=True))
+    given = None if start is None else start._replace(given=_copies(start.given, rows, count))
+    edits = edits_at(proved.proof.addresses, {address: note})
+    with edited_streams(proved.name, proved.model, calls, streams), suppress(EarlyEndError):
+        run_forward(proved, _copies(batch.inputs, rows, count), edits, start=given)
+    return [Parts(*own) for own in zip(*(part.chunk(count) for part in seen[0]), strict=True)]
 
 
 WHOLE = "Every edited pass was a whole one: begun at the layer that it edits, this model gives other numbers."
@@ -531,6 +565,49 @@ class SharedPasses:
             found = (m for _, m in affine_modules(self.proved.model) if not isinstance(m, nn.Conv1d))
             self.restarts.late = [module for module in found if module not in inside]
         return self.restarts.late
+
+    @alone
+    def stream_parts(
+        self, batch: Batch, changes: Sequence[Mapping[StreamPoint, Float[Tensor, "B T D"]]], address: Address
+    ) -> list[Parts]:
+        """q, k and v of a layer with each of several changes added to the residual stream; a pass begins and ends with what changes.
+
+        Compared to rounding with one that begins at the bottom, once for each place to begin from.
+        """
+        order, found = {a: i for i, a in enumerate(self.proved.proof.addresses)}, list[Parts]()
+        while len(found) < len(changes):
+            shares = not self.restarts.apart and self.proved.proof.hook is record_interface
+            first = next(iter(changes[0].values()))
+            room = min(self.together, ON_GPU if first.is_cuda else STREAM_ROOM // first.numel()) if shares else 1
+            some = changes[len(found) : len(found) + max(1, room)]
+            lowest = min(order[point.address] for change in some for point in change)
+            prefix = self._prefix if shares and batch is self._batch and not self._hold else None
+            start = None if prefix is None else prefix.before(lowest)
+            key = lowest, None if start is None else self._place(start), None
+            try:
+                made = stream_parts(self.proved, batch, some, address, start)
+            except (torch.OutOfMemoryError, ModelOutOfMemoryError):
+                if len(some) == 1:
+                    raise
+                self.together = len(some) // 2
+                continue
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                if not shares:
+                    raise
+                self.restarts.apart = FAILED.format(type(error).__name__)
+                continue
+            if shares and key not in self.restarts.compared and (start is not None or len(some) > 1):
+                (alone,) = stream_parts(self.proved, batch, some[-1:], address, None)
+                if not all(near(*both) for both in zip(made[-1], alone, strict=True)):
+                    if start is None:
+                        self.restarts.apart = APART
+                    else:
+                        self.restarts.works, self._prefix = False, None
+                    continue
+                self.restarts.compared.add(key)
+            self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
+            found += made
+        return found
 
     @alone
     def outputs(

@@ -26,6 +26,8 @@ from trisect.core.subject import (
     Shape,
     SharingSubject,
     SiteTarget,
+    StreamPoint,
+    StreamSubject,
     Subject,
     Texts,
     Writer,
@@ -72,6 +74,21 @@ class WholePasses:
     ) -> list[Float[torch.Tensor, "B T V"]]:
         """One pass for each."""
         return [self.outputs(batch, write, places) for write in writes]
+
+    def stream_parts(
+        self,
+        batch: Batch,
+        changes: Sequence[Mapping[StreamPoint, Float[torch.Tensor, "B T D"]]],
+        address: Address,
+    ) -> list[Parts]:
+        """One pass for each."""
+        assert isinstance(self.subject, StreamSubject), "whoever asks for its stream has looked"
+        seen = list[Parts]()
+        note = lambda parts: seen.append(Parts(*map(torch.clone, parts))) or parts  # noqa: E731
+        for change in changes:
+            streams = {point: lambda x, more=more: x + more.to(x) for point, more in change.items()}
+            self.subject.stream_outputs(batch, streams, {address: note})
+        return seen
 
     def outputs(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -13,7 +15,6 @@ from trisect.core.subject import (
     AnsweringSubject,
     Batch,
     EditedPasses,
-    Parts,
     SiteTarget,
     StreamPoint,
     StreamSubject,
@@ -29,6 +30,7 @@ ROUNDING = {
     torch.bfloat16: 5e-2,
     torch.float16: 1e-2,
 }  # of the stream's largest number
+TOGETHER = 64  # edits whose q, k and v are held at once
 BLOCKS = ("pre", "bare")  # where what a layer adds is part of every later layer's input as it is
 
 
@@ -130,8 +132,7 @@ def _near(name: str, made: Tensor, there: Tensor, why: str) -> None:
 class Paths:
     """The paths of one batch of pairs into q, k and v of later heads; base and donor have as many tokens.
 
-    `answers` are ids of tokens, the base's first, UNKNOWN where a pair has none. `passes`, where there are any, share what lies below
-    a head.
+    `answers` are ids of tokens, the base's first, UNKNOWN where a pair has none. `passes` share what they can.
     """
 
     def __init__(
@@ -141,83 +142,74 @@ class Paths:
         donor: Batch,
         places: Int[Tensor, " B"],
         answers: Int[Tensor, "B A"],
-        passes: EditedPasses | None = None,
+        passes: EditedPasses,
     ) -> None:
         assert isinstance(subject, StreamSubject), "read_stream has looked"
-        self.subject, self.base, self.places, self.answers = subject, base, places, answers
-        self.passes: AnsweringSubject | EditedPasses = subject if passes is None else passes
+        self.subject, self.base, self.places, self.answers, self.passes = subject, base, places, answers, passes
         self.stream, other = read_stream(subject, base), read_stream(subject, donor)
         written = self.stream.written
         self.change = {w: other.written[w] - own for w, own in written.items() if not w.is_bias}
-        self.clean = self._logged(self.passes.outputs(base, None, places=places))
-        self._parts: dict[tuple[tuple[StreamWriter, ...], bool, bool], dict[int, Parts]] = {}
 
-    def effect(
-        self,
-        writers: Sequence[StreamWriter],
-        layer: int,
-        component: str,
-        head: int | None,
-        direct: bool,
-        rows: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B A"]:
-        """How each answer's log-probability changes, in nats, where these writers' donor contributions reach a head alone.
+    @functools.cached_property
+    def clean(self) -> Float[Tensor, "B A"]:
+        """The answers' log-probabilities without an edit, in nats."""
+        return self._logged(self.passes.outputs(self.base, None, places=self.places))
 
-        `direct` holds all between them; else what lies between reacts. `component` may be joint, as in q+k+v; a head of k or v is a
-        key/value head, which several query heads share with grouped queries; None: all heads of the layer. With `rows` each base has
-        the donor of that row.
+    def effects(
+        self, edits: Sequence[tuple[Sequence[StreamWriter], int, str, int | None, bool, Int[Tensor, " B"] | None]]
+    ) -> list[Float[Tensor, "B A"]]:
+        """How each answer's log-probability changes, in nats, where some writers' donor contributions reach a head alone, for each edit.
+
+        An edit is writers, layer, component, head, whether it is direct, and rows. A direct one holds all between them; else what lies
+        between reacts. The component may be joint, as in q+k+v; a head of k or v is a key/value head, which several query heads share
+        with grouped queries; None: all heads of the layer. With rows each base has the donor of that row.
         """
-        written = self.stream.written
-        changes = {
-            writer: self.change[writer]
-            if rows is None
-            else (self.change[writer] + written[writer])[rows] - written[writer]
-            for writer in writers
-        }
-        if not any(bool(change.any()) for change in changes.values()):
-            return torch.zeros_like(self.clean)
-        parts, address = self._parts_with(changes, layer, direct, rows is not None), Address("plain", layer)
-        real = self.base.source.real
-        targets = [SiteTarget(address, name, None if head is None else (head,)) for name in component.split("+")]
-        made = self.passes.outputs(self.base, {address: put_at(targets, parts, real, real)}, places=self.places)
-        return self._logged(made) - self.clean
+        clean, real = self.clean, self.base.source.real
+        found = [torch.zeros_like(clean) for _ in edits]
+        # direct ones begin at the layer that reads, the others where their first writer stands
+        begins = [of[1] if of[4] else min(writer.layer for writer in of[0]) for of in edits]
+        numbers = sorted(range(len(edits)), key=lambda i: (edits[i][1], begins[i]), reverse=True)
+        groups = itertools.groupby(numbers, lambda i: (edits[i][1], begins[i]))
+        for (layer, _), own in ((key, list(group)) for key, group in groups):
+            address = Address("plain", layer)
+            for some in (own[start : start + TOGETHER] for start in range(0, len(own), TOGETHER)):
+                keys = {i: (tuple(edits[i][0]), edits[i][4], id(edits[i][5])) for i in some}
+                first = {key: edits[i] for i, key in reversed(keys.items())}
+                changes = {key: self._changes(of[0], layer if of[4] else None, of[5]) for key, of in first.items()}
+                changes = {key: of for key, of in changes.items() if any(bool(change.any()) for change in of.values())}
+                made = self.passes.stream_parts(self.base, list(changes.values()), address)
+                parts = dict(zip(changes, made, strict=True))
+                keys = {i: key for i, key in keys.items() if key in parts}
+                writes = list[dict[Address, Writer]]()
+                for i, key in keys.items():
+                    heads = None if (head := edits[i][3]) is None else (head,)
+                    targets = [SiteTarget(address, name, heads) for name in edits[i][2].split("+")]
+                    writes.append({address: put_at(targets, parts[key], real, real)})
+                outputs = self.passes.several_outputs(self.base, writes, self.places)
+                for i, output in zip(keys, outputs, strict=True):
+                    found[i] = self._logged(output) - clean
+        return found
+
+    def _changes(
+        self, writers: Sequence[StreamWriter], reader: int | None, rows: Int[Tensor, " B"] | None
+    ) -> dict[StreamPoint, Float[Tensor, "B T D"]]:
+        """What a donor changes where it is written, or before the layer that reads; with rows of the batch, another pair's donor."""
+        points: dict[StreamPoint, Tensor] = {}
+        for writer in writers:
+            own, change = self.stream.written[writer], self.change[writer]
+            if reader is not None:
+                point = StreamPoint(Address("plain", reader))
+            elif writer.head:
+                point = StreamPoint(Address("plain", writer.layer), "attention")
+            else:
+                point = StreamPoint(Address("plain", next(n for n in self.stream.inputs if n > writer.layer)))
+            points[point] = points.get(point, 0) + (change if rows is None else (change + own)[rows] - own)
+        return points
 
     def lies_between(self, writer: StreamWriter, layer: int) -> bool:
         """Whether anything can react to a writer before a layer reads."""
         later = (w for w in self.stream.before(layer) if bool(self.stream.written[w].any()))
         return any(w.layer > writer.layer or (w.layer == writer.layer and writer.head and not w.head) for w in later)
-
-    def _parts_with(
-        self, changes: Mapping[StreamWriter, Float[Tensor, "B T D"]], layer: int, direct: bool, unrelated: bool
-    ) -> Parts:
-        """q, k and v of a layer with some writers' contributions changed."""
-        key = tuple(changes), direct, unrelated
-        if layer not in self._parts.setdefault(key, {}):
-            wanted = [layer] if direct else [n for n in self.stream.inputs if n > max(w.layer for w in changes)]
-            seen: dict[int, Parts] = {}
-
-            def note(n: int) -> Writer:
-                return lambda parts: seen.setdefault(n, Parts(*(part.detach().clone() for part in parts)))
-
-            if direct:
-                change = sum(changes.values(), torch.zeros_like(self.stream.inputs[layer]))
-                streams = {
-                    StreamPoint(Address("plain", layer)): lambda x: self.stream.inputs[layer].to(x) + change.to(x)
-                }
-            else:
-                by_point: dict[StreamPoint, Tensor] = {}
-                for w, change in changes.items():
-                    where = "attention" if w.head else "output" if w.layer else "input"
-                    point = StreamPoint(Address("plain", w.layer or 1), where)
-                    by_point[point] = by_point.get(point, 0) + change
-                streams = {point: lambda x, more=more: x + more.to(x) for point, more in by_point.items()}
-            self.subject.stream_outputs(self.base, streams, {Address("plain", n): note(n) for n in wanted}, self.places)
-            self._parts[key].update(seen)
-        return self._parts[key][layer]
-
-    def forget(self) -> None:
-        """Let go of what was recorded."""
-        self._parts.clear()
 
     def attributed(self, layers: Sequence[int]) -> dict[tuple[int, str, int], Float[Tensor, "W B"]]:
         """By layer, component and head how the base's answer's log-probability changes by way of each writer before it, to first order.
@@ -226,12 +218,13 @@ class Paths:
         """
         gradients = self.subject.path_gradients(self.base, self.places, self.answers[:, 0], layers)
         changes = torch.stack(list(self.change.values()))
-        return {
-            (layer, component, head): torch.einsum(
-                "wbtd,btd->wb", changes[: len(self.stream.before(layer))].to(gradient), gradient
-            )
-            for (layer, component, head), gradient in gradients.items()
-        }
+        found: dict[tuple[int, str, int], Tensor] = {}
+        for layer in layers:
+            own = {key: gradient for key, gradient in gradients.items() if key[0] == layer}
+            stacked = torch.stack(list(own.values()))
+            before = changes[: len(self.stream.before(layer))].to(stacked)
+            found |= zip(own, torch.einsum("wbtd,kbtd->kwb", before, stacked), strict=True)
+        return found
 
     def _logged(self, outputs: Float[Tensor, "B 1 V"]) -> Float[Tensor, "B A"]:
         logged = outputs[:, 0].double().log_softmax(-1).gather(1, self.answers.clamp_min(0).to(outputs.device))

@@ -28,6 +28,7 @@ from trisect.stats.tested import ALPHA, finite
 
 MOST = 400  # paths that are all patched exactly
 ALL = "all writers"
+ROOM = 1 << 29  # numbers of writers' contributions that are held until their paths are patched
 PATHS = {
     **{
         "writer": TEXT,
@@ -145,11 +146,13 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
     weights: dict[tuple[str, int, str, int], float] = {}
     layers = sorted({reader.layer for reader in readers})
     writers: tuple[StreamWriter, ...] = ()
-    read: Paths | None = None
+    kept: dict[int, Paths] = {}  # what was read, as far as there is room for it
     with context.progress("patching paths") as step:
         for number, part in enumerate(groups):
             read = _paths(subject, prepared, part, passes)
             writers = tuple(read.change)
+            if len(groups) * 2 * len(writers) * read.stream.output.numel() <= ROOM:
+                kept[number] = read
             weights = weights or composition_scores(read.stream.traces)
             slopes = read.attributed(layers)
             for reader in readers:
@@ -159,8 +162,7 @@ def measure(settings: ComposeSettings, context: RunContext) -> Measured[ComposeF
             step(number + 1, 2 * len(groups))
         chosen = _chosen(settings, readers, writers, effects)
         for number, part in enumerate(groups):
-            if len(groups) > 1 or read is None:
-                read = _paths(subject, prepared, part, passes)
+            read = kept.pop(number) if number in kept else _paths(subject, prepared, part, passes)
             _patch(read, chosen, effects, part, _unrelated(prepared, part, read))
             step(len(groups) + number + 1, 2 * len(groups))
     rows = list(_rows(effects, weights, readers))
@@ -237,17 +239,25 @@ def _patch(
 ) -> None:
     """Patch the chosen paths of some pairs: directly, from an unrelated donor, and with what lies between."""
     alone = (rows == torch.arange(len(rows)))[:, None]
+    kinds = list[tuple[str, str, ReadingHead]]()
+    edits = list[tuple[Sequence[StreamWriter], int, str, int | None, bool, Int[torch.Tensor, " B"] | None]]()
     for writer, reader in chosen:
         some = paths.stream.before(reader.layer) if writer is None else (writer,)
-        name = ALL if writer is None else writer.name
-        made = paths.effect(some, *reader, direct=True)
-        effects.add("direct", name, reader, part, made)
+        name, (layer, component, head) = ALL if writer is None else writer.name, reader
+        kinds.append(("direct", name, reader))
+        edits.append((some, layer, component, head, True, None))
         if not bool(alone.all()):
-            other = paths.effect(some, *reader, direct=True, rows=rows)
-            effects.add("unrelated", name, reader, part, torch.where(alone.to(other.device), torch.nan, other))
-        if writer is not None and paths.lies_between(writer, reader.layer):
-            made = paths.effect(some, *reader, direct=False)
-        effects.add("total", name, reader, part, made)
+            kinds.append(("unrelated", name, reader))
+            edits.append((some, layer, component, head, True, rows))
+        if writer is not None and paths.lies_between(writer, layer):
+            kinds.append(("total", name, reader))
+            edits.append((some, layer, component, head, False, None))
+    made = dict(zip(kinds, paths.effects(edits), strict=True))
+    for (kind, name, reader), value in made.items():
+        other = torch.where(alone.to(value.device), torch.nan, value) if kind == "unrelated" else value
+        effects.add(kind, name, reader, part, other)
+        if kind == "direct" and ("total", name, reader) not in made:
+            effects.add("total", name, reader, part, value)
 
 
 class _Effects:
