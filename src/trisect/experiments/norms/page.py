@@ -125,7 +125,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
         get = "get" if most in ("punctuation", "other") else "gets"
         answer = (
             f"{words.capital(NAMES[most])} {get} {percent(by_weight[most])} of the attention weight and "
-            f"{percent(by_norm[most])} of the contribution, the length of what is really added."
+            f"{percent(by_norm[most])} of the length of what is added, ‖a f(x)‖."
         )
     return Sheet(title, kicker, lede, sections, provenance(about, *own), REFERENCES, answer)
 
@@ -175,7 +175,7 @@ def _stack(rows: Measures, stack: str, named: bool, facts: NormsFacts) -> Iterat
     """The sections of one stack."""
     n = words.sample(facts.texts, "text")
     makers = (
-        ("Attention weight versus contribution", _shares),
+        ("Weights beside norms", _shares),
         ("How much do norms vary?", _dispersion),
         ("Do weights and norms cancel?", _cancelling),
         ("Where are the sinks?", _sinks),
