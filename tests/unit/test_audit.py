@@ -45,8 +45,8 @@ ALL = dict.fromkeys(("fires", "tensor", "heads", "write"), "right")
 
 def test_the_right_module_is_named_right_and_a_fused_one_by_its_slice(gpt2, llama, bert):
     for model, path, site, axes in (
-        (gpt2, "transformer.h.1.attn.c_attn", "q@2", "[B, T, H·E at 0–31 of 96]"),
-        (gpt2, "transformer.h.1.attn.c_attn", "v@2.h2", "[B, T, H·E at 64–95 of 96]"),
+        (gpt2, "transformer.h.1.attn.c_attn", "q@2", "[B, T, H·E at 0-31 of 96]"),
+        (gpt2, "transformer.h.1.attn.c_attn", "v@2.h2", "[B, T, H·E at 64-95 of 96]"),
         (llama, "model.layers.1.self_attn.v_proj", "v@2.h2", "[B, T, H·E]"),
         (bert, "bert.encoder.layer.1.attention.self.value", "v@2.h3", "[B, T, H·E]"),
         (bert, "bert.encoder.layer.0.attention.self.query", "q@1", "[B, T, H·E]"),
@@ -72,6 +72,25 @@ def test_a_key_before_rotation_and_a_wrong_layer_are_different(llama):
     assert "v of layer 1" in reason(audit, "tensor")
     with pytest.raises(AssertionError, match="different  v of layer 1, as"):
         audit.assert_same()
+
+
+def test_stages_before_a_norm_and_an_addition_and_heads_that_are_one_are_named():
+    def audit(kind: str, path: str, site: str) -> Any:
+        ids = {"input_ids": torch.arange(7, 15)[None]}
+        return trisect.audit(load(zoo.build(kind), inputs=ids), path, site, ids)
+
+    for path, words in (
+        ("k_proj", "k of layer 2, before its norm and rotation, as [B, T, H·E]"),
+        ("k_norm", "k of layer 2, after its norm, before rotation, as [B, T, H, E]"),
+    ):
+        assert words in reason(audit("qwen3", f"model.layers.1.self_attn.{path}", "k@2.h1"), "tensor")
+    fused = audit("gpt_neox", "gpt_neox.layers.1.attention.query_key_value", "v@2")
+    assert (verdicts(fused), fused.axes) == (ALL, "[B, T, H·E at 16-23,40-47,64-71,88-95 of 96]")
+    added = audit("deberta", "deberta.encoder.layer.1.attention.self.in_proj", "v@2")
+    assert "v of layer 2, before an addition" in reason(added, "tensor")
+    grouped = audit("falcon_new", "transformer.h.1.self_attention.query_key_value", "v@2.h1")
+    assert verdicts(grouped) == ALL | {"heads": "different", "write": "different"}
+    assert "2 of them the same numbers as another's" in reason(grouped, "heads")
 
 
 def test_a_layer_that_is_used_again_is_known_by_its_call():
@@ -118,7 +137,7 @@ def held(model: Any, site: str) -> torch.Tensor:
         (
             "one of three",
             lambda v: torch.stack([0 * v, v, 0 * v]).permute(1, 3, 0, 2, 4),
-            "[B, T, 1 at 1–1 of 3, H, E]",
+            "[B, T, 1 at 1 of 3, H, E]",
         ),
     ],
 )

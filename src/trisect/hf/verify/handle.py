@@ -27,6 +27,7 @@ from trisect.hf.locate.affine import watch_uses
 from trisect.hf.locate.blocks import loose
 
 RIGHT, DIFFERENT, SILENT = "right", "different", "silent"
+LONGEST = 60  # characters of the units of an axis
 LEAST = 4  # positions: of fewer, other numbers may happen to be multiples of each other
 Capture: TypeAlias = Callable[[Any, ModelInputs], "Tensor | None"]
 Write: TypeAlias = Callable[[Any, ModelInputs, Tensor], Any]
@@ -38,7 +39,7 @@ class Audit:
 
     `rows` are (question, verdict, reason); questions are fires, tensor, heads and write, verdicts right, different and silent.
     `axes` says what each axis of the handle's tensor is: B a row, T a position, H a head, E a number of a head; empty where none
-    of its numbers are q, k or v. `factor` is what the site's numbers are multiplied by there.
+    of its numbers are q, k or v; units of an axis count from 0. `factor` is what the site's numbers are multiplied by there.
     """
 
     model: str
@@ -125,8 +126,10 @@ class _Found(NamedTuple):
             word = "H·E" if by_head and by_number else "H" * by_head + "E" * by_number
             if by_head and by_number and int(index[0, 1] - index[0, 0]) != 1:
                 word = "E·H"
-            whole = len(index.unique()) == size
-            words.append((word or "1") + ("" if whole else f" at {int(index.min())}–{int(index.max())} of {size}"))
+            there = index.unique().tolist()
+            part = spell(tuple(there)) if len(there) < size else ""
+            part = part if len(part) < LONGEST else f"{len(there)} units"
+            words.append((word or "1") + f" at {part} of {size}" * bool(part))
         left = iter(words)
         return f"[{', '.join('·'.join(part or next(left) for part in name.split('·')) for name in self.names)}]"
 
@@ -239,8 +242,8 @@ def _candidates(model: Pretrained, reading: Reading, inputs: ModelInputs, target
                 continue
             flat = made.reshape(length, rows, -1).transpose(0, 1) if part.time_first else made.reshape(rows, length, -1)
             before = flat[..., part.units.cpu()]
-            if part.turned or part.norm is not None:
-                later = [word for word, is_so in (("its norm", part.norm), ("rotation", part.turned)) if is_so]
+            steps = {"its norm": part.norm is not None, "rotation": part.turned, "an addition": part.extra is not None}
+            if later := [step for step, is_made in steps.items() if is_made]:
                 found.append(_Candidate(*about, f"before {' and '.join(later)}", before.transpose(1, 2), real))
             if part.turned and part.norm is not None:
                 device = part.units.device
@@ -326,7 +329,9 @@ def _tensor_rows(
         kind += f"; head {wanted[0]} is units {int(units.min())}–{int(units.max())} of a position's {prod(found.places.shape[2:])}"
     in_order = listed == sorted(set(listed))
     spelt = spell(tuple(listed)) if in_order else ", ".join(map(str, listed))
-    right = is_target and set(wanted) <= set(heads) and in_order
+    if shared := len(order) - len({unit for unit, _ in order}):
+        kind += f", {shared} of them the same numbers as another's"
+    right = is_target and set(wanted) <= set(heads) and in_order and not shared
     return [*rows, ("heads", RIGHT if right else DIFFERENT, f"in its order: {spelt}; {kind}")]
 
 
@@ -341,8 +346,21 @@ def _compare_write(
 ) -> tuple[str, str]:
     """Whether zeros at one head and position of a handle reach the answer, and change it as those of `trisect.edit` do."""
     head = target.heads[0] if target.heads else 1
-    real = first.real[0].nonzero()[:, 0]
-    place = int(real[len(real) // 2])
+    one, place = Site((target.component,), (target.address.layer,), (head,), target.address.site.stack), 0
+    real = first.real[0].nonzero()[:, 0].tolist()
+
+    def clear(part: Tensor, _where: SiteTarget) -> Tensor:
+        part[0, :, place] = 0
+        return part
+
+    clean = edited = first_tensor(model.predict(batch.inputs))
+    for place in sorted(real, key=lambda n: abs(n - real[len(real) // 2])):  # noqa: B007 - `clear` takes it
+        edited = first_tensor(model.predict(batch.inputs, {str(one): clear}))
+        if not torch.equal(edited, clean):
+            break
+    else:
+        known = f"Zeros at {one}, position by position, change no number of the answer, however they are written."
+        raise SpecError("The text shows no write.", known, "Give a longer text, or name another head.")
     changed = tensor.detach().contiguous().clone()
     written = found is not None and head in found.heads and place < found.places.shape[1]
     if found is not None and written:
@@ -350,13 +368,7 @@ def _compare_write(
         changed.view(-1)[found.places[0, place].flatten()[units.flatten()].to(changed.device)] = 0
     else:
         changed.zero_()
-    one = Site((target.component,), (target.address.layer,), (head,), target.address.site.stack)
-
-    def clear(part: Tensor, _where: SiteTarget) -> Tensor:
-        part[0, :, place] = 0
-        return part
-
-    answers = [put(tensor), put(changed), model.predict(batch.inputs), model.predict(batch.inputs, {str(one): clear})]
+    answers = (put(tensor), put(changed), clean, edited)
     same, made, clean, edited = (first_tensor(answer).detach().cpu().double() for answer in answers)
     if made.shape != same.shape or made.numel() != clean.numel():
         known = f"The model's is of {list(clean.shape)}."
@@ -364,9 +376,6 @@ def _compare_write(
             f"A write gave an answer of {list(made.shape)}.", known, "Return the answer of the whole pass."
         )
     moved, wanted = made - same, (edited - clean).reshape(made.shape)
-    if not wanted.any():
-        known = f"Zeros at {one}, position {place}, change no number of the answer, however they are written."
-        raise SpecError("The text shows no write.", known, "Give a longer text.")
     what = f"zeros at head {head}, position {place}," if written else "zeros all over it"
     if not moved.any():
         return SILENT, f"{what} reach no number of the answer"
