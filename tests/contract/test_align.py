@@ -169,7 +169,7 @@ def test_rates_are_those_of_the_links_that_were_written(done, files):
             own = done.tables["links"].filter(subject=name, setting=setting, kind=kind, layer=one["layer"])
             assert len(own) == sum(map(len, found[0]))
             checked += 1
-    assert checked == 2 * 2 * 2 * 3
+    assert checked == 2 * 2 * 3 * 3
 
 
 def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_path, pageless):
@@ -185,7 +185,7 @@ def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_pat
             rates = rates.filter(group=f"{setting} {kind}").sort("value", "layer")
             assert rates["layer"][0] == layer
     whole = done.tables["measures"].filter(measure="aer_best", subject=NAMES[0])
-    assert len(whole) == 4
+    assert len(whole) == 6
     layers = {f"{s.upper()} by {k}": at for s, k, at in [(*r["group"].split(), r["at"]) for r in whole.to_dicts()]}
     assert layers == chosen[NAMES[0]]
 
@@ -217,7 +217,7 @@ def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
     made = trisect.align(subject, *files[0][:2], gold=files[0][2], out=tmp_path, quiet=True, draws=DRAWS)
     rows = made.tables["measures"].filter(pl.col("head").is_null(), pl.col("layer").is_null(), measure="aer")
     mine = rows.filter(subject=subject.name)
-    assert set(mine["group"]) == {"awi weight", "awi norm", "awo weight", "awo norm"}
+    assert set(mine["group"]) == {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
     assert mine["value"].is_between(0, 1).all()
     assert set(mine["n"]) == {34}
 

@@ -227,7 +227,7 @@ def test_a_model_without_cross_attention_or_tokenizer_is_refused_by_name(bart):
 
 
 def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
-    """Weights from output_attentions, values from its own modules, words by hand, for both settings and kinds."""
+    """Weights from output_attentions, values from its own modules, words by hand, for both settings and all kinds."""
     pairs = [SentencePair(*pair) for pair in PAIRS]
     found = link(bart, pairs, 3, lambda done, all_: None)
     model, number = bart.model, 3
@@ -248,6 +248,10 @@ def test_links_are_those_of_the_formulas_on_what_the_model_itself_gives(bart):
         moved = torch.einsum("jhe,dhe->hjd", values, inside.out_proj.weight.reshape(-1, 4, values.shape[-1]))
         if column.kind == "weight":
             scores = weights.mean(0) if column.head is None else weights[column.head - 1]
+        elif column.kind == "contribution":
+            some = slice(None) if column.head is None else slice(column.head - 1, column.head)
+            parts = torch.einsum("hij,hjd->ijd", weights[some], moved[some])
+            scores = torch.einsum("ijd,id->ij", parts, parts.sum(1))
         elif column.head is None:
             scores = torch.einsum("hij,hjd->ijd", weights, moved).norm(dim=-1)
         else:

@@ -1,4 +1,4 @@
-"""Word alignment from cross-attention, by weight and by norm."""
+"""Word alignment from cross-attention, by weight, norm and contribution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class Align(Experiment[AlignSettings, AlignFacts]):
-    """Align words by an encoder-decoder's cross-attention, by weight and by norm, and score the alignment against gold.
+    """Align words by an encoder-decoder's cross-attention, by weight, norm and contribution, and score the alignment against gold.
 
     Several models are one that was trained with several seeds.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -27,7 +27,7 @@ from trisect.report.charts import (
 )
 from trisect.report.maps import head_maps
 from trisect.report.measures import MeasuredValue, Measures
-from trisect.report.render import KINDS, VIEWS
+from trisect.report.render import KINDS, VIEWS, Mark
 from trisect.report.sheet import Section, Sheet, Table, notes_section, present, provenance, verdict_findings
 
 if TYPE_CHECKING:
@@ -128,6 +128,10 @@ _SCOPE = (
 )
 
 
+_THIRD = (
+    "By contribution the score is a f(x)·o / ‖o‖², the share of the output o that comes from there; it is below 0 where a vector points "
+    "against the rest. The claim is about weight and norm alone."
+)
 _SCOPE_WITHIN = (
     "Source and target stand in one text, and the model attends to itself. A word is linked to the word of the other side that has "
     "the highest score: the weight a, the length ‖a f(x)‖ of what is added, or the contribution weight a f(x)·o / ‖o‖², the share "
@@ -148,7 +152,12 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
     )
     drawn = "sentence pairs and models" if len(facts.models) > 1 else "sentence pairs"
     tail = "" if len(facts.models) > 1 else " They speak of this one model."
-    scope = (_SCOPE_WITHIN if facts.within else _SCOPE, f"Intervals and p-values are from resampling {drawn}.{tail}")
+    third = (_THIRD,) * (not facts.within and "contribution" in _kinds(mine.where("linked")))
+    scope = (
+        _SCOPE_WITHIN if facts.within else _SCOPE,
+        *third,
+        f"Intervals and p-values are from resampling {drawn}.{tail}",
+    )
     title = "What is linked, and how?" if facts.within else "What the claim says here"
     cards = None if facts.within else tables["claims"]
     verdicts = Section(title, scope, cards=cards) if facts.gold else None
@@ -179,11 +188,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> Sheet:
         ("Draws", f"{words.count(facts.draws)}, seed {facts.seed}"),
     )
     wholes = {setting: _wholes(mine, "aer", setting) for setting in SETTINGS}
-    known = {setting: of for setting, of in wholes.items() if len(of) == len(KINDS)}
+    known = {setting: of for setting, of in wholes.items() if of.keys() >= KINDS.keys()}
     answer = words.capital(next((str(one) for one in findings(tables, about)), ""))
     if known:
         setting = min(known, key=lambda one: min(row.value for row in known[one].values()))
-        by = {kind: words.share(row.value) for kind, row in known[setting].items()}
+        by = {kind: words.share(known[setting][kind].value) for kind in KINDS}
         answer = (
             f"Links by the norm of what is added are wrong in {by['norm']}, links by attention weight in {by['weight']} (alignment "
             f"error rate, {setting.upper()}, mean over layers)."
@@ -222,7 +231,7 @@ def findings(tables: Mapping[str, pl.DataFrame], about: About[AlignFacts]) -> tu
         return tuple(found)
     for setting in SETTINGS:
         for measure, name in (("aer", "mean over layers"), ("aer_best", "best layer, chosen on other pairs")):
-            whole = _wholes(rows, measure, setting)
+            whole = {kind: row for kind, row in _wholes(rows, measure, setting).items() if kind in KINDS}
             if len(whole) == len(KINDS):
                 values = tuple(row.estimate(f"{setting} {kind}") for kind, row in whole.items())
                 less = _first(rows, f"{measure}_difference", setting)
@@ -265,6 +274,12 @@ def _wholes(rows: Measures, measure: str, setting: str) -> dict[str, MeasuredVal
     return {kind: row for kind, row in found.items() if row is not None}
 
 
+def _kinds(rows: Iterable[MeasuredValue]) -> dict[str, Mark]:
+    """The kinds of links that rows are of; runs of before have none by contribution between two texts."""
+    there = {(row.group or "").rpartition(" ")[2] for row in rows}
+    return {kind: mark for kind, mark in VIEWS.items() if kind in there}
+
+
 def _by_kind(whole: Mapping[str, MeasuredValue], between: str) -> str:
     return between.join(f"{words.share(row.value)} by {kind}" for kind, row in whole.items())
 
@@ -278,9 +293,9 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
     alone = aer.where(subject=set(facts.models)) if len(facts.models) > 1 else Measures(())
     (level,) = rows.where("aer", subject=DIAGONAL)
     axis, dashed = _frame((*layered, *alone), level.value), (Level("links along the diagonal", level.value, _DASH),)
-    settings, kinds = (DIRECTIONS, VIEWS) if facts.within else (SETTINGS, KINDS)
+    settings, kinds = DIRECTIONS if facts.within else SETTINGS, _kinds(layered)
     panels = tuple(_rate_panel(setting, layered, axis, "layer", alone, dashed) for setting in settings)
-    third = ", and by contribution to that sum" * bool(facts.within)
+    third = ", and by contribution to that sum" * ("contribution" in kinds)
     caption = (
         f"Alignment error rate of links by weight (mean over heads) and by norm (of the sum over heads){third}, lower is better. Bars are "
         f"95 % intervals{', small marks single models' * bool(alone)}; the dashed line is what links along the diagonal get. {n}."
@@ -292,7 +307,7 @@ def _rates(rows: Measures, facts: AlignFacts, n: str) -> Section | None:
         whole, difference = _wholes(mine, "aer", setting), _first(mine, "aer_difference", setting)
         if difference and len(whole) == len(kinds):
             ends = f" (95 %: {words.ends(difference, text=_change)})" if difference.low is not None else ""
-            less = " of norm less weight" * bool(facts.within)
+            less = " of norm less weight" * ("contribution" in kinds)
             said.append(
                 f"{words.capital(meaning)}. Mean over layers: {_by_kind(whole, ' and ')}, a difference{less} of "
                 f"{_change(difference.value)} points{ends}."
@@ -323,13 +338,13 @@ def _layer_table(rows: Measures, facts: AlignFacts) -> Table:
             cells += [value if sd is None else f"{value} ± {100 * sd:.1f}", ends]
         return tuple(cells)
 
-    settings, kinds = (DIRECTIONS, VIEWS) if facts.within else (SETTINGS, KINDS)
+    settings, kinds = DIRECTIONS if facts.within else SETTINGS, _kinds(rows.where("aer"))
     lines, layers = [], sorted({row.layer for row in rows.where("aer") if row.layer is not None})
     for setting in settings:
         lines += [line(f"layer {layer}", setting, layer) for layer in layers]
         lines.append(line("mean over layers", setting))
         lines += [line("best layer*", setting, None, "aer_best")] * bool(facts.chosen)
-    groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in KINDS]
+    groups = [f"{SHORT[setting]} by {kind}" for setting in SETTINGS for kind in kinds]
     chosen = {m: ", ".join(f"{g} layer {of[g]}" for g in groups) for m, of in sorted(facts.chosen.items())}
     by_model = "; ".join(f"{model}: {of}" if len(chosen) > 1 else of for model, of in chosen.items())
     star = f" * chosen on {words.several(facts.trial, 'other pair')}: {by_model}." * bool(chosen)
@@ -376,7 +391,7 @@ def _lengths(rows: Measures) -> Section | None:
     caption = (
         f"Mean over layers, by the words of a pair's longer side. Bars are 95 % intervals. Sentence pairs: {said}."
     )
-    kinds = VIEWS if settings[0] in DIRECTIONS else KINDS
+    kinds = _kinds(found)
     figure = Figure("lengths", "", "Error rate by length of the sentences", caption, panels, by_kind_key(kinds))
     return Section("Are longer sentences harder?", (), (figure,))
 
@@ -414,7 +429,7 @@ def _rate_panel(
         return found
 
     whole, single, title = mark_values(rows), mark_values(alone, " alone"), SHORT[setting]
-    kinds = VIEWS if setting in DIRECTIONS else KINDS
+    kinds = _kinds(rows)
     slots = [slot for kind in kinds for slot in ((kind, f"{kind} alone") if single else (kind,))]
     at = list(dict.fromkeys(str(row["place"]) for row in whole))
     x = alt.X("place:O", sort=at, title=across, scale=alt.Scale(domain=at, paddingInner=0.2))

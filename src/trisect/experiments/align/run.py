@@ -55,13 +55,14 @@ from trisect.text.bitext import (
 )
 
 if TYPE_CHECKING:
+    from trisect.core.trace import Trace
     from trisect.hf.load import Pretrained
 
 
 class Column(NamedTuple):
-    """One way to get links: which decoder position a word has, by weight or by norm, and of which layer and head.
+    """One way to get links: which decoder position a word has, by weight, norm or contribution, and of which layer and head.
 
-    Within one text the setting is one of DIRECTIONS, and contribution is a third kind. `head` is None for the layer itself.
+    Within one text the setting is one of DIRECTIONS. `head` is None for the layer itself.
     """
 
     setting: str
@@ -97,6 +98,15 @@ class Linked(NamedTuple):
     stack: str = "cross"
 
 
+BY = (*KINDS, "contribution")
+
+
+def _scores(trace: Trace) -> tuple[Float[torch.Tensor, "B H1 T S"], ...]:
+    """Those of the layer and then of its heads, BY weight, norm and contribution."""
+    heads, layer = contributions(trace)
+    return (*views(trace), torch.cat([layer[:, None], heads], 1))
+
+
 @torch.no_grad()
 def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: Callable[[int, int], object]) -> Linked:
     """Read every pair with the gold target before the decoder; memory grows by a whole number a word and column.
@@ -121,7 +131,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
         Column(setting, kind, layer, head)
         for layer, heads in layers.items()
         for setting in SETTINGS
-        for kind in KINDS
+        for kind in BY
         for head in (None, *range(1, heads + 1))
     )
     best: dict[int, Int[np.ndarray, "C J"]] = {}
@@ -130,7 +140,7 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
         for trace in subject.trace(crossed.batch).traces:
             if trace.stack != "cross" or trace.layer not in layers:
                 continue
-            seen = views(trace)
+            seen = _scores(trace)
             for row, number in enumerate(crossed.pairs):
                 words = len(pairs[number].source), len(pairs[number].target)
                 source = crossed.source[row][trace.key_real[row]]
@@ -143,9 +153,6 @@ def link(subject: Pretrained, pairs: Sequence[SentencePair], batch: int, step: C
         best |= {number: np.concatenate(parts).astype(np.int16) for number, parts in found.items()}
         step(len(best), len(pairs))
     return Linked(subject.name, columns, best, (*subject.notes, *without))
-
-
-WITHIN = (*KINDS, "contribution")  # kinds within one text
 
 
 @torch.no_grad()
@@ -167,7 +174,7 @@ def link_within(subject: Pretrained, texts: Sequence[Placed], batch: int, step: 
         Column(setting, kind, layer, head)
         for layer, heads in layers.items()
         for setting in DIRECTIONS
-        for kind in WITHIN
+        for kind in BY
         for head in (None, *range(1, heads + 1))
     )
     owners = [word_of_pieces(subject.name, placed, piece_spans(subject, placed[0])) for placed in texts]
@@ -184,8 +191,7 @@ def link_within(subject: Pretrained, texts: Sequence[Placed], batch: int, step: 
         for trace in subject.trace(one).traces if sides else ():
             if trace.stack != stack or trace.layer not in layers:
                 continue
-            heads, layer = contributions(trace)
-            seen = (*views(trace), torch.cat([layer[:, None], heads], 1))
+            seen = _scores(trace)
             for row, (source, target) in sides.items():
                 sources, targets = map(len, texts[order[one.rows[row][0]]][1:])
                 ahead = [word_scores(own[row], target, source, (sources, targets))[..., :sources] for own in seen]
@@ -559,7 +565,7 @@ LINKS = {
     "subject": TEXT,
     "pair": WHOLE,  # from 1, as the lines of the files
     "setting": TEXT,  # awi, awo
-    "kind": TEXT,  # weight, norm
+    "kind": TEXT,  # weight, norm, contribution
     "layer": WHOLE,
     "source": WHOLE,  # words from 1
     "target": WHOLE,
