@@ -170,7 +170,7 @@ def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         found = versions("transformers")
         others = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
-        say(f"trisect {found['trisect']} ({others})")
+        click.echo(f"trisect {found['trisect']} ({others})")
         ctx.exit()
 
 

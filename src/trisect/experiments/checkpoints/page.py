@@ -30,7 +30,6 @@ WORDS = {  # of a loss; of a model without one, of how far its output moves
     "curve": ("loss_nats", "output_change"),
     "check": ("rewind_check_nats", "rewind_check"),
     "name": ("loss", "change of the output"),
-    "asked": ("the model's own loss", "how far the model's output moves"),
     "what": (
         "The model's loss",
         "How far the model's output moves (the change's squared length as a share of the output's)",
@@ -60,8 +59,8 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[RewindFacts]) -> Sheet
     area = _estimates(sites, "rewind_area", facts)
     (most, size), (least, small) = _extreme(area, facts), _extreme(area, facts, True)
     answer = (
-        f"On the way back to {facts.initial} the {_say('name', facts)} changes most for {most}, by {size} on average, and least for "
-        f"{least}, by {small}."
+        f"On the way back to {facts.initial} the {_say('falls', facts)} is largest for {most}, {size} on average, and least for "
+        f"{least}, {small}."
     )
     found = findings(tables, about)
     sections = (

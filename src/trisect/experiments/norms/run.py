@@ -347,7 +347,7 @@ def rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRow
             [],
             "Rollouts are not compared with a gradient: that needs a language model of Hugging Face's with one stack.",
         )
-    found = list[list[float]]()
+    found, steps = list[list[float]](), list[list[torch.Tensor]]()  # of one text, layer by layer
     for one in subject.batches(islice(texts.texts(), ROLLED), 1, scored=True):
         real = one.source.real[0]
         places = real.nonzero()[:, 0]
@@ -357,10 +357,10 @@ def rollout_rows(subject: Subject, texts: Texts, seed: int) -> tuple[list[NewRow
         place = int(places[-1]) if labels is None else int((labels[0].cpu() >= 0).nonzero()[0, 0])
         rolled = {kind: torch.eye(len(real), dtype=torch.float64)[place] for kind in ROLLOUTS}
         try:
-            traces = subject.trace(one).traces
-            for kind in ROLLOUTS:
-                for trace in reversed(traces):
-                    rolled[kind] = rolled[kind] @ rollout_step(trace, kind)[0].cpu()
+            steps.clear()
+            subject.each(one, lambda trace: steps.append([rollout_step(trace, kind)[0].cpu() for kind in ROLLOUTS]))
+            for made in reversed(steps):
+                rolled = {kind: rolled[kind] @ step for kind, step in zip(ROLLOUTS, made, strict=True)}
             gradient = input_gradients(subject, one, torch.tensor([place]))[0]
         except ModelError as error:
             return [], f"Rollouts are not compared with a gradient. {error}"

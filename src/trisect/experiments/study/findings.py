@@ -61,7 +61,7 @@ def answer_sentence(rows: StudyRows) -> str:
         return ""
     if answers[0].unit == "of pairs":
         shares = words.join_words(
-            [f"its {NAMES[one.groups[0]]} in {percent(one.values[0].mean or 0.0)}" for one in answers]
+            [f"its {NAMES[one.groups[0]]} in {percent(one.values[0].mean or 0.0, 1)}" for one in answers]
         )
         return f"With one part of another text in place of its own, the model gives the answer that this predicts: {shares} of pairs."
     first = answers[0].values[0].name
