@@ -93,6 +93,17 @@ def test_stages_before_a_norm_and_an_addition_and_heads_that_are_one_are_named()
     assert "2 of them the same numbers as another's" in reason(grouped, "heads")
 
 
+def test_heads_that_have_a_part_in_common_are_told_apart():
+    """In latent attention the rotated part of a key is one for all heads."""
+    ids = {"input_ids": torch.arange(7, 15)[None]}
+    model = load(zoo.build("deepseek_v2"), inputs=ids)
+    key = model.read(ids)["k@2"].k
+    assert torch.equal(key[:, 0, :, -1], key[:, 1, :, -1])
+    for change, axes in ((lambda k: k, "[B, H, T, E]"), (lambda k: k.permute(0, 2, 3, 1), "[B, T, E, H]")):
+        audit = trisect.audit(model, lambda *_, change=change: change(key), "k@2.h3", ids)
+        assert (audit.axes, audit.same) == (axes, True)
+
+
 def test_a_layer_that_is_used_again_is_known_by_its_call():
     model = load(zoo.build("albert"), tinyhf.tokenizer())
     path = next(name for name, _ in model.model.named_modules() if name.endswith("attention.value"))

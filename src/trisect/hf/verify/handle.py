@@ -94,10 +94,15 @@ class _Candidate(NamedTuple):
         for head, part in enumerate(own.unbind(1), start=1):
             products, size = part.T @ held, part.square().sum(0).clamp_min(1e-60)[:, None]
             near = 1 - products.square() / (size * sizes) <= allowed**2
-            copies = int(near.sum(1).min())
+            # numbers that heads have in common are at units of each of them, in their order, or at units of all
+            alike = (own - part[:, None]).norm(dim=0) <= allowed * part.norm(dim=0)
+            counts, sharing = near.sum(1), alike.sum(0).clamp_min(1)
+            copies = int((counts // sharing).clamp_min(1).minimum(counts).min())
             if not copies:
                 continue
-            units = near.int().argsort(dim=1, descending=True, stable=True)[:, :copies]
+            first = alike[: head - 1].sum(0) * (counts // sharing)
+            chosen = first[:, None] + torch.arange(copies)
+            units = near.int().argsort(dim=1, descending=True, stable=True).gather(1, chosen)
             factors = (products / size).gather(1, units)
             factor = float(factors.median())
             if float((factors - factor).abs().max()) <= 2 * allowed * abs(factor):
@@ -159,7 +164,7 @@ def audit_handle(
                 owner = dict(zip(model.addresses, model._with_proof.modules, strict=True))[target.address]
                 known = f"It has {len(modules):,} modules; {target.address} attends in {owner!r}."
                 todo = "Give a path as named_modules() of the model has it."
-                raise ModelError(f"{unknown('module', handle, modules)} of {model.name}", known, todo)
+                raise ModelError(f"{unknown(f'module of {model.name}', handle, modules)}", known, todo)
             tensors, _ = _run_module(model, handle, end, inputs, None)
         else:
             given: object = handle(model.model, inputs)
@@ -300,7 +305,7 @@ def _tensor_rows(
             if shape == [n for n in own.shape if n > 1]:
                 off = float((held.reshape(own.shape) - own).norm() / own.norm().clamp_min(1e-30))
                 apart = f"it is off by {off:.2g} of the site's size"
-        why = f"{list(tensor.shape)} holds no head of q, k or v, in any order of axes, whatever the factor"
+        why = f"{list(tensor.shape)} holds no whole head of q, k or v, in any order of axes, whatever the factor"
         return [("tensor", DIFFERENT, f"{why}; {apart}")]
     one, heads = found.candidate, found.heads
     factors = [factor for _, factor in heads.values()]
