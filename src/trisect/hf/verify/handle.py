@@ -324,7 +324,7 @@ def _tensor_rows(
     order = sorted((int(copy.min()), head) for head, (units, _) in heads.items() for copy in units)
     listed, count = [head for _, head in order], one.values.shape[1]
     wanted = target.heads or tuple(range(1, count + 1))
-    kind = f"{one.component} has {count} heads"
+    kind = f"{one.component} has {count} head{'s' * (count > 1)}"
     count_of = model.shape.heads[one.address]
     if count_of.query != count_of.key and one.component != "q":
         kind = f"key/value head 1 is of query heads 1–{count_of.query // count_of.key}, and so on: {kind}"
