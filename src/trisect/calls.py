@@ -196,8 +196,8 @@ def direct_logits(
     A table of token, against, writer ('3.h2', '3.mlp', '3.bias', 'embedding', 'position', 'constant'), layer, head, source (a
     position from 0; None for a writer as a whole), source_token and logit. Rows without a source sum to the logit of `token`, a
     word or an id, less that of `against`; the sources of a head sum to the head. None is the model's own prediction at `place`,
-    which counts from 0: the last position where None. The final norm is linear with its scale held at this pass's value; its
-    shift and the output's bias are 'constant'. Of a long text the first window is read.
+    which counts from 0: where None that of a mask, else the last. The final norm is linear with its scale held at this pass's value;
+    its shift and the output's bias are 'constant'. Of a long text the first window is read.
     Raises ModelError where writers do not sum to the stream, or logits are not one map of a norm of it. Source: Elhage et al. 2021.
     """
     from trisect.measure.logits import direct_table, lens_logits

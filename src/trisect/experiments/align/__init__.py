@@ -1,4 +1,4 @@
-"""Word alignment from cross-attention, by weight, norm and contribution."""
+"""Word alignment from attention, by weight, norm and contribution."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from trisect.lab.experiment import Experiment, Measured, PageModule, RunContext
 
 
 class Align(Experiment[AlignSettings, AlignFacts]):
-    """Align words by an encoder-decoder's cross-attention, by weight, norm and contribution, and score the alignment against gold.
+    """Align words by cross-attention, or within one text by self-attention: by weight, norm and contribution, scored against gold.
 
     Several models are one that was trained with several seeds.
 
     \b
     trisect align translation/seed-1 translation/seed-2 --source test.en --target test.fr --gold test.talp
+    trisect align rxnmapper --source reactions.txt --marker ">>"
     """
 
     name = "align"
