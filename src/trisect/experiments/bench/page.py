@@ -64,6 +64,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
     )
     described = [Table(("World", "what it is", "sites", "positive", "negative"), _rows(tables["worlds"]), prose=True)]
     methods = Table(("Method", "what its score is", "from"), _rows(tables["methods"]), prose=True, folded=False)
+    ranked = ", ".join(f"{method} {words.number(of[worlds[0]].mean, places=2)}" for method, of in areas.items())
     own = (("Seeds", ", ".join(map(str, facts.seeds))), ("Pairs", f"{facts.pairs} for each property"))
     return Sheet(
         "Which methods find the sites that matter?",
@@ -83,6 +84,7 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[Any]) -> Sheet:
         ),
         provenance(about, *own),
         REFERENCES,
+        f"AUROC of finding the sites that carry the answer, in all worlds (0.5 by chance): {ranked}.",
     )
 
 

@@ -121,10 +121,11 @@ def page(tables: Mapping[str, pl.DataFrame], about: About[NormsFacts]) -> Sheet:
     both, answer = [g for g in NAMES if all(g in of for of in shares)], ""
     if both:
         by_weight, by_norm = ({g: of[g].value for g in both} for of in shares)
-        most = max(both, key=lambda g: by_weight[g] - by_norm[g])
+        most = max(both, key=lambda g: (g != "other", abs(by_weight[g] - by_norm[g])))
+        name = f"{'the ' * (most == 'first')}{NAMES[most]}"
         get = "get" if most in ("punctuation", "other") else "gets"
         answer = (
-            f"{words.capital(NAMES[most])} {get} {percent(by_weight[most])} of the attention weight and "
+            f"{words.capital(name)} {get} {percent(by_weight[most])} of the attention weight and "
             f"{percent(by_norm[most])} of the length of what is added, ‖a f(x)‖."
         )
     return Sheet(title, kicker, lede, sections, provenance(about, *own), REFERENCES, answer)
