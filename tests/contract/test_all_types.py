@@ -20,6 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 LEAST_READ = 8
 # with the stacks that they are read by, and what each showed
 READ = {
+    "deepseek_v4": "plain",  # a map of groups of rows lies behind the mixed values
     "inkling2_text": "dec",  # sinks that a map makes; queries, keys and values by norms of their own
     "nemotron_asr_streaming_encoder": "plain",  # eager attention gives NaN where nothing is attended to
     "nemotron3_diarization_audio": "plain",  # eager attention does not run

@@ -321,7 +321,11 @@ def _share(call: Call, out: Output, own: Leaving, base: _Given, moved: _Given) -
     if passed.quantised is not None or out.origin.how == "normed":  # neither moves by its derivative
         return 1.0
     through = _push_forward(passed.x, call.raw, moved.raw[call.order] - base.raw[call.order])
-    weight = passed.map().weight.detach()
+    try:
+        weight = passed.map().weight.detach()
+    except RuntimeError as error:  # no map of rows by themselves, as of groups
+        reraise_out_of_memory(error)
+        return 1.0
     made = None if through is None else (through.to(weight) @ weight.T).reshape(passed.leaf.shape).to(passed.leaf)
     through = None if made is None else _push_forward(own.made, passed.leaf, made)
     if through is None:
