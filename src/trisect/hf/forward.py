@@ -187,7 +187,7 @@ class OtherCallsError(ModelError):
 
 
 class EarlyEndError(Exception):
-    """Ends a pass of which no more is asked for."""
+    """Stops a forward pass once the layer that is read has been seen."""
 
 
 class ProvedModel(NamedTuple):
@@ -400,10 +400,8 @@ FAILED = "Edits were made one at a time: in this model a pass with several of th
 ROUNDED = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 K = TypeVar("K")
 ON_GPU = 8  # edits that share a pass on a GPU; on a CPU as many as there is room for
-STREAM_ROOM, ANSWER_ROOM = (
-    1 << 20,
-    1 << 24,
-)  # numbers of the residual stream, and of the answer, in a pass of several edits
+STREAM_ROOM = 1 << 20  # numbers of the residual stream in a pass of several edits
+ANSWER_ROOM = 1 << 24  # numbers of the answer in one
 HeldWeights = Mapping[Address, Float[Tensor, "B H T S"]] | None
 Written = Mapping[Address, Writer] | None
 

@@ -786,8 +786,8 @@ def read_with_gradients(subject: Pretrained, given: ReadGiven | list[ReadGiven])
 def input_gradients(subject: Pretrained, batch: Batch, places: Int[Tensor, " B"]) -> Float[Tensor, "B T"]:
     """‖g_j ⊙ x_j‖ of every position: x_j enters the first layer, g_j is the gradient of the largest logit at each row's place.
 
-    Rows of a batch are told apart by their own place. Raises ModelError where the first layer has no stream. Source: gradient × input,
-    Denil et al. 2014.
+    `places` holds one position for each row. Raises ModelError where the first layer has no stream. Source: gradient × input, Denil et
+    al. 2014.
     """
     proved, streams = subject._with_proof, list[Tensor]()
 

@@ -206,7 +206,7 @@ class Store {
     return this.kept(2 + 2 * n, async (at) => new Vectors(facts, this.manifest, await this.unpacked(at)));
   }
 
-  // Null where it is not known what heads add to logits.
+  // Nothing for a model whose logits are no sum over what heads add.
   logits() {
     const { logits, layers } = this.manifest;
     return logits && this.kept(0, async () => new Logits(logits, layers, await this.unpacked(1 + 2 * layers.length)));

@@ -82,7 +82,8 @@ def measure(
             numbers = np.arange(len(table)) if articles.numbers is None else articles.numbers[list(tally.indices)]
             odd = np.unique(numbers, return_inverse=True)[1] % 2 == 1
             rest = list(compress(tally.indices, odd))
-            again = read(compress(texts.texts(), (n in set(rest) for n in range(count))), plan, count)
+            chosen = set(rest)
+            again = read(compress(texts.texts(), (n in chosen for n in range(count))), plan, count)
             tried = articles.sums(again.table(texts.name), [rest[n] for n in again.indices])
             rows += plan_rows(subject, plan, tried, sizes, memory, seed)
         else:
