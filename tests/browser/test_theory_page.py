@@ -27,7 +27,7 @@ Numbers = dict[str, float]
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory) -> str:
-    page = Document("theory.html", html(DRAWS))
+    page = Document("theory.html", html())
     return write_document(tmp_path_factory.mktemp("theory") / page.name, page).as_uri()
 
 
@@ -367,7 +367,7 @@ def test_every_question_law_limit_and_error_is_told(opened):
     tab = opened(script=False)
     for name, made in constructions().items():
         text = plain(tab.locator(f"section#{name}").inner_text())
-        for words in (made.question, made.law, made.domain, *(w for e in made.errata for w in (e.said, e.right))):
+        for words in (made.question, made.law, made.domain, *(w for e in made.errata for w in (e.claim, e.right))):
             assert plain(words) in text
         assert tab.locator(f"section#{name} .erratum").count() == len(made.errata)
         assert "need a script" in tab.locator(f"section#{name} .lab").inner_text()

@@ -32,17 +32,17 @@ def copying(
     With the logit gap g = k_jᵀq − max_{i≠j} k_iᵀq (here β): |c − v_j| ≤ (n − 1) / (n − 1 + e^g) · max_i |v_i − v_j|.
     Raises TheoryError where `dim` has no room for the keys, or the target is none of them.
     """
-    beta = helpers.check_beta(beta)
-    (keys, dim), target = helpers.check_keys(keys, dim), helpers.check_whole("target", target)
+    beta, frame, vectors, _ = helpers.fixed_keys(beta, dim, keys, values, generator)
+    (keys, dim), target = frame.shape, helpers.check_whole("target", target)
     if not 1 <= target <= keys:
         raise TheoryError(f"target {target} was given.", f"There are {keys} keys.", f"Use a number from 1 to {keys}.")
-    draw, j = helpers.generator(generator), target - 1
-    frame = helpers.frame(keys, dim, draw)
-    vectors = helpers.value_vectors(values, keys, dim, draw)
+    j = target - 1
     query = beta * frame[j]
     logits = frame @ query
     weights = attention_weights(logits)
     gap = logits[j] - np.delete(logits, j).max()
+    # the largest weight that n − 1 other keys can have together, times the largest distance
+    others = float((keys - 1) * np.exp(-gap) / (1 + (keys - 1) * np.exp(-gap)))
     widest = np.linalg.norm(vectors - vectors[j], axis=1).max()
     return Construction(
         name="copying",
@@ -54,18 +54,13 @@ def copying(
         predicted=vectors[j],
         computed=weights @ vectors,
         error=helpers.length(deviations(weights, [j]) @ vectors),
-        expected=float(max_other_weight(gap, keys) * widest),
+        expected=float(others * widest),
         measured="|c − v_j|",
         relation="at most",
         law="|c − v_j| ≤ (n − 1) / (n − 1 + e^gap) · max |v_i − v_j|; gap: the logit of j less the largest other, here β",
         domain="Any query, keys and values; equality for n = 2, or where all other v_i coincide and all other logits are the same.",
         errata=COPYING_ERRATA,
     )
-
-
-def max_other_weight(gap: float, keys: int) -> float:
-    """The largest weight that n − 1 other keys can have together when the target's logit is ahead by `gap`."""
-    return float((keys - 1) * np.exp(-gap) / (1 + (keys - 1) * np.exp(-gap)))
 
 
 _SHIFTS = {s: tuple(attention_weights(np.array([10.0, 0.0]) + s).tolist()) for s in (0.0, 1000.0, -1000.0)}
@@ -97,11 +92,8 @@ def average(
     α_a = α_b = e^β / (n − 2 + 2e^β), and |c − ½(v_a + v_b)| is the weight on the others times the distance of their mean.
     Raises TheoryError where `dim` has no room for the keys.
     """
-    beta = helpers.check_beta(beta)
-    keys, dim = helpers.check_keys(keys, dim)
-    draw = helpers.generator(generator)
-    frame = helpers.frame(keys, dim, draw)
-    vectors = helpers.value_vectors(values, keys, dim, draw)
+    beta, frame, vectors, _ = helpers.fixed_keys(beta, dim, keys, values, generator)
+    keys, dim = frame.shape
     query = beta * (frame[A] + frame[B])
     logits = frame @ query
     weights = attention_weights(logits)
@@ -142,9 +134,6 @@ AVERAGE_ERRATA = (
 )
 
 
-LETTERS = "abcd"
-
-
 class WordAttention(NamedTuple):
     """Self-attention over n words: logits k_jᵀq_i [i, j], their softmax, values and outputs, a row for each word."""
 
@@ -172,34 +161,46 @@ def identity_attention(
     score is ahead by at least ¾β². So c_2 is never near u_b: |c_2 − u_b| / β ≥ √2 α_22 ≥ √2 / (1 + 2e^{−¾β²}).
     `error` is |c_2 − x_2| / β. Raises TheoryError where `dim` is less than 4.
     """
-    beta, u = _letters(beta, dim, generator)
-    words, identity = _words(u), np.eye(u.shape[1])
+    beta, u, words = _letters(beta, dim, generator)
+    identity = np.eye(u.shape[1])
     add_c, add_d = helpers.check_number("add_c", add_c), helpers.check_number("add_d", add_d)
     if not (math.isfinite(add_c) and math.isfinite(add_d)):
-        given = f"add_c {add_c} and add_d {add_d} were given."
-        raise TheoryError(given, "They are multiples of u_c and u_d.", "Use finite numbers, for example 1.")
+        numbers = f"add_c {add_c} and add_d {add_d} were given."
+        raise TheoryError(numbers, "They are multiples of u_c and u_d.", "Use finite numbers, for example 1.")
     words[1] += add_c * u[2] + add_d * u[3]
-    found = self_attention(words, identity, identity, identity)
+    attention = self_attention(words, identity, identity, identity)
     # in units of u, where the words' scalar products are known exactly
     x = np.array([[0, 1, 0, 1], [1, 0, add_c, add_d], [0, 1, 1, 0]], dtype=float)
     exact = attention_weights(beta**2 * (x @ x[1]))
+    axes = beta * np.eye(4)
+    with_d = self_attention(axes[[3, 0, 2]] + axes[[1, 3, 1]], *[np.eye(4)] * 3)
+    shown = {
+        "weights": tuple(with_d.weights[1].tolist()),
+        "c_2 along u_a, u_b, u_c, u_d": _along(axes, with_d.outputs[1]),
+    }
+    erratum = Erratum(
+        "Adding u_d or u_c to the second word is said to bring u_d + u_b, or u_c + u_b, into its output.",
+        "The output stays near the word itself, with u_d added u_a + u_d: its score with itself is 2β², that with u_d + u_b "
+        "only β², and the same goes for u_c.",
+        shown,
+    )
     return Construction(
         name="identity_attention",
         question="If queries, keys and values are the words themselves, what can a word take from the others?",
         settings={"beta": beta, "dim": u.shape[1], "add_c": add_c, "add_d": add_d},
         inputs={"queries": words[1:2], "keys": words, "values": words, "letters": u},
-        logits=found.logits[1],
-        weights=found.weights[1],
+        logits=attention.logits[1],
+        weights=attention.weights[1],
         predicted=words[1],
-        computed=found.outputs[1],
-        error=helpers.length(deviations(found.weights[1], [1]) @ words) / beta,
+        computed=attention.outputs[1],
+        error=helpers.length(deviations(attention.weights[1], [1]) @ words) / beta,
         expected=helpers.length(deviations(exact, [1]) @ x),
         measured="|c_2 − x_2| / β",
         relation="equals",
         law="c_2 ≈ x_2: with x_2 = u_a, error = √10 / (2 + e^{β²}). However much of u_c and u_d is added, the self-score leads by ≥ ¾β²",
         domain="From β = 1 on x_2 has a weight above ½; the formula is exact at every β. Whatever is added of u_c "
         "and u_d, c_2 is never near u_b: |c_2 − u_b| / β ≥ √2 / (1 + 2e^{−¾β²}).",
-        errata=_identity_errata(beta),
+        errata=(erratum,),
     )
 
 
@@ -209,11 +210,15 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
     V = β⁻²(u_b u_bᵀ − u_c u_cᵀ), K = u_d u_dᵀ + u_c u_cᵀ, Q = u_d u_aᵀ + u_c u_dᵀ; the winning logit is β⁶, all others 0.
     `error` is the larger of |c_1 − (u_b − u_c)| and |c_2 − u_b|, over β. Raises TheoryError where `dim` is less than 4.
     """
-    beta, u = _letters(beta, dim, generator)
-    words, (query, key, value) = _words(u), matrices(beta, u)
-    found = self_attention(words, query, key, value)
-    b, c = u[1], u[2]
-    sizes = [helpers.length(deviations(found.weights[i], [j]) @ found.values) / beta for i, j in ((0, 2), (1, 0))]
+    beta, u, words = _letters(beta, dim, generator)
+    a, b, c, d = u
+    with np.errstate(over="ignore"):
+        query, key = np.outer(d, a) + np.outer(c, d), np.outer(d, d) + np.outer(c, c)
+        value = (np.outer(b, b) - np.outer(c, c)) / beta**2
+    logits, weights, values, outputs = self_attention(words, query, key, value)
+    sizes = [helpers.length(deviations(weights[i], [j]) @ values) / beta for i, j in ((0, 2), (1, 0))]
+    others = self_attention(words, value, key, value).outputs, self_attention(words, key, query, value).outputs
+    equated, swapped = ({f"c_{i + 1} along u_a, u_b, u_c, u_d": _along(u, rows[i]) for i in (0, 1)} for rows in others)
     rest = 2 * math.exp(-(min(beta, 10.0) ** 6))  # of two words with logit 0, beside one with logit β⁶
     return Construction(
         name="key_query_value",
@@ -222,100 +227,59 @@ def key_query_value(*, beta: float = 1.5, dim: int = 16, generator: Generator | 
         inputs={
             "queries": (words @ query.T)[:2],
             "keys": words @ key.T,
-            "values": found.values,
+            "values": values,
             "words": words,
             "letters": u,
             "Q": query,
             "K": key,
             "V": value,
         },
-        logits=found.logits[:2],
-        weights=found.weights[:2],
+        logits=logits[:2],
+        weights=weights[:2],
         predicted=np.stack([b - c, b]),
-        computed=found.outputs[:2],
+        computed=outputs[:2],
         error=max(sizes),
         expected=math.sqrt(5) / 2 * rest / (1 + rest),
         measured="larger of |c_1 − (u_b − u_c)| / β and |c_2 − u_b| / β",
         relation="equals",
         law="The winning logit leads by β⁶: error = √5 / (2 + e^{β⁶}), that of c_1; c_2's is √2 / (2 + e^{β⁶})",
         domain="Exact at every β; useful from β ≥ 1 on, where the error is below ½ and falls with e^{−β⁶}. Logits pass 1e300 at β = 1e50.",
-        errata=_matrix_errata(beta, u),
+        errata=(
+            Erratum(
+                "The last line sets Q equal to the formula of V.",
+                "They are different matrices. With V's formula as Q all scores of words 1 and 2 are 0, and both outputs are ⅔u_b − ⅓u_c.",
+                equated,
+            ),
+            Erratum(
+                "K and Q are called interchangeable.",
+                "They are not. Swapped, word 1 looks at word 2, whose value is 0, and word 2 at all alike: c_1 = 0, c_2 = ⅔u_b − ⅓u_c.",
+                swapped,
+            ),
+            Erratum(
+                "For c_1 ≈ v_3 the score of q_1 with k_3 is asked to be much larger than scores of the other query, q_2.",
+                "Softmax compares the scores of one query: k_3ᵀq_1 has to exceed k_1ᵀq_1 and k_2ᵀq_1. The same number added to all "
+                "scores of q_2 changes no weight, and would change that comparison.",
+                {f"k_1ᵀq_{i + 1}, k_2ᵀq_{i + 1}, k_3ᵀq_{i + 1}": tuple(logits[i].tolist()) for i in (0, 1)},
+            ),
+        ),
     )
 
 
-def matrices(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Array, Array, Array]:
-    """Q, K and V of construction 8, from u_a, u_b, u_c, u_d as rows."""
-    a, b, c, d = letters
-    with np.errstate(over="ignore"):
-        value = (np.outer(b, b) - np.outer(c, c)) / beta**2
-        return np.outer(d, a) + np.outer(c, d), np.outer(d, d) + np.outer(c, c), value
-
-
-def _letters(beta: float, dim: int, generator: Generator | None) -> tuple[float, Float[np.ndarray, "4 D"]]:
-    """u_a, u_b, u_c, u_d: orthogonal, each of length β."""
-    beta = helpers.check_beta(beta)
-    dim = helpers.check_dim(len(LETTERS), dim, "vectors u_a, u_b, u_c, u_d")
+def _letters(
+    beta: float, dim: int, generator: Generator | None
+) -> tuple[float, Float[np.ndarray, "4 D"], Float[np.ndarray, "3 D"]]:
+    """β; u_a, u_b, u_c, u_d, orthogonal and each of length β; and the words u_d + u_b, u_a and u_c + u_b."""
+    beta, dim = helpers.check_beta(beta), helpers.check_dim(4, dim, "vectors u_a, u_b, u_c, u_d")
     if not 1e-50 <= beta <= 1e150:
-        raise TheoryError(
-            f"beta {beta:.3g} was given.",
-            "Here β is a length, and its powers have to be numbers.",
-            "Use 1e-50 to 1e50.",
-        )
-    return beta, beta * helpers.frame(len(LETTERS), dim, helpers.generator(generator))
-
-
-def _words(letters: Float[np.ndarray, "4 D"]) -> Float[np.ndarray, "3 D"]:
-    a, b, c, d = letters
-    return np.stack([d + b, a, c + b])
+        powers = "Here β is a length, and its powers have to be numbers."
+        raise TheoryError(f"beta {beta:.3g} was given.", powers, "Use 1e-50 to 1e50.")
+    a, b, c, d = letters = beta * helpers.frame(4, dim, generator or np.random.default_rng(0))
+    return beta, letters, np.stack([d + b, a, c + b])
 
 
 def _along(letters: Float[np.ndarray, "4 D"], vector: Array) -> tuple[float, ...]:
     """Coefficients on u_a, u_b, u_c, u_d."""
     return tuple((letters @ vector / (letters[0] @ letters[0])).tolist())
-
-
-def _identity_errata(beta: float) -> tuple[Erratum, ...]:
-    u = beta * np.eye(4)
-    words = _words(u)
-    words[1] += u[3]
-    found = self_attention(words, *[np.eye(4)] * 3)
-    return (
-        Erratum(
-            "Adding u_d or u_c to the second word is said to bring u_d + u_b, or u_c + u_b, into its output.",
-            "The output stays near the word itself, with u_d added u_a + u_d: its score with itself is 2β², that with u_d + u_b "
-            "only β², and the same goes for u_c.",
-            {"weights": tuple(found.weights[1].tolist()), "c_2 along u_a, u_b, u_c, u_d": _along(u, found.outputs[1])},
-        ),
-    )
-
-
-def _matrix_errata(beta: float, letters: Float[np.ndarray, "4 D"]) -> tuple[Erratum, ...]:
-    words, (query, key, value) = _words(letters), matrices(beta, letters)
-    found = {"Q and K swapped": self_attention(words, key, query, value)}
-    found["Q = V"] = self_attention(words, value, key, value)
-    shown = {
-        name: {f"c_{i + 1} along u_a, u_b, u_c, u_d": _along(letters, one.outputs[i]) for i in (0, 1)}
-        for name, one in found.items()
-    }
-    scores = self_attention(words, query, key, value).logits
-    return (
-        Erratum(
-            "The last line sets Q equal to the formula of V.",
-            "They are different matrices. With V's formula as Q all scores of words 1 and 2 are 0, and both outputs are ⅔u_b − ⅓u_c.",
-            shown["Q = V"],
-        ),
-        Erratum(
-            "K and Q are called interchangeable.",
-            "They are not. Swapped, word 1 looks at word 2, whose value is 0, and word 2 at all alike: c_1 = 0, c_2 = ⅔u_b − ⅓u_c.",
-            shown["Q and K swapped"],
-        ),
-        Erratum(
-            "For c_1 ≈ v_3 the score of q_1 with k_3 is asked to be much larger than scores of the other query, q_2.",
-            "Softmax compares the scores of one query: k_3ᵀq_1 has to exceed k_1ᵀq_1 and k_2ᵀq_1. The same number added to all "
-            "scores of q_2 changes no weight, and would change that comparison.",
-            {f"k_1ᵀq_{i + 1}, k_2ᵀq_{i + 1}, k_3ᵀq_{i + 1}": tuple(scores[i].tolist()) for i in (0, 1)},
-        ),
-    )
 
 
 BLOCK = 1 << 18  # numbers drawn together, so that memory does not grow with samples times keys
@@ -335,19 +299,14 @@ class KeyDraws(NamedTuple):
     along: Float[np.ndarray, "S N 2"]
 
 
-class Weight(NamedTuple):
-    """Mean and variance of a weight, and of its distance from one half the mean square."""
+def _logit_normal(mean: float, spread: float) -> tuple[float, float, float]:
+    """Mean and variance of σ(y), y ~ N(mean, spread²), and the mean square of σ(y) − ½, by quadrature.
 
-    mean: float
-    variance: float
-    from_half: float
-
-
-def logit_normal(mean: float, spread: float) -> Weight:
-    """Moments of σ(y), y ~ N(mean, spread²), by quadrature: Gauss–Legendre between knots, dense where σ rises."""
+    Gauss–Legendre between knots, dense where σ rises.
+    """
     if spread == 0:
         w = float(special.expit(mean))
-        return Weight(w, 0.0, (w - 0.5) ** 2)
+        return w, 0.0, (w - 0.5) ** 2
     with np.errstate(over="ignore"):  # of a very small spread; knots beyond ±10 are cut off
         rise = (np.linspace(-40.0, 40.0, 81) - mean) / spread
     knots = np.unique(np.clip(np.concatenate([np.linspace(-10.0, 10.0, 41), rise]), -10.0, 10.0))
@@ -358,7 +317,7 @@ def logit_normal(mean: float, spread: float) -> Weight:
     mass /= mass.sum()
     w = special.expit(mean + spread * z)
     first = float(mass @ w)
-    return Weight(first, float(mass @ (w - first) ** 2), float(mass @ (w - 0.5) ** 2))
+    return first, float(mass @ (w - first) ** 2), float(mass @ (w - 0.5) ** 2)
 
 
 def _square_sum(values: Array) -> float:
@@ -377,19 +336,6 @@ def _ahead(count: int, beta: float, places: Sequence[int]) -> Float[np.ndarray, 
     return weights / weights.sum()
 
 
-def _one_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
-    """Root mean square of |c − ½(v_a + v_b)| with q = β(μ_a + μ_b) and Σ_i = αI.
-
-    What the others take is that of exact keys. Between a and b the weight's log-odds are y ~ N(0, 4αβ²), so that its
-    distance from one half has the mean square E[(σ(y) − ½)²], αβ²/4 while that is small. Noise of this relative size on all
-    logits moves c by Σ_i α_i (v_i − c) δ_i to first order. Exact for two keys.
-    """
-    weights = _ahead(len(values), beta, (A, B))
-    wobble = logit_normal(0.0, 2 * beta * math.sqrt(variance)).from_half
-    exact = _square_sum(deviations(weights, [A, B]) @ values)
-    return math.sqrt(exact + 8 * wobble * _spread(weights, values))
-
-
 def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]) -> float:
     """Root mean square of |c − ½(v_a + v_b)| with q_1 = βμ_a, q_2 = βμ_b and Σ_i = αI.
 
@@ -403,44 +349,32 @@ def _two_head_rms(beta: float, variance: float, values: Float[np.ndarray, "N D"]
         return math.exp(min(times * noise - halvings * beta, MOST)) / (1 + (n - 1) * math.exp(-beta)) ** halvings
 
     means, total, widest = [], 0.0, 0.0
-    for wanted in (A, B):
-        apart = np.delete(values, wanted, 0) - values[wanted]
-        whole, single = _square_sum(apart.sum(0)), _square_sum(apart)
-        first = factor(0, 2) * (single + whole)
-        share = _spread(_ahead(n, beta, (wanted,)), values - values[wanted]) / first if first > 0 else 1.0
+    for target in (A, B):
+        apart = np.delete(values, target, 0) - values[target]
+        summed, single = _square_sum(apart.sum(0)), _square_sum(apart)
+        first = factor(0, 2) * (single + summed)
+        share = _spread(_ahead(n, beta, (target,)), values - values[target]) / first if first > 0 else 1.0
         means.append(factor(1, 1) * apart.sum(0))
-        total += share * ((factor(4, 2) - factor(3, 2)) * single + (factor(3, 2) - factor(2, 2)) * whole)
+        total += share * ((factor(4, 2) - factor(3, 2)) * single + (factor(3, 2) - factor(2, 2)) * summed)
         widest += math.sqrt(float((apart**2).sum(1).max())) / 2
     rms = math.sqrt(max(0.0, total + _square_sum(means[0] + means[1]))) / 2
     return min(rms, widest)  # no output is farther away, also where the law has ended
 
 
-class StretchedHead(NamedTuple):
-    """A head under a stretched k_a as α vanishes: α_a has log-odds N(β − offset, ½β²), and c = α_a v_a + (1 − α_a) rest."""
+def _stretched_head(
+    beta: float, values: Float[np.ndarray, "N D"], alone: bool, spread: float
+) -> tuple[float, Array, float]:
+    """A head under a stretched k_a as α vanishes: the mean log-odds of α_a, and the mean of c and the trace of its covariance.
 
-    mean: float
-    spread: float
-    rest: Array
-
-    @classmethod
-    def of(cls, beta: float, values: Float[np.ndarray, "N D"], alone: bool) -> StretchedHead:
-        """The one head, q = β(μ_a + μ_b), or the first of two, q_1 = βμ_a, with γ ~ N(1, variance ½).
-
-        α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), or e^{βγ} / (e^{βγ} + n − 1). The second of two does not see the stretch.
-        """
-        logits = np.zeros(len(values) - 1)
-        logits[0] = beta * alone
-        offset = float(np.logaddexp.reduce(logits))
-        return cls(beta - offset, HALF * beta, np.exp(logits - offset) @ np.delete(values, A, 0))
-
-    def output(self, value: Array) -> Array:
-        """The mean of c, `value` being v_a."""
-        w = logit_normal(self.mean, self.spread).mean
-        return w * value + (1 - w) * self.rest
-
-    def variance(self, value: Array) -> float:
-        """The trace of the covariance of c."""
-        return logit_normal(self.mean, self.spread).variance * _square_sum(value - self.rest)
+    The one head, q = β(μ_a + μ_b), or the first of two, q_1 = βμ_a, with γ ~ N(1, (spread / β)²):
+    α_a = e^{βγ} / (e^{βγ} + e^β + n − 2), or e^{βγ} / (e^{βγ} + n − 1), and c = α_a v_a + (1 − α_a) times the others' mean.
+    """
+    logits = np.zeros(len(values) - 1)
+    logits[0] = beta * alone
+    offset = float(np.logaddexp.reduce(logits))
+    rest = np.exp(logits - offset) @ np.delete(values, A, 0)
+    w, variance, _ = _logit_normal(beta - offset, spread)
+    return beta - offset, w * values[A] + (1 - w) * rest, variance * _square_sum(values[A] - rest)
 
 
 MEANS = "Keys k_i ~ N(μ_i, αI) around orthonormal means"
@@ -463,15 +397,20 @@ def random_keys_one_head(
     """Construction 3, (c-i): k_i ~ N(μ_i, αI), q = β(μ_a + μ_b); α is `variance`.
 
     The root mean square error falls with e^{−β}, then rises with ½β√α|v_a − v_b|: a large β multiplies the keys' noise.
-    Raises TheoryError for arguments outside the domain.
+    The law: what the others take is that of exact keys. Between a and b the weight's log-odds are y ~ N(0, 4αβ²), so that its
+    distance from one half has the mean square E[(σ(y) − ½)²], αβ²/4 while that is small. Noise of this relative size on all
+    logits moves c by Σ_i α_i (v_i − c) δ_i to first order. Exact for two keys. Raises TheoryError for arguments outside the domain.
     """
     keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=False)
     odds = LogOdds("a against b", keyed.odds[0], 0.0, 2 * keyed.beta * math.sqrt(variance))
+    weights = _ahead(len(keyed.values), keyed.beta, (A, B))
+    exact = _square_sum(deviations(weights, [A, B]) @ keyed.values)
+    noise = 8 * _logit_normal(0.0, odds.law_spread)[2] * _spread(weights, keyed.values)
     return replace(
         keyed.construction("random_keys_one_head", heads=1),
         question="Does the query for a mean of two still work when the keys are noisy?",
         error=keyed.rms[0],
-        expected=_one_head_rms(keyed.beta, variance, keyed.values),
+        expected=math.sqrt(exact + noise),
         law="error² = (that of exact keys, e^{−β})² + 8 E[(σ(y) − ½)²] Σ α_i²|v_i − c|², y ~ N(0, 4αβ²); for large β the second "
         "is near (½β√α|v_a − v_b|)² while β√α ≪ 1",
         domain=f"{MEANS}, √α ≪ 1. At a fixed α it falls in β, has its least where e^{{−β}} meets β√α, and then rises: the drawback "
@@ -527,12 +466,12 @@ def stretched_key_one_head(
     Kolmogorov–Smirnov distance of the samples of α_a from that law. Raises TheoryError for arguments outside the domain.
     """
     keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
-    head = StretchedHead.of(keyed.beta, keyed.values, alone=True)
-    odds = LogOdds("a against all others", keyed.odds[0], head.mean, head.spread)
+    mean, output, _ = _stretched_head(keyed.beta, keyed.values, True, HALF * keyed.beta)
+    odds = LogOdds("a against all others", keyed.odds[0], mean, HALF * keyed.beta)
     return replace(
         keyed.construction("stretched_key_one_head", heads=1),
         question="What does one head return when one key keeps its direction, but not its length?",
-        predicted=head.output(keyed.values[A]),
+        predicted=output,
         error=odds.distance,
         expected=odds.bound,
         measured="Kolmogorov–Smirnov distance of α_a",
@@ -568,18 +507,17 @@ def stretched_key_two_heads(
     head 1's α_a from its law. Raises TheoryError for arguments outside the domain.
     """
     keyed = _RandomKeys(beta, dim, keys, variance, samples, values, draws, generator, stretched=True)
-    v = keyed.values[A]
-    one, first = (StretchedHead.of(keyed.beta, keyed.values, alone) for alone in (True, False))
-    odds = LogOdds("a against all others, head 1", keyed.odds[1], first.mean, first.spread)
+    spread = HALF * keyed.beta
+    one = _stretched_head(keyed.beta, keyed.values, True, spread)[2]
+    mean, first, two = _stretched_head(keyed.beta, keyed.values, False, spread)
+    odds = LogOdds("a against all others, head 1", keyed.odds[1], mean, spread)
     # head 2 is head 1 unstretched
-    second = StretchedHead.of(keyed.beta, keyed.values[[B, A, *range(2, keys)]], alone=False)
-    w = float(special.expit(second.mean))
-    steady = w * keyed.values[B] + (1 - w) * second.rest
+    second = _stretched_head(keyed.beta, keyed.values[[B, A, *range(2, keys)]], False, 0.0)[1]
     law_share = float(special.ndtr(-1 / math.sqrt(HALF**2 + variance)))
     return replace(
         keyed.construction("stretched_key_two_heads", heads=2),
         question="Does a second head calm what a stretched key does to the output?",
-        predicted=(first.output(v) + steady) / 2,
+        predicted=(first + second) / 2,
         error=odds.distance,
         expected=odds.bound,
         measured="Kolmogorov–Smirnov distance of head 1's α_a",
@@ -596,7 +534,7 @@ def stretched_key_two_heads(
             ),
         ),
         odds=odds,
-        variances=Variances(*keyed.variances, one.variance(v), first.variance(v) / 4),
+        variances=Variances(*keyed.variances, one, two / 4),
         apart=Apart(keyed.negative, len(keyed.negative) / keyed.samples, law_share),
     )
 
@@ -621,48 +559,42 @@ class _RandomKeys:
         generator: Generator | None,
         stretched: bool,
     ) -> None:
-        self.beta = helpers.check_beta(beta)
-        keys, dim = helpers.check_keys(keys, dim)
+        self.beta, self.means, self.values, draw = helpers.fixed_keys(beta, dim, keys, values, generator)
+        keys = len(self.means)
         self.variance = variance = helpers.check_number("variance", variance)
         if not (math.isfinite(variance) and variance >= 0):
             raise TheoryError(f"variance {variance} was given.", "It is α, 0 or more.", "Use for example 1e-4.")
         if draws is not None:
             samples = len(draws.stretch)
             if draws.stretch.shape != (samples,) or draws.along.shape != (samples, keys, 2):
-                given = f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given."
-                raise TheoryError(given, f"There are {keys} keys.", f"Give shapes (S,) and (S, {keys}, 2).")
+                shapes = f"Draws of shapes {draws.stretch.shape} and {draws.along.shape} were given."
+                raise TheoryError(shapes, f"There are {keys} keys.", f"Give shapes (S,) and (S, {keys}, 2).")
         self.samples = check_whole("samples", samples)
         if not 2 <= self.samples <= LARGEST_SAMPLE:
-            known = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
-            known = known if self.samples > 2 else "A spread needs 2 or more."
-            raise TheoryError(f"samples {samples} was given.", known, "Use for example 100000.")
-        draw = helpers.generator(generator)
-        self.means = helpers.frame(keys, dim, draw)
-        self.values = helpers.value_vectors(values, keys, dim, draw)
+            most = f"Two numbers of each are kept; up to {LARGEST_SAMPLE:,} samples are computed."
+            most = most if self.samples > 2 else "A spread needs 2 or more."
+            raise TheoryError(f"samples {samples} was given.", most, "Use for example 100000.")
         self._add_samples(draws, draw, stretched)
 
     def _add_samples(self, draws: KeyDraws | None, draw: Generator, stretched: bool) -> None:
-        """Go over all samples a block at a time; c itself is never kept, only its sums."""
+        """Go over all samples a block at a time; of c only sums are kept: over all samples, and without those set apart."""
         n, dim = self.values.shape
         self.weights, self.odds, negative = np.zeros((3, n)), np.empty((2, self.samples)), []
-        first, second = (
-            np.zeros((2, 2, dim)),
-            np.zeros((2, 2)),
-        )  # sums of c − ½(v_a + v_b) and of its square, all and kept
+        first, second = np.zeros((2, 2, dim)), np.zeros((2, 2))  # sums of c − ½(v_a + v_b) and of its square
         size = max(1, BLOCK // (2 * n))
         for start in range(0, self.samples, size):
             here = slice(start, min(start + size, self.samples))
             logits = self._logits(draws, here, draw, stretched)
-            weights = [attention_weights(one) for one in logits]
+            weights = [attention_weights(scores) for scores in logits]
             off = [deviations(w, t) for w, t in zip(weights, ([A, B], [A], [B]), strict=True)]
             apart = logits[1][:, A] < 0
-            for head, one in enumerate(logits[:2]):
-                rest = special.logsumexp(np.delete(one, A, 1), axis=1) if stretched else one[:, B]
-                self.odds[head, here] = one[:, A] - rest
-            for which, c in enumerate((off[0] @ self.values, (off[1] + off[2]) / 2 @ self.values)):
-                for kept, chosen in enumerate((c, c[~apart])):
-                    first[which, kept] += chosen.sum(0)
-                    second[which, kept] += _square_sum(chosen)
+            for head, scores in enumerate(logits[:2]):
+                rest = special.logsumexp(np.delete(scores, A, 1), axis=1) if stretched else scores[:, B]
+                self.odds[head, here] = scores[:, A] - rest
+            for heads, c in enumerate((off[0] @ self.values, (off[1] + off[2]) / 2 @ self.values)):
+                for part, chosen in enumerate((c, c[~apart])):
+                    first[heads, part] += chosen.sum(0)
+                    second[heads, part] += _square_sum(chosen)
             self.weights += [w.sum(0) for w in weights]
             negative.append(np.flatnonzero(apart) + start)
         self.negative = np.concatenate(negative)
@@ -670,15 +602,15 @@ class _RandomKeys:
         counts = np.array([self.samples, max(1, self.samples - len(self.negative))])
         spread = second / counts - ((first / counts[:, None]) ** 2).sum(-1)
         self.rms: list[float] = np.sqrt(second[:, 0] / self.samples).tolist()
-        one, two, one_kept, two_kept = np.maximum(spread, 0.0).T.ravel().tolist()
-        self.variances = (one, two, one_kept, two_kept)
+        first_head, both, first_kept, both_kept = np.maximum(spread, 0.0).T.ravel().tolist()
+        self.variances = (first_head, both, first_kept, both_kept)
 
     def _logits(
         self, draws: KeyDraws | None, here: slice, draw: Generator, stretched: bool
     ) -> tuple[Float[np.ndarray, "S N"], Float[np.ndarray, "S N"], Float[np.ndarray, "S N"]]:
         """Every logit k_iᵀq of some samples: of the one head q = β(μ_a + μ_b), and of the two, q_1 = βμ_a and q_2 = βμ_b.
 
-        The draws are those given, or new ones; noise that α = 0 would wipe out is not drawn.
+        New draws are made where there are none; noise that α = 0 would wipe out is not drawn.
         """
         if draws is None:
             count, shape = here.stop - here.start, (here.stop - here.start, len(self.values), 2)
@@ -687,12 +619,12 @@ class _RandomKeys:
         else:
             stretch, along = draws.stretch[here], draws.along[here]
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by the softmax
-            found = self.beta * math.sqrt(self.variance) * along
-            found[:, A, 0] += self.beta
-            found[:, B, 1] += self.beta
+            parts = self.beta * math.sqrt(self.variance) * along
+            parts[:, A, 0] += self.beta
+            parts[:, B, 1] += self.beta
             if stretched:
-                found[:, A, 0] += self.beta * HALF * stretch
-            return found[..., 0] + found[..., 1], found[..., 0], found[..., 1]
+                parts[:, A, 0] += self.beta * HALF * stretch
+            return parts[..., 0] + parts[..., 1], parts[..., 0], parts[..., 1]
 
     def construction(self, name: str, heads: int) -> Construction:
         """What constructions 3 to 6 have in common."""
@@ -738,12 +670,12 @@ SPAN, POINTS, SAMPLES = (0.5, 50.0), 25, 5_000
 
 
 class ErrorCurve(NamedTuple):
-    """What a construction gives at several β: errors, what the law says of them, and the variances of construction 6."""
+    """A construction at several β: errors, what the law says of them, and the variances of construction 6."""
 
     beta: Array
     error: Array
     expected: Array
-    variances: tuple[Array, Array, Array, Array] | None  # one head, two heads, the law of one, the law of two
+    variances: Float[np.ndarray, "4 P"] | None  # one head, two heads, the law of one, the law of two
 
 
 def sweep(result: Construction, betas: Sequence[float] | None = None) -> ErrorCurve:
@@ -758,10 +690,7 @@ def sweep(result: Construction, betas: Sequence[float] | None = None) -> ErrorCu
         settings["samples"] = min(int(settings["samples"]), SAMPLES)
     if "keys" in settings:
         settings["values"] = result.inputs["values"]
-    found = [CONSTRUCTIONS[result.name](beta=float(b), **settings) for b in grid]
-    columns = zip(*((v.one, v.two, v.one_law, v.two_law) for one in found if (v := one.variances)), strict=True)
-    variances = tuple(map(np.array, columns))
-    error, expected = (np.array([getattr(one, name) for one in found]) for name in ("error", "expected"))
-    return ErrorCurve(
-        grid, error, expected, (variances[0], variances[1], variances[2], variances[3]) if variances else None
-    )
+    results = [CONSTRUCTIONS[result.name](beta=float(b), **settings) for b in grid]
+    error, expected = (np.array([getattr(at, name) for at in results]) for name in ("error", "expected"))
+    rows = [(v.one, v.two, v.one_law, v.two_law) for at in results if (v := at.variances)]
+    return ErrorCurve(grid, error, expected, np.array(rows).T if rows else None)

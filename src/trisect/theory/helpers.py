@@ -19,6 +19,28 @@ ROOM = 10**7  # numbers of one table, 80 MB
 A, B = 0, 1  # positions of the keys a and b
 
 
+def fixed_keys(
+    beta: float, dim: int, keys: int, values: Float[np.ndarray, "N D"] | None, generator: Generator | None
+) -> tuple[float, Float[np.ndarray, "N D"], Float[np.ndarray, "N D"], Generator]:
+    """β, orthonormal keys, a float64 copy of the values (orthonormal where None), and the generator (of seed 0 where None).
+
+    Raises TheoryError for fewer than two keys, without room for all of them to be orthogonal, and for values of another shape.
+    """
+    beta, keys = check_beta(beta), check_whole("keys", keys)
+    if keys < 2:
+        raise TheoryError(f"keys {keys} was given.", "This construction needs 2 or more.", "Use for example 8.")
+    dim, draw = check_dim(keys, dim, "keys"), generator or np.random.default_rng(0)
+    vectors = frame(keys, dim, draw)
+    if values is None:
+        return beta, vectors, frame(keys, dim, draw), draw
+    copied = np.array(values, dtype=np.float64)
+    if copied.shape != (keys, dim) or not np.isfinite(copied).all():
+        what = f"Values of shape {copied.shape}" + (" with numbers that are not finite" * (copied.shape == (keys, dim)))
+        present = f"There are {keys} keys in dimension {dim}."
+        raise TheoryError(f"{what} were given.", present, f"Give finite numbers [{keys}, {dim}].")
+    return beta, vectors, copied, draw
+
+
 def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
     """Softmax over the last axis: α_i = exp(k_iᵀq) / Σ_j exp(k_jᵀq). There is no 1/√d.
 
@@ -36,18 +58,17 @@ def attention_weights(logits: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "
     return weights
 
 
-def deviations(weights: Float[np.ndarray, "... N"], wanted: Sequence[int]) -> Float[np.ndarray, "... N"]:
-    """Weights minus those of an even mean over the positions `wanted`, good to rounding however small they are.
+def deviations(weights: Float[np.ndarray, "... N"], targets: Sequence[int]) -> Float[np.ndarray, "... N"]:
+    """Weights minus those of an even mean over the positions `targets`, accurate to rounding however small they are.
 
     For i in a set T of t positions, α_i − 1/t = (α_i − mean of α over T) − (weight outside T) / t.
     """
-    chosen = list(wanted)
-    found = weights.copy()
+    chosen, off = list(targets), weights.copy()
     inside = weights[..., chosen]
-    found[..., chosen] = 0.0
-    outside = found.sum(-1, keepdims=True)
-    found[..., chosen] = inside - inside.mean(-1, keepdims=True) - outside / len(chosen)
-    return found
+    off[..., chosen] = 0.0
+    outside = off.sum(-1, keepdims=True)
+    off[..., chosen] = inside - inside.mean(-1, keepdims=True) - outside / len(chosen)
+    return off
 
 
 def length(vector: Float[np.ndarray, " D"]) -> float:
@@ -78,27 +99,13 @@ def frame(count: int, dim: int, draw: Generator) -> Float[np.ndarray, "N D"]:
     return (q * np.where(np.diag(r) < 0, -1.0, 1.0)).T
 
 
-def value_vectors(
-    values: Float[np.ndarray, "N D"] | None, keys: int, dim: int, draw: Generator
-) -> Float[np.ndarray, "N D"]:
-    """A copy of the values as float64, or orthonormal ones where None."""
-    if values is None:
-        return frame(keys, dim, draw)
-    found = np.array(values, dtype=np.float64)
-    if found.shape != (keys, dim) or not np.isfinite(found).all():
-        what = f"Values of shape {found.shape}" + (" with numbers that are not finite" * (found.shape == (keys, dim)))
-        known = f"There are {keys} keys in dimension {dim}."
-        raise TheoryError(f"{what} were given.", known, f"Give finite numbers [{keys}, {dim}].")
-    return found
-
-
 def check_beta(beta: float) -> float:
     """A positive, finite β."""
-    found = check_number("beta", beta)
-    if not (math.isfinite(found) and found > 0):
-        known = "It stretches the query, and is a positive number."
-        raise TheoryError(f"beta {beta} was given.", known, "Use for example 10.")
-    return found
+    number = check_number("beta", beta)
+    if not (math.isfinite(number) and number > 0):
+        what = "It stretches the query, and is a positive number."
+        raise TheoryError(f"beta {beta} was given.", what, "Use for example 10.")
+    return number
 
 
 def check_number(name: str, value: float) -> float:
@@ -120,28 +127,15 @@ def check_whole(name: str, value: int) -> int:
         raise TheoryError(f"{name} {value!r} was given.", "It is a whole number.", todo) from None
 
 
-def check_keys(keys: int, dim: int) -> tuple[int, int]:
-    """At least two keys, and room for all of them to be orthogonal; both as whole numbers."""
-    keys = check_whole("keys", keys)
-    if keys < 2:
-        raise TheoryError(f"keys {keys} was given.", "This construction needs 2 or more.", "Use for example 8.")
-    return keys, check_dim(keys, dim, "keys")
-
-
 def check_dim(count: int, dim: int, what: str) -> int:
     """Room for `count` orthogonal vectors, and for a table of them in memory."""
     dim, fewer = check_whole("dim", dim), ", or fewer keys." if what == "keys" else "."
-    given = f"dim {dim} was given with {count} orthogonal {what}."
+    first = f"dim {dim} was given with {count} orthogonal {what}."
     if dim < count:
-        known = f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other."
-        raise TheoryError(given, known, f"Use a dim of {count} or more{fewer}")
+        room = f"R^{dim} has no more than {max(dim, 0)} vectors that are orthogonal to each other."
+        raise TheoryError(first, room, f"Use a dim of {count} or more{fewer}")
     rows = count if what == "keys" else dim  # words meet matrices
     if rows * dim > ROOM:
-        known = f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed."
-        raise TheoryError(given, known, f"Use a smaller dim{fewer}")
+        size = f"That needs tables of {rows} × {dim} numbers; up to {ROOM:,} are computed."
+        raise TheoryError(first, size, f"Use a smaller dim{fewer}")
     return dim
-
-
-def generator(given: Generator | None) -> Generator:
-    """The generator given, or a new one from seed 0."""
-    return np.random.default_rng(0) if given is None else given

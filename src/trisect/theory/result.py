@@ -19,7 +19,7 @@ CHANCE = 0.001  # the share of draws from the law itself whose distance exceeds 
 class Erratum(NamedTuple):
     """An error of the source: what it says (in our words), what is right, and numbers that show it."""
 
-    said: str
+    claim: str
     right: str
     shown: Mapping[str, tuple[float, ...]]
 
@@ -122,6 +122,6 @@ class Construction:
     def __post_init__(self) -> None:
         for name in ("settings", "inputs"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        drawn = [one.samples for one in (self.odds, self.apart) if one is not None]
-        for array in (*self.inputs.values(), self.logits, self.weights, self.predicted, self.computed, *drawn):
+        samples = [part.samples for part in (self.odds, self.apart) if part is not None]
+        for array in (*self.inputs.values(), self.logits, self.weights, self.predicted, self.computed, *samples):
             array.setflags(write=False)

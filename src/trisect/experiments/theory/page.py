@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,7 @@ import polars as pl
 from markupsafe import Markup, escape
 from scipy import special
 
-from trisect import theory
-from trisect.core.errors import TheoryError, unknown
+from trisect.core.errors import TheoryError
 from trisect.core.finding import About, Estimate, Finding
 from trisect.report import format as words
 from trisect.report import notebook, render, sheet
@@ -38,42 +37,27 @@ ONE, TWO = "one head", "two heads"
 NUMBERS = {ONE: render.Mark("#7B4EA3", "square"), TWO: render.Mark("#E69F00", "circle")}
 APART = "q_1·k_a < 0"
 LEGEND = alt.Legend(orient="bottom", title=None)
-TheoryRows = list[dict[str, Any]]
-Given = Mapping[str, float | None]  # arguments by name; None, or not there: the construction's own default
 
 
-def select_constructions(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, each once, or all eight; raises TheoryError for one that is no construction's."""
-    for name in names:
-        if name not in CONSTRUCTIONS:
-            known = f"There are {', '.join(CONSTRUCTIONS)}."
-            raise TheoryError(
-                unknown("construction", name, CONSTRUCTIONS), known, "Name one of these, or none for all."
-            )
-    return tuple(dict.fromkeys(names)) or tuple(CONSTRUCTIONS)
-
-
-def build(name: str, settings: Given, seed: int) -> Construction:
+def build(name: str, settings: Mapping[str, float | None], seed: int) -> Construction:
     """The construction of that name with these arguments, as far as it has them; the same seed gives the same draws.
 
-    Raises TheoryError for what cannot be built.
+    None is the construction's default. Raises TheoryError for what cannot be built.
     """
     make = CONSTRUCTIONS[name]
-    taken = inspect.signature(make).parameters
-    arguments: dict[str, Any] = {k: v for k, v in settings.items() if v is not None and k in taken}
-    # where one of `keys` and `dim` is given and the other's default leaves no room for the keys, say whose default it is
-    defaults = {k: taken[k].default for k in ("keys", "dim") if k in taken}
-    alone = [k for k in defaults if k in arguments]
-    if len(defaults) == 2 and len(alone) == 1:
-        asked = {k: helpers.check_whole(k, arguments.get(k, default)) for k, default in defaults.items()}
-        if asked["dim"] < asked["keys"] and asked[alone[0]] >= 2:
-            given, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")
+    parameters = inspect.signature(make).parameters
+    arguments: dict[str, Any] = {k: v for k, v in settings.items() if v is not None and k in parameters}
+    # where only `keys` or `dim` is set and the other's default leaves no room for the keys, say whose default it is
+    if {"keys", "dim"} <= set(parameters) and len(alone := [k for k in ("keys", "dim") if k in arguments]) == 1:
+        both = {k: helpers.check_whole(k, arguments.get(k, parameters[k].default)) for k in ("keys", "dim")}
+        if both["dim"] < both["keys"] and both[alone[0]] >= 2:
+            named, other = ("keys", "dim") if alone == ["keys"] else ("dim", "keys")
             raise TheoryError(
-                f"{given} {asked[given]} was given, and no {other}.",
-                f"{name} has {other} {asked[other]} by default, and R^{asked['dim']} no {asked['keys']} orthogonal keys.",
-                f"Give also a dim of {asked['keys']} or more, or fewer keys."
+                f"{named} {both[named]} was given, and no {other}.",
+                f"{name} has {other} {both[other]} by default, and R^{both['dim']} no {both['keys']} orthogonal keys.",
+                f"Give also a dim of {both['keys']} or more, or fewer keys."
                 if other == "dim"
-                else f"Give also keys of {asked['dim']} or fewer, or a larger dim.",
+                else f"Give also keys of {both['dim']} or fewer, or a larger dim.",
             )
     return make(**arguments, generator=np.random.default_rng([seed, list(CONSTRUCTIONS).index(name)]))
 
@@ -85,9 +69,8 @@ def chart(result: Construction) -> notebook.Chart:
 
 def figure(result: Construction, curve: ErrorCurve | None = None) -> Figure:
     """Two panels: error, or variance, over β against the law; and the weights, or their samples against the law."""
-    found = sweep(result) if curve is None else curve
     is_flat = result.name == "stretched_key_one_head"
-    first = _weights(result) if is_flat else _curves(result, found)
+    first = _weights(result) if is_flat else _curves(result, sweep(result) if curve is None else curve)
     second = _samples(result) if result.odds is not None else _weights(result)
     beta = words.number(result.settings["beta"])
     caption = f"β = {beta}: {result.measured} {result.error:.3g}; {result.relation} {result.expected:.3g} by the law."
@@ -100,12 +83,12 @@ def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
     if (v := result.variances) is not None:
         assert curve.variances is not None
         named = zip((ONE, TWO, ONE, TWO), (COMPUTED, COMPUTED, LAW, LAW), curve.variances, strict=True)
-        drawn = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
-        said = (
+        layers = _over_beta(curve, tuple(named), {ONE: v.one, TWO: v.two}, here, NUMBERS, "variance of c")
+        text = (
             f"Variance of c over β with one head and with two, dashed the closed forms. At β {here:.3g} it is "
             f"{v.one:.3g} with one head (closed form {v.one_law:.3g}) and {v.two:.3g} with two ({v.two_law:.3g})."
         )
-        return _panel("Variance of c, dashed the law", drawn, said)
+        return _panel("Variance of c, dashed the law", layers, text)
     if not (curve.error > 0).any():
         return None
     looks = {
@@ -114,12 +97,12 @@ def _curves(result: Construction, curve: ErrorCurve) -> Panel | None:
         FIGURES_HERE: render.Mark(NUMBERS[TWO].colour, "diamond"),
     }
     both = ((COMPUTED, COMPUTED, curve.error), (LAW, LAW, curve.expected))
-    drawn = _over_beta(curve, both, {FIGURES_HERE: result.error}, here, looks, result.measured)
-    said = (
+    layers = _over_beta(curve, both, {FIGURES_HERE: result.error}, here, looks, result.measured)
+    text = (
         f"{result.measured} over β, both logarithmic. At β {here:.3g} it is {result.error:.3g}; the law says "
         f"{result.relation} {result.expected:.3g}."
     )
-    return _panel("Error and law over β", drawn, said)
+    return _panel("Error and law over β", layers, text)
 
 
 def _over_beta(
@@ -154,7 +137,7 @@ def _over_beta(
     law = chart_of("law", of[LAW]).mark_line(strokeWidth=2, strokeDash=[5, 3])
     main = chart_of("main", of[COMPUTED]).mark_point(size=26, filled=True, opacity=1)
     large = chart_of("here", marked).mark_point(size=90, strokeWidth=2, opacity=1, filled=False)
-    return [law.encode(x, y, colour), *(one.encode(x, y, colour, shape) for one in (main, large))]
+    return [law.encode(x, y, colour), *(points.encode(x, y, colour, shape) for points in (main, large))]
 
 
 def _samples(result: Construction) -> Panel:
@@ -170,7 +153,7 @@ def _samples(result: Construction) -> Panel:
         expected = np.diff(special.ndtr((edges - odds.law_mean) / odds.law_spread))
     if result.apart is not None:
         apart[result.apart.samples] = True
-    bars: TheoryRows = []
+    bars: list[dict[str, Any]] = []
     below = np.zeros(BINS)
     for name, chosen in ((APART, apart), (COMPUTED, ~apart)):
         above = below + np.histogram(samples[chosen], edges)[0] / len(apart)
@@ -193,17 +176,17 @@ def _samples(result: Construction) -> Panel:
         chart_of("law", line).mark_line(strokeWidth=1.6, interpolate="step"),
     )
     x = alt.X("from:Q", scale=wide, title=unit)
-    drawn = [
+    layers = [
         blocks.encode(x, alt.X2("to"), alt.Y("low:Q", title=share), alt.Y2("high"), colour),
         steps.encode(alt.X("at:Q", scale=wide, title=unit), alt.Y("value:Q", title=share), colour),
     ]
-    said = (
+    text = (
         f"Histogram of the {unit} over {len(apart):,} samples, with the closed form over it. Their Kolmogorov–Smirnov "
         f"distance is {result.odds.distance:.3g}."
     )
     if result.apart is not None:
-        said += f" In {100 * result.apart.share:.2f} % of the samples q_1·k_a is below 0; they are shown apart."
-    return _panel(f"Weight on {result.odds.of}", drawn, said)
+        text += f" In {100 * result.apart.share:.2f} % of the samples q_1·k_a is below 0; they are shown apart."
+    return _panel(f"Weight on {result.odds.of}", layers, text)
 
 
 def _weights(result: Construction) -> Panel:
@@ -228,71 +211,61 @@ def _weights(result: Construction) -> Panel:
     most = "; ".join(
         f"{n}: most on key {int(np.argmax(row)) + 1}, {row.max():.3g}" for n, row in zip(names, table, strict=True)
     )
-    said = f"Weights on the keys. {most}." + (f" {left} more keys are not drawn." if left else "")
+    text = f"Weights on the keys. {most}." + (f" {left} more keys are not drawn." if left else "")
     mean = "Mean weights" if result.odds is not None else "Weights"
-    return _panel(f"{mean}" + (f", first {BARS} keys" if left else ""), [bars], said)
+    return _panel(mean + (f", first {BARS} keys" if left else ""), [bars], text)
 
 
-def _panel(title: str, layers: Sequence[alt.Chart], said: str) -> Panel:
-    return Panel(title, overlay(title, *layers), f"{title}. {said}", (), {})
+def _panel(title: str, layers: Sequence[alt.Chart], text: str) -> Panel:
+    return Panel(title, overlay(title, *layers), f"{title}. {text}", (), {})
 
 
 HERE = Path(__file__).parent
 SCRIPTS = ("math.js", "given.js", "drawn.js", "draw.js", "views.js", "spec.js", "save.js", "page.js")
-SAMPLES, SHOWN, KEYS = 2000, 300, 8  # samples in the page, those drawn as dots, and the most keys of its sliders
+SAMPLES, KEYS = 2000, 8  # samples in the page, and the most keys of its sliders
 RELATIONS = {"equals": "=", "at most": "≤", "near": "≈"}
 ROUNDING = 1e-14  # a number whose digits would be those of float64's rounding
-SHAPE = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the results whose words the page quotes
-
-_LOWERED = re.compile(r"_(\{[^}]*\}|\w)")
-_NEGATIVE = re.compile(r"(?<!\w)-(?=\d)")
-_RAISED = re.compile(r"\^(\{[^}]*\}|\([^)]*\)|[−-]?\w+)")
+SHAPE: dict[str, Any] = {"samples": 64, "variance": 1e-4, "keys": 5}  # of the results whose words the page quotes
 
 
 def page(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> Document:
     """The interactive page, and a figure for each construction at its last β, built again from what was noted of it."""
-    last = {str(one["name"]): one for one in about.facts.settings}
-    drawn = []
+    last = {str(row["name"]): row for row in about.facts.settings}
+    figures = []
     for name, noted in last.items():
         arguments = {key: value for key, value in noted.items() if not isinstance(value, str)}
-        drawn.append(figure(build(name, arguments, about.facts.seed)))
-    return Document("theory.html", html(base_draws()), tuple(drawn))
+        figures.append(figure(build(name, arguments, about.facts.seed)))
+    return Document("theory.html", html(), tuple(figures))
 
 
 def findings(tables: Mapping[str, pl.DataFrame], about: About[TheoryFacts]) -> tuple[Finding, ...]:
     """A finding for each row of the table: what was computed beside the law, and what varies less with two heads."""
-    found = []
+    findings = []
     for row in tables["theory"].iter_rows(named=True):
         sign = RELATIONS[row["relation"]]
-        said = f"{row['name']}  β {row['beta']:g}: {row['measured']} = {row['error']:.3g}; law: {sign} {row['expected']:.3g}"
+        text = f"{row['name']}  β {row['beta']:g}: {row['measured']} = {row['error']:.3g}; law: {sign} {row['expected']:.3g}"
         values = [Estimate("error", row["error"], n=row["samples"]), Estimate("law", row["expected"])]
         if row["variance_one"] is not None:
-            said += f"; variance of c {row['variance_one']:.3g} with one head, {row['variance_two']:.3g} with two"
+            text += f"; variance of c {row['variance_one']:.3g} with one head, {row['variance_two']:.3g} with two"
             values += [Estimate(name, row[name], n=row["samples"]) for name in ("variance_one", "variance_two")]
-        held = "error ≤ law" if row["error"] <= row["expected"] else "error > law"
-        bound = held if row["relation"] == "at most" else ""
-        found.append(Finding(row["name"], said, row["measured"], tuple(values), bound))
-    return tuple(found)
+        bound = "error ≤ law" if row["error"] <= row["expected"] else "error > law"
+        bound *= row["relation"] == "at most"
+        findings.append(Finding(row["name"], text, row["measured"], tuple(values), bound))
+    return tuple(findings)
 
 
-def base_draws(seed: int = 0, samples: int = SAMPLES) -> KeyDraws:
+def base_draws() -> KeyDraws:
     """Normal draws that every sample on the page is made of, rounded to float32, so that the page holds them exactly."""
-    numbers = np.random.default_rng(seed).standard_normal((samples, 1 + 2 * KEYS)).astype(np.float32).astype(np.float64)
-    return KeyDraws(numbers[:, 0], numbers[:, 1:].reshape(samples, KEYS, 2))
+    numbers = np.random.default_rng(0).standard_normal((SAMPLES, 1 + 2 * KEYS)).astype(np.float32).astype(np.float64)
+    return KeyDraws(numbers[:, 0], numbers[:, 1:].reshape(SAMPLES, KEYS, 2))
 
 
-def html(draws: KeyDraws) -> str:
-    """The whole page as one text: the article, the draws as base64, and the script. The same draws give the same text.
+def html() -> str:
+    """The whole page as one text: the article, the draws and the script.
 
-    Draws are 8 keys by 300 samples or more, and are kept in float32. Raises TheoryError for fewer.
+    The draws are little-endian float32 in base64: the stretch of every sample, then the noise of every key along μ_a and μ_b.
     """
-    samples, keys = draws.along.shape[:2]
-    if samples < SHOWN or keys < KEYS:
-        raise TheoryError(
-            f"Draws of {samples} samples and {keys} keys were given.",
-            f"The page shows up to {KEYS} keys and draws {SHOWN} samples as dots.",
-            "Use those of base_draws(), or larger ones.",
-        )
+    draws = b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in base_draws())
     results = constructions()
     return sheet.fill(
         HERE / "theory.html",
@@ -300,32 +273,31 @@ def html(draws: KeyDraws) -> str:
         sheet.wrap_scripts(sheet.SAVE, *(HERE / name for name in SCRIPTS)),
         {"rich": rich, "figures": figures},
         results=results,
-        draws=Markup(encode_draws(draws)),
-        samples=samples,
-        keys=keys,
+        draws=Markup(b64encode(draws).decode()),
+        samples=SAMPLES,
+        keys=KEYS,
         chance=results["stretched_key_one_head"].expected * math.sqrt(SHAPE["samples"]),
     )
 
 
 def constructions() -> dict[str, Construction]:
     """All eight, small: the page takes its questions, laws, domains and errata from them."""
-    sampled = {"keys": int(SHAPE["keys"]), "variance": SHAPE["variance"], "samples": int(SHAPE["samples"])}
-    takes = {name: inspect.signature(make).parameters for name, make in theory.CONSTRUCTIONS.items()}
-    return {n: make(**(sampled if "samples" in takes[n] else {})) for n, make in theory.CONSTRUCTIONS.items()}
-
-
-def encode_draws(draws: KeyDraws) -> str:
-    """The stretch of every sample, then the noise of every key along μ_a and μ_b, as little-endian float32 in base64."""
-    return b64encode(b"".join(np.ascontiguousarray(part, dtype="<f4").tobytes() for part in draws)).decode()
+    return {
+        name: make(**(SHAPE if "samples" in inspect.signature(make).parameters else {}))
+        for name, make in CONSTRUCTIONS.items()
+    }
 
 
 def rich(text: str) -> Markup:
     """A formula in plain letters as HTML: in "α_a = e^β" what is lowered and raised; everything is escaped."""
-
-    def tag(name: str) -> Callable[[re.Match[str]], str]:
-        return lambda match: f"<{name}>{match[1].removeprefix('{').removesuffix('}')}</{name}>"
-
-    return Markup(_RAISED.sub(tag("sup"), _LOWERED.sub(tag("sub"), _NEGATIVE.sub("−", str(escape(text))))))
+    text = str(escape(text))
+    for pattern, html in (
+        (r"(?<!\w)-(?=\d)", "−"),
+        (r"_(?:\{([^}]*)\}|(\w))", r"<sub>\1\2</sub>"),
+        (r"\^(?:\{([^}]*)\}|(\([^)]*\)|[−-]?\w+))", r"<sup>\1\2</sup>"),
+    ):
+        text = re.sub(pattern, html, text)
+    return Markup(text)
 
 
 def figures(numbers: tuple[float, ...]) -> Markup:

@@ -6,10 +6,11 @@ from typing import Any
 
 import polars as pl
 
-from trisect.experiments.theory.page import Given, build, select_constructions
+from trisect.core.errors import TheoryError, unknown
+from trisect.experiments.theory.page import build
 from trisect.experiments.theory.settings import TheoryFacts, TheorySettings
 from trisect.lab.experiment import Measured, RunContext
-from trisect.theory import Construction
+from trisect.theory import CONSTRUCTIONS, Construction
 
 SCHEMA = {
     "name": pl.String,
@@ -37,34 +38,34 @@ def measure(settings: TheorySettings, context: RunContext) -> Measured[TheoryFac
 
     What a construction does not have is left out for it. Raises TheoryError for what cannot be built.
     """
-    given: Given = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}
-    asked = [(name, beta) for name in select_constructions(settings.names) for beta in settings.beta or (None,)]
+    for name in settings.names:
+        if name not in CONSTRUCTIONS:
+            there_are = f"There are {', '.join(CONSTRUCTIONS)}."
+            what = unknown("construction", name, CONSTRUCTIONS)
+            raise TheoryError(what, there_are, "Name one of these, or none for all.")
+    names = tuple(dict.fromkeys(settings.names)) or tuple(CONSTRUCTIONS)
+    shape = {"dim": settings.dim, "keys": settings.keys, "samples": settings.samples}
+    plan = [(name, beta) for name in names for beta in settings.beta or (None,)]
     results: list[Construction] = []
     with context.progress("constructions") as step:
-        for name, beta in asked:
-            results.append(build(name, {**given, "beta": beta}, settings.seed))
-            step(len(results), len(asked))
+        for name, beta in plan:
+            results.append(build(name, {**shape, "beta": beta}, settings.seed))
+            step(len(results), len(plan))
     notes = [
         f"{name} does not apply to {', '.join(left)}."
-        for name, value in given.items()
-        if value is not None and (left := dict.fromkeys(one.name for one in results if name not in one.settings))
+        for name, value in shape.items()
+        if value is not None and (left := dict.fromkeys(r.name for r in results if name not in r.settings))
     ]
-    notes += [
-        f"{one.name} at β {one.settings['beta']:g}: the error {one.error:.3g} passes the bound {one.expected:.3g}."
-        for one in results
-        if one.relation == "at most" and one.error > one.expected
-    ]
-    facts = TheoryFacts(settings.seed, tuple({"name": one.name, **one.settings} for one in results))
-    rows: list[dict[str, Any]] = []
-    for one in results:
-        v, given_to = one.variances, one.settings
-        row = {name: getattr(one, name, None) for name in SCHEMA} | {
-            name: given_to.get(name) for name in ("beta", "variance")
-        }
-        row |= {name: int(given_to[name]) if name in given_to else None for name in ("dim", "keys", "samples")}
-        row |= {
-            f"variance_{name}": None if v is None else getattr(v, name) for name in ("one", "one_law", "two", "two_law")
-        }
-        rows.append(row | {"apart_share": None if one.apart is None else one.apart.share})
+    rows = list[dict[str, Any]]()
+    for result in results:
+        if result.relation == "at most" and result.error > result.expected:
+            where = f"{result.name} at β {result.settings['beta']:g}"
+            notes.append(f"{where}: the error {result.error:.3g} passes the bound {result.expected:.3g}.")
+        row = {name: getattr(result, name, None) for name in SCHEMA}
+        row |= {name: result.settings.get(name) for name in ("beta", "variance", "dim", "keys", "samples")}
+        for name in ("one", "one_law", "two", "two_law"):
+            row[f"variance_{name}"] = None if result.variances is None else getattr(result.variances, name)
+        rows.append(row | {"apart_share": None if result.apart is None else result.apart.share})
+    facts = TheoryFacts(settings.seed, tuple({"name": result.name, **result.settings} for result in results))
     table = pl.DataFrame(rows, schema=SCHEMA)
     return Measured({"theory": table}, facts, tuple(dict.fromkeys(notes)), packages=())
