@@ -4,7 +4,7 @@
     reading = model.read("a text")               reading["v@3.h2"].v [row, head, position, width]; .q .k .weights .output
     trisect.read(model, "a text", grad=True)     the same with a graph: trace.v.grad after reading.output[…].backward()
     with trisect.edit(model, {"v@3.h2": fn}):    a function of yours at q, k or v: in calls, in generate, in all below
-    trisect.patch(model, base, donor, ["v@3"])   another text's q, k or v (activation patching)
+    trisect.patch(model, base=text, donor=other) another text's q, k or v (activation patching)
     trisect.compose(model, task="induction")     which earlier part makes a head's query, key or value
     trisect.norms(model, texts)                  which tokens get weight, and what arrives from each
     trisect.profile(model, texts)                which properties of a word q, k and v keep
@@ -54,19 +54,17 @@ def __getattr__(name: str) -> Any:
     if name in ("measure", "theory"):
         return import_module(f"trisect.{name}")
     if not name.startswith("_"):
-        for one in import_module("trisect.experiments").EXPERIMENTS:
-            if one.python == name:
-                return import_module("trisect.api").function(one)
-        for one in import_module("trisect.experiments").UTILITIES:
-            if one.python == name:
-                return import_module("trisect.api").utility(one)
+        experiments = import_module("trisect.experiments")
+        for command in (*experiments.EXPERIMENTS, *experiments.UTILITIES):
+            if command.python == name:
+                return import_module("trisect.api").function(command)
     raise AttributeError(f"module 'trisect' has no attribute {name!r}; it has {', '.join(_names())}")
 
 
 def _names() -> list[str]:
     """Every public name: those that have a home, and the functions of experiments and utilities."""
-    found = import_module("trisect.experiments")
-    return sorted((*_HOME, *(one.python for one in (*found.EXPERIMENTS, *found.UTILITIES))))
+    experiments = import_module("trisect.experiments")
+    return sorted((*_HOME, *(command.python for command in (*experiments.EXPERIMENTS, *experiments.UTILITIES))))
 
 
 def __dir__() -> list[str]:

@@ -37,7 +37,7 @@ MADE: dict[str, Callable[[Path, Path], Result[Any]]] = {
     "similarity": lambda s, out: trisect.similarity(s / "step1", TEXTS, out=out, quiet=True),
     "ablate": lambda s, out: trisect.ablate(s / "step1", TEXTS, per="head", out=out, quiet=True),
     "rewind": lambda s, out: trisect.rewind(
-        s, "step1", "step3", TEXTS, stages=["step2"], sites="v@all", points=5, out=out, quiet=True
+        s, initial="step1", final="step3", texts=TEXTS, stages=["step2"], sites="v@all", points=5, out=out, quiet=True
     ),
     "compare": lambda s, out: trisect.compare(several(s)[:2], TEXTS, what="ablate", out=out, quiet=True),
     "erase": lambda s, out: trisect.erase(

@@ -66,7 +66,9 @@ def barts():
 def done(barts, files, tmp_path_factory) -> Result[AlignFacts]:
     test, trial = files
     out = tmp_path_factory.mktemp("align")
-    return trisect.align(barts, *test[:2], gold=test[2], trial=trial, out=out, quiet=True, draws=DRAWS)
+    return trisect.align(
+        barts, source=test[0], target=test[1], gold=test[2], trial=trial, out=out, quiet=True, draws=DRAWS
+    )
 
 
 def pointing():
@@ -177,7 +179,9 @@ def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_pat
     trial = files[1]
     chosen = read_json(done.folder / "align.json", "")["chosen"]
     for name, subject in zip(NAMES, barts, strict=True):
-        made = trisect.align(subject, *trial[:2], gold=trial[2], out=tmp_path / name, quiet=True, draws=DRAWS)
+        made = trisect.align(
+            subject, source=trial[0], target=trial[1], gold=trial[2], out=tmp_path / name, quiet=True, draws=DRAWS
+        )
         own = made.tables["measures"]
         for group, layer in chosen[name].items():
             setting, kind = group.lower().split(" by ")
@@ -192,7 +196,7 @@ def test_best_layers_come_from_the_trial_pairs_alone(done, barts, files, tmp_pat
 
 def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_path):
     source, target, _ = files[0]
-    made = trisect.align(barts[0], source, target, out=tmp_path, limit=5, quiet=True, draws=DRAWS)
+    made = trisect.align(barts[0], source, target=target, out=tmp_path, limit=5, quiet=True, draws=DRAWS)
     assert set(made.tables["measures"]["measure"]) == {"linked", "agreement"}
     assert made.tables["claims"]["verdict"][0] == "not tested"
     assert "Only the first 5 sentence pairs are read." in made.notes
@@ -201,12 +205,14 @@ def test_without_gold_there_are_links_and_no_claim_is_judged(barts, files, tmp_p
     assert "What the claim says here" not in text
     assert "How often do weight and norm agree?" in text
     with pytest.raises(SpecError, match="limit is 0"):
-        trisect.align(barts[0], source, target, out=tmp_path, limit=0, quiet=True)
+        trisect.align(barts[0], source, target=target, out=tmp_path, limit=0, quiet=True)
 
 
 def test_the_same_files_give_the_same_rows_in_any_batch(done, barts, files, tmp_path, pageless):
     test, trial = files
-    other = trisect.align(barts, *test[:2], gold=test[2], trial=trial, out=tmp_path, batch=3, quiet=True, draws=DRAWS)
+    other = trisect.align(
+        barts, source=test[0], target=test[1], gold=test[2], trial=trial, out=tmp_path, batch=3, quiet=True, draws=DRAWS
+    )
     for name, table in done.tables.items():
         assert table.equals(other.tables[name]), name
 
@@ -214,7 +220,9 @@ def test_the_same_files_give_the_same_rows_in_any_batch(done, barts, files, tmp_
 @pytest.mark.parametrize("name", ["t5", "marian", "mbart", "m2m_100"])
 def test_other_kinds_of_encoder_decoders(name, files, tmp_path, pageless):
     subject = load(zoo.build(name), tinyhf.tokenizer())
-    made = trisect.align(subject, *files[0][:2], gold=files[0][2], out=tmp_path, quiet=True, draws=DRAWS)
+    made = trisect.align(
+        subject, source=files[0][0], target=files[0][1], gold=files[0][2], out=tmp_path, quiet=True, draws=DRAWS
+    )
     rows = made.tables["measures"].filter(pl.col("head").is_null(), pl.col("layer").is_null(), measure="aer")
     mine = rows.filter(subject=subject.name)
     assert set(mine["group"]) == {f"{way} {by}" for way in ("awi", "awo") for by in ("weight", "norm", "contribution")}
@@ -226,7 +234,7 @@ def test_what_cannot_be_aligned_is_refused(barts, files, tmp_path, pageless):
     (source, target, gold), _ = files
 
     def align(models, target=target, **named):
-        return trisect.align(models, source, target, gold=gold, out=tmp_path / "out", quiet=True, **named)
+        return trisect.align(models, source, target=target, gold=gold, out=tmp_path / "out", quiet=True, **named)
 
     with pytest.raises(ModelError, match="BertForMaskedLM has no cross-attention"):
         align(load(tinyhf.bert(), tinyhf.tokenizer()))

@@ -129,7 +129,9 @@ def plain_loss(kind, edits):
 
 def rewound(folder, out, **named):
     texts = Texts("made", lambda: iter(LINES))
-    return trisect.rewind(folder, "step0", "step2", texts, stages=["step1"], out=out, quiet=True, **named)
+    return trisect.rewind(
+        folder, initial="step0", final="step2", texts=texts, stages=["step1"], out=out, quiet=True, **named
+    )
 
 
 def curve(result, measure, site):
@@ -187,7 +189,9 @@ def test_texts_of_one_article_are_resampled_together(folders, tmp_path):
     found, ends = {}, {}
     for name, articles in marked.items():
         texts = Texts(name, lambda: iter(many), articles=articles)
-        found[name] = trisect.rewind(folders["fused"], "step0", "step2", texts, out=tmp_path / name, **asked)
+        found[name] = trisect.rewind(
+            folders["fused"], initial="step0", final="step2", texts=texts, out=tmp_path / name, **asked
+        )
         single = found[name].tables["sites"].filter(pl.col("at").is_null())
         ends[name] = dict(single.select("measure", "value").iter_rows())
     assert ends["together"]["rewind_area"] == pytest.approx(ends["apart"]["rewind_area"], abs=1e-12)

@@ -39,7 +39,7 @@ def texts(lines=LINES, name="<script>made</script>"):
 
 def rewind(folder, out, lines=LINES, initial="first", final="last", **named):
     named = {"points": 5, "sites": ["v@1"], "quiet": True} | named
-    return trisect.rewind(folder, initial, final, texts(lines), out=out, **named)
+    return trisect.rewind(folder, initial=initial, final=final, texts=texts(lines), out=out, **named)
 
 
 @pytest.fixture(scope="module")

@@ -218,7 +218,7 @@ def same(tensor, _where):
 
 def test_functions_by_site_are_the_ways_of_how_and_an_identity_changes_nothing(tmp_path):
     edits = {"v@1": nothing, "q@all": same, "v@2.h1": "zero", "k@2": "mean"}
-    done = trisect.ablate(OWN, made(LINES), edits, out=tmp_path / "own", quiet=True)
+    done = trisect.ablate(OWN, made(LINES), edits=edits, out=tmp_path / "own", quiet=True)
     rows = done.tables["measures"].filter(measure="loss_change_nats")
     found = {(r["component"], r["layer"], r["head"], r["group"]): r["value"] for r in rows.to_dicts()}
     assert [found["q", n, None, "same"] for n in (1, 2)] == [0, 0]
@@ -245,7 +245,7 @@ def test_a_function_of_each_head_is_given_that_head(tmp_path):
         seen.add((where.address.layer, where.component, where.heads, tensor.shape[1]))
         return 2 * tensor
 
-    done = trisect.ablate(OWN, made(LINES), {"v@all": note}, per="head", out=tmp_path, quiet=True)
+    done = trisect.ablate(OWN, made(LINES), edits={"v@all": note}, per="head", out=tmp_path, quiet=True)
     assert seen == {(n, "v", (h,), 1) for n in (1, 2) for h in (1, 2)}
     assert done.tables["measures"].filter(measure="loss_change_nats").height == 4
 

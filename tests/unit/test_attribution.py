@@ -54,7 +54,7 @@ def linear_behind_attention(grouped: bool) -> Any:
 def test_estimates_are_what_patching_gives_where_the_model_is_linear_behind_attention(grouped, component, tmp_path):
     model = linear_behind_attention(grouped)
     sites = [f"{component}@all"]
-    done = trisect.patch(model, BASE, DONOR, sites, by="gradient", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, base=BASE, donor=DONOR, sites=sites, by="gradient", out=tmp_path / "out", quiet=True)
     table = done.attributions
     assert table is not None
     shown = table.head(20)
@@ -66,7 +66,7 @@ def test_estimates_are_what_patching_gives_where_the_model_is_linear_behind_atte
 
 def test_the_exact_effect_is_that_of_one_head_at_one_position(tmp_path):
     model: Any = trisect.load(tinyhf.llama(), tinyhf.tokenizer(False))
-    done = trisect.patch(model, BASE, DONOR, by="gradient", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(model, base=BASE, donor=DONOR, by="gradient", out=tmp_path / "out", quiet=True)
     assert done.attributions is not None
     assert done.attributions["exact"].is_not_null().sum() == 20
     assert len(done.attributions) == 2 * (4 + 2 + 2) * 5
@@ -147,17 +147,28 @@ def test_one_raised_score_moves_what_it_does_where_weights_are_near_one():
 def test_what_cannot_be_estimated_is_refused(tmp_path):
     model = trisect.load(tinyhf.llama(), tinyhf.tokenizer(False))
     with pytest.raises(SpecError, match="By gradient, with path direct"):
-        trisect.patch(model, BASE, DONOR, by="gradient", path="direct", out=tmp_path / "a", quiet=True)
+        trisect.patch(model, base=BASE, donor=DONOR, by="gradient", path="direct", out=tmp_path / "a", quiet=True)
     with pytest.raises(SpecError, match="same length"):
-        trisect.patch(model, BASE, "w1 w2", ["v@1"], by="gradient", positions="last", out=tmp_path / "b", quiet=True)
+        trisect.patch(
+            model,
+            base=BASE,
+            donor="w1 w2",
+            sites=["v@1"],
+            by="gradient",
+            positions="last",
+            out=tmp_path / "b",
+            quiet=True,
+        )
     encoder = trisect.load(tinyhf.bert(head=False), tinyhf.tokenizer())
     with pytest.raises(ModelError, match="predicts tokens"):
-        trisect.patch(encoder, BASE, DONOR, by="gradient", out=tmp_path / "c", quiet=True)
+        trisect.patch(encoder, base=BASE, donor=DONOR, by="gradient", out=tmp_path / "c", quiet=True)
 
 
 def test_the_page_is_drawn_from_its_tables(tmp_path):
     model = trisect.load(tinyhf.gpt2(), tinyhf.tokenizer(False))
-    done = trisect.patch(model, BASE, DONOR, ["v@2.h1"], by="gradient", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(
+        model, base=BASE, donor=DONOR, sites=["v@2.h1"], by="gradient", out=tmp_path / "out", quiet=True
+    )
     assert done.attributions is not None
     assert len(done.attributions) == 5
     assert page(done.tables, done.about).sections[0].title == "The largest estimates"

@@ -51,11 +51,11 @@ def test_the_right_module_is_named_right_and_a_fused_one_by_its_slice(gpt2, llam
         (bert, "bert.encoder.layer.1.attention.self.value", "v@2.h3", "[B, T, H·E]"),
         (bert, "bert.encoder.layer.0.attention.self.query", "q@1", "[B, T, H·E]"),
     ):
-        audit = trisect.audit(model, path, site, TEXT)
+        audit = trisect.audit(model, path, site=site, text=TEXT)
         assert (verdicts(audit), audit.axes, audit.factor) == (ALL, axes, pytest.approx(1, abs=1e-5))
         audit.assert_same()
     assert "key/value head 1 is of query heads 1–2" in reason(
-        trisect.audit(llama, path_of(1, "v"), "v@2", TEXT), "heads"
+        trisect.audit(llama, path_of(1, "v"), site="v@2", text=TEXT), "heads"
     )
 
 
@@ -64,10 +64,10 @@ def path_of(layer: int, component: str) -> str:
 
 
 def test_a_key_before_rotation_and_a_wrong_layer_are_different(llama):
-    audit = trisect.audit(llama, path_of(1, "k"), "k@2.h1", TEXT)
+    audit = trisect.audit(llama, path_of(1, "k"), site="k@2.h1", text=TEXT)
     assert verdicts(audit) == ALL | {"tensor": "different"}  # zeros are turned into zeros
     assert "k of layer 2, before rotation" in reason(audit, "tensor")
-    audit = trisect.audit(llama, path_of(0, "v"), "v@2", TEXT)
+    audit = trisect.audit(llama, path_of(0, "v"), site="v@2", text=TEXT)
     assert verdicts(audit) == {"fires": "right", "tensor": "different", "heads": "different", "write": "different"}
     assert "v of layer 1" in reason(audit, "tensor")
     with pytest.raises(AssertionError, match="different  v of layer 1, as"):
@@ -77,7 +77,7 @@ def test_a_key_before_rotation_and_a_wrong_layer_are_different(llama):
 def test_stages_before_a_norm_and_an_addition_and_heads_that_are_one_are_named():
     def audit(kind: str, path: str, site: str) -> Any:
         ids = {"input_ids": torch.arange(7, 15)[None]}
-        return trisect.audit(load(zoo.build(kind), inputs=ids), path, site, ids)
+        return trisect.audit(load(zoo.build(kind), inputs=ids), path, site=site, text=ids)
 
     for path, words in (
         ("k_proj", "k of layer 2, before its norm and rotation, as [B, T, H·E]"),
@@ -100,14 +100,14 @@ def test_heads_that_have_a_part_in_common_are_told_apart():
     key = model.read(ids)["k@2"].k
     assert torch.equal(key[:, 0, :, -1], key[:, 1, :, -1])
     for change, axes in ((lambda k: k, "[B, H, T, E]"), (lambda k: k.permute(0, 2, 3, 1), "[B, T, E, H]")):
-        audit = trisect.audit(model, lambda *_, change=change: change(key), "k@2.h3", ids)
+        audit = trisect.audit(model, lambda *_, change=change: change(key), site="k@2.h3", text=ids)
         assert (audit.axes, audit.same) == (axes, True)
 
 
 def test_a_layer_that_is_used_again_is_known_by_its_call():
     model = load(zoo.build("albert"), tinyhf.tokenizer())
     path = next(name for name, _ in model.model.named_modules() if name.endswith("attention.value"))
-    audit = trisect.audit(model, path, "v@2", TEXT)
+    audit = trisect.audit(model, path, site="v@2", text=TEXT)
     assert verdicts(audit) == ALL
     assert "call 2 was compared" in reason(audit, "fires")
 
@@ -122,9 +122,9 @@ def test_a_module_that_never_fires_and_a_write_to_a_copy_are_silent(bert):
 
     try:
         with value.register_forward_hook(keep):
-            assert verdicts(trisect.audit(bert, f"{path}.spare", "v@2", TEXT)) == {"fires": "silent"}
+            assert verdicts(trisect.audit(bert, f"{path}.spare", site="v@2", text=TEXT)) == {"fires": "silent"}
             for end in ("output", "input"):
-                audit = trisect.audit(bert, f"{path}.copy", "v@2", TEXT, end=end)
+                audit = trisect.audit(bert, f"{path}.copy", site="v@2", text=TEXT, end=end)
                 assert verdicts(audit) == ALL | {"write": "silent"}
             with pytest.raises(AssertionError, match="reach no number of the answer"):
                 audit.assert_same()
@@ -154,7 +154,7 @@ def held(model: Any, site: str) -> torch.Tensor:
 )
 def test_a_function_is_a_handle_and_its_axes_are_named(llama, name, change, axes):
     whole = held(llama, "v@2")
-    audit = trisect.audit(llama, lambda _model, _inputs: change(whole), "v@2", TEXT)
+    audit = trisect.audit(llama, lambda _model, _inputs: change(whole), site="v@2", text=TEXT)
     assert (verdicts(audit), audit.axes) == ({"fires": "right", "tensor": "right", "heads": "right"}, axes), name
 
 
@@ -166,15 +166,15 @@ def test_rows_of_a_batch_are_found_apart_and_together(gpt2):
         (lambda q: q.flatten(0, 1), "[B·H, T, E]"),
         (lambda q: q.transpose(1, 2).flatten(0, 1), "[B·T, H, E]"),
     ):
-        assert trisect.audit(gpt2, lambda *_, change=change: change(whole), "q@1", inputs).axes == axes
-    assert verdicts(trisect.audit(gpt2, "transformer.h.0.attn.c_attn", "q@1", inputs)) == ALL
+        assert trisect.audit(gpt2, lambda *_, change=change: change(whole), site="q@1", text=inputs).axes == axes
+    assert verdicts(trisect.audit(gpt2, "transformer.h.0.attn.c_attn", site="q@1", text=inputs)) == ALL
 
 
 def test_factors_heads_said_twice_in_another_order_or_missing_and_noise_are_different(llama):
     whole = held(llama, "v@2")
 
     def audit(change: Any, site: str = "v@2") -> Any:
-        return trisect.audit(llama, lambda _model, _inputs: change(whole), site, TEXT)
+        return trisect.audit(llama, lambda _model, _inputs: change(whole), site=site, text=TEXT)
 
     scaled = audit(lambda v: -3 * v)
     assert (verdicts(scaled)["tensor"], scaled.factor) == ("different", pytest.approx(-3, rel=1e-5))
@@ -188,7 +188,7 @@ def test_factors_heads_said_twice_in_another_order_or_missing_and_noise_are_diff
     off = audit(lambda v: v + 0.1 * noise)
     assert verdicts(off) == {"fires": "right", "tensor": "different"}
     assert 0.001 < float(reason(off, "tensor").split("off by ")[1].split()[0]) < 1
-    assert verdicts(trisect.audit(llama, lambda _model, _inputs: None, "v@2", TEXT)) == {"fires": "silent"}
+    assert verdicts(trisect.audit(llama, lambda _model, _inputs: None, site="v@2", text=TEXT)) == {"fires": "silent"}
 
 
 def test_a_function_that_writes_is_compared_with_an_edit(llama):
@@ -203,26 +203,28 @@ def test_a_function_that_writes_is_compared_with_an_edit(llama):
         with model.get_submodule(path_of(1, "v")).register_forward_hook(lambda _m, _a, _made: made):
             return model(**inputs)
 
-    assert verdicts(trisect.audit(llama, capture, "v@2.h2", TEXT, write=write)) == ALL
-    lost = trisect.audit(llama, capture, "v@2.h2", TEXT, write=lambda model, inputs, _tensor: model(**inputs).logits)
+    assert verdicts(trisect.audit(llama, capture, site="v@2.h2", text=TEXT, write=write)) == ALL
+    lost = trisect.audit(
+        llama, capture, site="v@2.h2", text=TEXT, write=lambda model, inputs, _tensor: model(**inputs).logits
+    )
     assert verdicts(lost) == ALL | {"write": "silent"}
     other = lambda model, inputs, tensor: write(model, inputs, tensor.flip(1))  # noqa: E731
-    assert verdicts(trisect.audit(llama, capture, "v@2.h2", TEXT, write=other))["write"] == "different"
+    assert verdicts(trisect.audit(llama, capture, site="v@2.h2", text=TEXT, write=other))["write"] == "different"
 
 
 def test_what_cannot_be_audited_is_refused_in_words(llama, bert):
     path = path_of(1, "v")
     with pytest.raises(ModelError) as error:
-        trisect.audit(llama, path.replace("v_proj", "v_prj"), "v@2", TEXT)
+        trisect.audit(llama, path.replace("v_proj", "v_prj"), site="v@2", text=TEXT)
     assert "did you mean 'model.layers.1.self_attn.v_proj'?" in error.value.given
     with pytest.raises(SpecError, match="names 2 of them"):
-        trisect.audit(llama, path, "k+v@2", TEXT)
+        trisect.audit(llama, path, site="k+v@2", text=TEXT)
     with pytest.raises(SiteError):
-        trisect.audit(llama, path, "v@9", TEXT)
+        trisect.audit(llama, path, site="v@9", text=TEXT)
     with pytest.raises(SpecError, match="too short"):
-        trisect.audit(llama, path, "v@2", "w1 w2")
+        trisect.audit(llama, path, site="v@2", text="w1 w2")
     with pytest.raises(ModelError, match="was returned"):
-        trisect.audit(llama, lambda _model, _inputs: 3, "v@2", TEXT)
+        trisect.audit(llama, lambda _model, _inputs: 3, site="v@2", text=TEXT)
 
 
 def test_on_the_command_line(tmp_path):

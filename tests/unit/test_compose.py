@@ -178,11 +178,11 @@ def test_the_page_names_the_strongest_paths(composed):
 
 def test_one_head_can_be_asked_for(tmp_path):
     model = load("gpt2")
-    done = trisect.compose(model, "w1 w2 w3", "w4 w5 w6", into="k@2.h1", out=tmp_path / "out", quiet=True)
+    done = trisect.compose(model, base="w1 w2 w3", donor="w4 w5 w6", into="k@2.h1", out=tmp_path / "out", quiet=True)
     assert {path.into for path in done.composition} == {"k@2.h1"}
     assert all(path.exact for path in done.composition)
     with pytest.raises(SpecError, match="reads the embedding alone"):
-        trisect.compose(model, "w1 w2", "w3 w4", into="k@1", out=tmp_path / "first", quiet=True)
+        trisect.compose(model, base="w1 w2", donor="w3 w4", into="k@1", out=tmp_path / "first", quiet=True)
 
 
 def test_models_whose_writers_do_not_add_up_are_refused_by_name(tmp_path):
@@ -190,7 +190,7 @@ def test_models_whose_writers_do_not_add_up_are_refused_by_name(tmp_path):
     with pytest.raises(ModelError, match="BertForMaskedLM"):
         read_stream(model, next(model.batches(["w1 w2"])))
     with pytest.raises(ModelError, match="BertForMaskedLM"):
-        trisect.compose(model, "w1 [MASK]", "w2 [MASK]", out=tmp_path / "out", quiet=True)
+        trisect.compose(model, base="w1 [MASK]", donor="w2 [MASK]", out=tmp_path / "out", quiet=True)
 
 
 def test_what_a_block_adds_is_known_in_narrow_numbers_too():

@@ -57,7 +57,7 @@ def refused(call, *words):
 
 def test_a_pair_in_memory_gives_its_sites_and_a_page(recaller, tmp_path):
     base, donor = interchanged.facts(1)[0]
-    done = trisect.patch(recaller, base.text, donor.text, "v@2", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(recaller, base=base.text, donor=donor.text, sites="v@2", out=tmp_path / "out", quiet=True)
     (site,) = done.sites
     assert (site.site, site.own, site.n) == ("v@2", None, 1)
     assert done.data()["sites"] == [site.data()]
@@ -458,7 +458,7 @@ def test_a_recall_model_is_asked_about_another_person(tmp_path):
 
 
 def test_pairs_that_both_texts_answer_alike_are_said(gpt2, tmp_path):
-    done = trisect.patch(gpt2, "w1 w2", "w1 w2", "q@1", out=tmp_path / "out", quiet=True)
+    done = trisect.patch(gpt2, base="w1 w2", donor="w1 w2", sites="q@1", out=tmp_path / "out", quiet=True)
     assert (
         done.notes[0]
         == "Pairs whose base and donor have the same answer, which say nothing about the way to the donor: 1 of 1."

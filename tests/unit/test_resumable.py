@@ -198,7 +198,7 @@ def test_a_utility_is_a_command_and_a_function():
     shown = CliRunner().invoke(utility(GREET), ["Ada", "--times", "2"])
     assert shown.stdout.splitlines() == ["Hello Ada", "Hello Ada"]
     assert json.loads(CliRunner().invoke(utility(GREET), ["Ada", "--json"]).stdout) == {"name": "Ada"}
-    greet = api.utility(GREET)
+    greet = api.function(GREET)
     assert list(greet("Ada", times=3).words()) == ["Hello Ada"] * 3
     assert "times: How often." in str(greet.__doc__)
     with pytest.raises(SpecError, match="times is 0"):

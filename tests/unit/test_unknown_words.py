@@ -81,7 +81,7 @@ def test_what_shows_a_text_names_its_unknown_words(tmp_path):
     for found in (
         trisect.norms(STRICT, [text] * 3, out=tmp_path / "norms", quiet=True),
         trisect.ablate(STRICT, [text] * 3, out=tmp_path / "ablate", quiet=True),
-        trisect.patch(STRICT, text, "w1 w2 w3 w4 w5 w7 . dog", out=tmp_path / "patch", quiet=True),
+        trisect.patch(STRICT, base=text, donor="w1 w2 w3 w4 w5 w7 . dog", out=tmp_path / "patch", quiet=True),
     ):
         assert any("'cat'" in note and "left out" in note for note in found.notes)
     assert escape("left out: 'cat'") in (tmp_path / "norms" / "report.html").read_text(encoding="utf-8")

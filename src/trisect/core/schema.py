@@ -135,8 +135,9 @@ class Option:
     themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument
     of 'models' is one model, or a tuple of several.
     A flag that is true unless given has a `name` that begins with 'no-'; `value` is the one word that turns a flag on.
-    `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. One that
-    is `placed` may be given by place in Python. `grammar` reads a text, and raises TrisectError for one that is of another form.
+    `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. In Python the
+    setting that is `placed` may follow the argument by place; all others are given by name. `grammar` reads a text, and raises
+    TrisectError for one that is of another form.
     """
 
     choices: tuple[str, ...] = ()

@@ -164,7 +164,7 @@ class TextSource:
                 description="A raw folder, a treebank's file, a corpus folder, hf:NAME[:CONFIG], 'sample' (some 300 English "
                 "sentences) or 'embedded' (an invented language); in Python also texts themselves."
             ),
-            Option(name="corpus", metavar="CORPUS"),
+            Option(name="corpus", metavar="CORPUS", placed=True),
         ]
         | None
     ) = None
@@ -337,15 +337,13 @@ SPLIT = "valid"  # unless another is asked for
 BaseText = Annotated[
     Any,
     Field(description="A base text; for encoder-decoders in Python (source, target)."),
-    Option(metavar="TEXT", placed=True),
+    Option(metavar="TEXT"),
 ]
-DonorText = Annotated[
-    Any, Field(description="A donor text, as many tokens long as the base."), Option(metavar="TEXT", placed=True)
-]
+DonorText = Annotated[Any, Field(description="A donor text, as many tokens long as the base."), Option(metavar="TEXT")]
 PairsFile = Annotated[
-    Path,
+    str | Path,
     Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
-    Option(metavar="FILE"),
+    Option(metavar="FILE", placed=True, known="It is a file of pairs; those in memory are given as given=[…]."),
 ]
 PairsGiven = Annotated[
     Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")
@@ -392,7 +390,7 @@ class PairSettings(Protocol):
         ...
 
     @property
-    def pairs(self) -> Path | None:
+    def pairs(self) -> str | Path | None:
         """A file of pairs."""
         ...
 

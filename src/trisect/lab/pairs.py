@@ -326,7 +326,7 @@ def stated_pairs(settings: PairSettings) -> tuple[str, tuple[TextPair, ...]] | N
     if settings.base is not None:
         return "one pair", as_pairs([{"base": settings.base, "donor": settings.donor}])
     if settings.pairs is not None:
-        return settings.pairs.name, read_pairs(settings.pairs)
+        return Path(settings.pairs).name, read_pairs(Path(settings.pairs))
     return None if settings.given is None else ("given pairs", as_pairs(settings.given))
 
 

@@ -26,7 +26,7 @@ class AblateSettings:
         Annotated[
             Mapping[str, Any],
             Field(description="By site a function, as for trisect.edit, or a way of --how; in place of both."),
-            Option(name="", placed=True),
+            Option(name=""),
         ]
         | None
     ) = None

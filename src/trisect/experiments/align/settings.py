@@ -31,13 +31,13 @@ class AlignSettings:
         Field(
             description="A file of source sentences, one a line, words apart by spaces; or of texts that hold both sides."
         ),
-        Option(metavar="FILE"),
+        Option(metavar="FILE", placed=True),
     ]
     target: (
         Annotated[
             str | Path,
             Field(description="The file of their translations; the source's again where a line is source ||| target."),
-            Option(metavar="FILE", placed=True),
+            Option(metavar="FILE"),
         ]
         | None
     ) = None

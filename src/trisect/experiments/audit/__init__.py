@@ -27,7 +27,7 @@ class AuditSettings:
             description="A module's path as named_modules() has it; in Python also a function (model, inputs) -> tensor, None "
             "where it does not fire."
         ),
-        Option(metavar="MODULE"),
+        Option(metavar="MODULE", placed=True),
     ]
     site: Annotated[
         Site | str,

@@ -65,7 +65,7 @@ class PatchSettings:
         Annotated[
             tuple[Site | str, ...],
             Field(description="Sites such as q@all v@2.h4, one or several."),
-            Option(many="words", metavar="SITE", unset="q, k and v of every layer", placed=True, grammar=Site.parse),
+            Option(many="words", metavar="SITE", unset="q, k and v of every layer", grammar=Site.parse),
         ]
         | None
     ) = None

@@ -25,7 +25,7 @@ class RecallSettings:
     """What pretraining adds, on which people, with which recipe."""
 
     data: Annotated[
-        str | Path, Field(description="A folder of birth places, or 'embedded'."), Option(metavar="DATA")
+        str | Path, Field(description="A folder of birth places, or 'embedded'."), Option(metavar="DATA", placed=True)
     ] = EMBEDDED_DATA
     seeds: Seeds = (1,)
     recipe: (
