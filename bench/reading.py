@@ -6,9 +6,14 @@ import math
 import statistics
 import time
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
-from itertools import groupby
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import groupby, product
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +22,14 @@ from paired import Row, one_core, paired, row, summary, timed
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
+from tests import tinyhf
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
+from trisect.core.subject import Batch
 from trisect.core.trace import Address, Origin, Projections, Trace
 from trisect.experiments.similarity.run import Nulls, compare_with_nulls, count_null_draws, measure_weights
-from trisect.hf.load import Pretrained, load
+from trisect.hf.load import Pretrained, load, sampled_laws
 from trisect.hf.verify.examples import example_inputs
 from trisect.hf.verify.proof import prove
 from trisect.lab.passes import edited_passes, plan_edits
@@ -227,24 +234,81 @@ def proof_rows(threads: int = 2) -> list[Row]:
 
 
 @one_core()
-def checking_rows(rounds: int = 7) -> list[Row]:
-    """What it costs that every read looks at the laws of attention in its own batch: reads with and without, in turn."""
+def read_rows(texts: int = 8, rounds: int = 5) -> list[Row]:
+    """Reading q, k, v and weights as a command does, of 32 batches of one length, beside plain hooks and TransformerLens."""
     rows = []
-    for name, model in {"BERT-base": BertModel(BertConfig()), "GPT-2 small": GPT2LMHeadModel(GPT2Config())}.items():
-        looked = load(model)
-        found = tuple(replace(f, laws=None) for f in looked.proof.found)
-        blind = replace(looked, proof=replace(looked.proof, found=found))
-        for texts, tokens in ((8, 128), (1, 512), (1, 16)):
-            ids = {"input_ids": torch.randint(10, 20_000, (texts, tokens))}
-            took = paired(partial(blind.read, ids), partial(looked.read, ids), rounds)
-            size = f"{texts} text{'s' * (texts > 1)} of {tokens} tokens"
-            what = f"a read of {name}, all layers, {size}: without a look at the laws (plain), and with it"
-            note = f"{100 / took.ratio - 100:.1f} % more CPU time in the median round; the aim is 10 %"
-            rows.append(row(what, f"{took.plain * 1000:.0f} ms", f"{took.ours * 1000:.0f} ms", took, [note]))
+    torch.manual_seed(0)
+    for tokens, layers, batches in ((32, LAYERS, 32), (128, LAYERS, 8), (512, 4, 4), (2_048, 2, 4)):
+        config = GPT2Config(n_layer=layers, n_positions=max(1_024, tokens), attn_implementation="eager")
+        model = GPT2LMHeadModel(config).eval()
+        subject, lens = load(model), lens_of(model)
+        count = texts if tokens < 512 else 1
+        ids = [{"input_ids": torch.randint(config.vocab_size, (count, tokens))} for _ in range(batches)]
+        given = [subject.batch_of(one) for one in ids]
+        ways = {"plain hooks": partial(read_plain, model, ids), "": partial(read_ours, subject, given)}
+        if lens is not None:
+            ways[LENS] = partial(read_lens, lens, ids)
+        what = (
+            f"q, k, v and weights of {layers} layers of GPT-2 small read: {batches} × {count} texts of {tokens} tokens"
+        )
+        rows += rows_by_peer(what, timed(ways, rounds), lambda seconds: f"{seconds:.2f} s")
     return rows
 
 
-PAIRS, TOKENS = 4, 24
+@torch.no_grad()
+def read_plain(model: GPT2LMHeadModel, batches: Sequence[dict[str, Tensor]]) -> None:
+    """A hook on each layer's c_attn, and the attention weights that the model returns."""
+    for inputs in batches:
+        outputs: list[Tensor] = []
+        modules = [block.attn.c_attn for block in model.transformer.h]
+        hooks = [module.register_forward_hook(lambda _m, _i, out: outputs.append(out)) for module in modules]
+        model(**inputs, output_attentions=True)
+        for hook in hooks:
+            hook.remove()
+
+
+def read_ours(subject: Pretrained, batches: Sequence[Batch]) -> None:
+    """The reads of a command, with its checks."""
+    with sampled_laws(subject):
+        for batch in batches:
+            subject.each(batch, lambda _trace: None)
+
+
+def read_lens(bridge: Any, batches: Sequence[dict[str, Tensor]]) -> None:
+    """The same four from a cache of TransformerLens."""
+    wanted = tuple(f"attn.hook_{name}" for name in ("q", "k", "v", "pattern"))
+    with torch.no_grad():
+        for inputs in batches:
+            bridge.run_with_cache(
+                inputs["input_ids"], names_filter=lambda name: name.endswith(wanted), prepend_bos=False
+            )
+
+
+LENS, SIGHT = (
+    f"{name} {version(name)}" if find_spec(name.replace("-", "_")) else "" for name in ("transformer-lens", "nnsight")
+)
+
+
+def lens_of(model: GPT2LMHeadModel) -> Any | None:
+    """The model in TransformerLens, of a copy; None where that is not installed."""
+    if not LENS:
+        return None
+    boot = import_module("transformer_lens.model_bridge").TransformerBridge.boot_transformers
+    return boot("gpt2", hf_model=deepcopy(model), tokenizer=tinyhf.tokenizer(False), device="cpu")
+
+
+def rows_by_peer(
+    what: str, spent: dict[str, list[float]], words: Callable[[float], str], notes: Sequence[str] = ()
+) -> list[Row]:
+    """A row for each peer (a way with a name) beside ours (the way without)."""
+    rows = []
+    for peer in filter(None, spent):
+        found = summary((spent[peer], spent[""]))
+        rows.append(row(f"{what}; plain: {peer}", words(found.plain), words(found.ours), found, notes))
+    return rows
+
+
+PAIRS = 4
 PATCHED = (1, 5, 9)  # heads of each layer; a pass costs the same whichever it edits
 SITES = tuple(f"{part}@{n}.h{head}" for n in range(1, LAYERS + 1) for part in "qkv" for head in PATCHED)
 
@@ -277,9 +341,10 @@ def patched_plain(model: GPT2LMHeadModel, base: Tensor, donor: Tensor) -> list[T
 
 def patched_ours(subject: Pretrained, base: Tensor, donor: Tensor) -> list[Tensor]:
     """The same as `trisect patch` does it: both texts read, then the edits of a layer in passes that begin there."""
+    tokens = base.shape[1]
     edits = plan_edits(subject.shape, SITES, "head")
     batches = [subject.batch_of({"input_ids": ids}) for ids in (base, donor)]
-    places = torch.full((PAIRS,), TOKENS - 1)
+    places = torch.full((PAIRS,), tokens - 1)
     real, addresses = batches[0].source.real, [edit.address for edit in edits]
     record(subject, batches[0], addresses, places)
     parts = record(subject, batches[1], addresses, places).parts
@@ -291,21 +356,66 @@ def patched_ours(subject: Pretrained, base: Tensor, donor: Tensor) -> list[Tenso
     return found
 
 
+def patched_lens(bridge: Any, base: Tensor, donor: Tensor) -> list[Tensor]:
+    """The same in TransformerLens: a cache of the donor, and a pass with a hook for each head."""
+    ends = tuple(f"attn.hook_{name}" for name in "qkv")
+    with torch.no_grad():
+        _, cache = bridge.run_with_cache(donor, names_filter=lambda name: name.endswith(ends), prepend_bos=False)
+        bridge(base, prepend_bos=False)
+        made = []
+        for n in range(LAYERS):
+            for name, head in product((f"blocks.{n}.attn.hook_{part}" for part in "qkv"), PATCHED):
+
+                def put_head(value: Tensor, hook: Any, head: int = head) -> Tensor:
+                    new = value.clone()
+                    new[:, :, head - 1] = cache[hook.name][:, :, head - 1]
+                    return new
+
+                made.append(bridge.run_with_hooks(base, fwd_hooks=[(name, put_head)], prepend_bos=False)[:, -1])
+    return made
+
+
+def patched_sight(wrapped: Any, base: Tensor, donor: Tensor) -> list[Tensor]:
+    """The same in nnsight: a trace that saves c_attn of the donor, and a trace for each head."""
+    kept, made, width = [], [], WIDTH
+    with torch.no_grad():
+        with wrapped.trace({"input_ids": donor}):
+            for block in wrapped.transformer.h:
+                kept.append(block.attn.c_attn.output.save())
+        with wrapped.trace({"input_ids": base}):
+            wrapped.output.logits[:, -1].save()
+        for n, start in product(range(LAYERS), [p * width + (head - 1) * INNER for p in range(3) for head in PATCHED]):
+            with wrapped.trace({"input_ids": base}):
+                wrapped.transformer.h[n].attn.c_attn.output[..., start : start + INNER] = kept[n][
+                    ..., start : start + INNER
+                ]
+                logits = wrapped.output.logits[:, -1].save()
+            made.append(logits)
+    return made
+
+
 @one_core()
 def patching_rows() -> list[Row]:
-    """Interchange interventions in GPT-2 small: pairs a second beside a plain loop of hooks."""
+    """Interchange interventions in GPT-2 small: pairs a second beside plain hooks, TransformerLens and nnsight, in turn."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config()).eval()
-    subject = load(model)
-    base, donor = (torch.randint(model.config.vocab_size, (PAIRS, TOKENS)) for _ in range(2))
-    one, other = patched_plain(model, base, donor), patched_ours(subject, base, donor)
-    apart = max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
-    found = paired(lambda: patched_plain(model, base, donor), lambda: patched_ours(subject, base, donor), ROUNDS)
-    plain, ours = (f"{len(one) * PAIRS / seconds:.1f} patched pairs a second" for seconds in found[:2])
-    notes = [
-        "Plain: a hook on each layer's c_attn by its name, in the model's own (fused) attention, and whole passes; both ways"
-        " end with the logits of the last place.",
-        f"Largest difference of the two ways' logits: {apart:.1e}, the largest logit being {max(float(a.abs().max()) for a in one):.1f}.",
-    ]
-    what = f"q, k and v of GPT-2 small patched, one head at a time ({len(PATCHED)} of each layer), {PAIRS} pairs of {TOKENS} tokens"
-    return [row(what, plain, ours, found, notes)]
+    subject, lens, rows = load(model), lens_of(model), []
+    sight = (
+        import_module("nnsight").LanguageModel(deepcopy(model), tokenizer=tinyhf.tokenizer(False)) if SIGHT else None
+    )
+    for tokens in (24, 128):
+        texts = [torch.randint(model.config.vocab_size, (PAIRS, tokens)) for _ in range(2)]
+        ways = {"plain hooks": partial(patched_plain, model, *texts), "": partial(patched_ours, subject, *texts)}
+        ways |= {LENS: partial(patched_lens, lens, *texts)} if lens is not None else {}
+        ways |= {SIGHT: partial(patched_sight, sight, *texts)} if sight is not None else {}
+        answers = {name: torch.stack(way()) for name, way in ways.items()}
+        off = {name: float((answer - answers[""]).abs().max()) for name, answer in answers.items() if name}
+        notes = [
+            "Plain hooks: on each layer's c_attn by its name, in the model's own (fused) attention, and whole passes; all"
+            " end with the logits of the last position.",
+            f"Largest difference of logits from ours: {', '.join(f'{name} {value:.1e}' for name, value in off.items())}.",
+        ]
+        what = f"q, k and v of GPT-2 small patched, one head at a time ({len(PATCHED)} of each layer), {PAIRS} pairs of {tokens} tokens"
+        each = lambda seconds: f"{len(SITES) * PAIRS / seconds:.1f} patched pairs a second"  # noqa: E731
+        rows += rows_by_peer(what, timed(ways, ROUNDS), each, notes)
+    return rows

@@ -36,7 +36,7 @@ PARTS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "similarity": reading.similarity_rows,
     "profiling": reading.probe_rows,
     "proof": reading.proof_rows,
-    "checking": reading.checking_rows,
+    "reading": reading.read_rows,
     "patching": reading.patching_rows,
     "explorer": pages.explorer_rows,
     "serving": pages.serving_rows,

@@ -2,8 +2,9 @@
 
 `make mutants`, or `python tools/mutants.py --count 100 --seed 1 [PART_OF_A_NAME ...]`. Drawn from all modules that decide numbers or
 safety, each made in a copy of src, never in the tree, and tried with the test files nearest to it: those that name its function first,
-then by imports. What became of each is noted in build/mutants.json, so that a call that was stopped goes on as long as sources and
-tests are the same. Survivors of tools/survivors.txt, with their reasons, are not drawn. Status 1 where another survives.
+then by imports; what survives, with the nearest tests of whole commands. What became of each is noted in build/mutants.json, so that a
+call that was stopped goes on as long as sources and tests are the same. Survivors of tools/survivors.txt, with their reasons, are not
+drawn. Status 1 where another survives.
 """
 
 import argparse
@@ -28,8 +29,8 @@ SRC = ROOT / "src" / "trisect"
 NOTES, SURVIVORS = ROOT / "build" / "mutants.json", ROOT / "tools" / "survivors.txt"
 LOOKS = ("cli/", "report/", "papers/")  # and pages: words and pictures
 PAGES = {"page.py", "words.py", "figures.py", "settings.py", "widget.py", "__init__.py"}
-QUICK = ("unit", "property")
-FILES, SECONDS = 8, 600  # of tests for a mutant
+STAGES = {("unit", "property"): 8, ("contract", "golden"): 4}  # files of tests; the second for what survives the first
+SECONDS = 900  # for a stage
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,
     ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div,
@@ -105,8 +106,8 @@ def imported(path: Path) -> set[str]:
     }
 
 
-def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[str]]) -> list[str]:
-    """The test files that reach a mutant's module by the fewest imports, those first that name its function."""
+def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[str]]) -> list[list[str]]:
+    """For each stage, the test files that reach a mutant's module by the fewest imports, those first that name its function."""
     own = "trisect." + mutant.file.removesuffix(".py").replace("/", ".")
     distance, edge = {own: 0}, {own}
     while edge:
@@ -118,23 +119,29 @@ def nearest(mutant: Mutant, sources: dict[str, set[str]], tests: dict[Path, set[
         if far is not None:
             named = mutant.function in path.read_text(encoding="utf-8")
             ranked.append((not named, far, path.stat().st_size, str(path.relative_to(ROOT))))
-    return [place for *_, place in sorted(ranked)[:FILES]]
+    files = [path for *_, path in sorted(ranked)]
+    return [[path for path in files if Path(path).parent.name in kinds][:most] for kinds, most in STAGES.items()]
 
 
-def outcome(mutant: Mutant, place: Path, tests: list[str]) -> str:
+def outcome(mutant: Mutant, place: Path, stages: list[list[str]]) -> str:
     """What became of a mutant: killed, survived, or why it was not tried."""
     path = place / "trisect" / mutant.file
     whole = path.read_bytes()
     path.write_bytes(whole[: mutant.start] + mutant.new.encode() + whole[mutant.end :])
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--jaxtyping-packages=", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--jaxtyping-packages="]
     environment = {**os.environ, "PYTHONPATH": f"{place}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS, check=False)
+        for tests in filter(None, stages):
+            done = subprocess.run(
+                [*command, *tests], cwd=ROOT, env=environment, capture_output=True, timeout=SECONDS, check=False
+            )
+            if done.returncode:
+                return "killed" if done.returncode in (1, 2) else f"not tried ({done.returncode})"
+        return "survived"
     except subprocess.TimeoutExpired:
         return "killed"  # it does not end
     finally:
         path.write_bytes(whole)
-    return {0: "survived", 1: "killed", 2: "killed"}.get(done.returncode, f"not tried ({done.returncode})")
 
 
 def main() -> None:
@@ -151,7 +158,7 @@ def main() -> None:
     there = [one for path in paths for one in mutants(path) if str(one) not in listed]
     drawn = random.Random(asked.seed).sample(there, min(asked.count, len(there)))
     sources = {f"trisect.{name[:-3].replace('/', '.')}": imported(path) for path, name in names.items()}
-    tests = {path: imported(path) for path in (ROOT / "tests").glob("*/test_*.py") if path.parent.name in QUICK}
+    tests = {path: imported(path) for path in (ROOT / "tests").glob("*/test_*.py")}
     mark = hashlib.sha256(b"".join(path.read_bytes() for path in (*names, *sorted(tests)))).hexdigest()
     notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
     became: dict[str, str] = notes["became"] if notes.get("sources") == mark else {}

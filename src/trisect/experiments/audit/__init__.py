@@ -24,8 +24,9 @@ class AuditSettings:
     handle: Annotated[
         Any,
         Field(
-            description="A module's path as named_modules() has it; in Python also a function (model, inputs) -> tensor, None "
-            "where it does not fire."
+            description="A module's path as named_modules() has it, or another library's name, as in "
+            "transformer_lens:blocks.1.attn.hook_q or pyvene:1.query_output; in Python also a function (model, inputs) -> tensor, "
+            "None where it does not fire."
         ),
         Option(metavar="MODULE", placed=True),
     ]
@@ -55,8 +56,8 @@ class AuditSettings:
 class AuditHandle(Utility[AuditSettings]):
     """Audit a handle: does it fire, is it the same tensor as q, k or v of a site, and does a write there reach the answer?
 
-    In Python a handle is also a function, by which other libraries' names are adapted; `.assert_same()` of what is
-    returned raises AssertionError in a test unless every verdict is right.
+    Names of TransformerLens, pyvene, nnsight and nnterp, whose layers count from 0, need the extra `peers`. In Python a handle is
+    also a function; `.assert_same()` of what is returned raises AssertionError in a test unless every verdict is right.
 
     \b
     trisect audit MODEL --handle encoder.layer.2.attention.self.value --site v@3.h2 --text "The cat sat on the mat."

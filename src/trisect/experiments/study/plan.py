@@ -99,9 +99,9 @@ def memory_bytes(experiment: Design, vocabulary: int, members: int) -> int:
     return BASE + members * (5 * 4 * count_parameters(m, vocabulary) + step)
 
 
-# of one GPU in float32, fitted to the estimate of bench/estimate.py for an H100; no device has measured them
+# of one GPU in float32, fitted to what an H200 did in recorded passes (docs/how-to/gpu.md)
 GPU_OPERATIONS = 26e12  # operations a second in the products of a fleet, where memory is as much the limit as they are
-GPU_STEP = 1.2e-3  # seconds that a step takes however small it is
+GPU_STEP = 2.5e-3  # seconds that a step takes however small it is
 GPU_ATTACK = 1.2  # times as long under attack
 
 

@@ -147,8 +147,9 @@ def audit_handle(
     """Compare what a handle gives in a pass over a text with q, k or v of one site, which are read and verified.
 
     `handle` is the path of a module of the model, whose input or output (`end`) is meant: the first tensor of floats in it; or a
-    function (model, inputs) -> tensor, None where it does not fire, with perhaps `write` (model, inputs, tensor) -> output, which
-    runs the model with that tensor in its place. A write is one head's numbers at one position set to zero. Raises TrisectError.
+    name of another library, 'library:name', as `peers.peer_functions` has it; or a function (model, inputs) -> tensor, None where it
+    does not fire, with perhaps `write` (model, inputs, tensor) -> output, which runs the model with that tensor in its place. A write
+    is one head's numbers at one position set to zero. Raises TrisectError.
     """
     where = model.shape.resolve(site)
     if len(where) != 1:
@@ -158,6 +159,11 @@ def audit_handle(
     model, batch = single_batch(model, text)
     inputs = own_inputs(model._with_proof, batch.inputs)
     reading = model.trace(batch)
+    named = handle if isinstance(handle, str) else getattr(handle, "__name__", type(handle).__name__)
+    if isinstance(handle, str) and ":" in handle:
+        from trisect.hf.verify.peers import peer_functions
+
+        handle, write = peer_functions(model, handle)
     with evaluating(model.model), copy_caches(model.model):
         if isinstance(handle, str):
             if handle not in (modules := dict(model.model.named_modules())):
@@ -172,7 +178,6 @@ def audit_handle(
                 known = "A handle's function returns a tensor of floats, or None where it does not fire."
                 raise ModelError(f"{shorten(given)} was returned.", known, "Return the tensor alone.")
             tensors = [] if given is None else [given.detach()]
-        named = handle if isinstance(handle, str) else getattr(handle, "__name__", type(handle).__name__)
         named += f" ({end})" if isinstance(handle, str) else ""
         about = (model.name, named, str(site))
         if not tensors:

@@ -1,0 +1,130 @@
+"""Handles of other libraries by their own names, as functions that an audit takes: TransformerLens, pyvene, nnsight and nnterp.
+
+Each wraps a copy of the model, so that what it changes in the modules is not in the model that is read beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from trisect.core.errors import ModelError, need_extra, unknown
+from trisect.core.subject import ModelInputs
+from trisect.hf.load import Pretrained
+
+Functions: TypeAlias = tuple[Callable[[Any, ModelInputs], "Tensor | None"], Callable[[Any, ModelInputs, Tensor], Any]]
+
+
+def peer_functions(model: Pretrained, handle: str) -> Functions:
+    """`capture(model, inputs)` and `write(model, inputs, tensor)` of a handle 'library:name', where the name is the library's.
+
+    transformer_lens:blocks.1.attn.hook_q · pyvene:1.query_output · nnsight:model.layers.1.self_attn.q_proj.output · nnterp:the same
+    after its renaming. Layers count from 0, as in these libraries. Raises ModelError with what the library raised.
+    """
+    library, _, name = handle.partition(":")
+    if library not in PEERS:
+        known = f"Handles of other libraries begin with {', '.join(f'{peer}:' for peer in PEERS)}."
+        raise ModelError(unknown("library", library, PEERS), known, "Give one of these, or the path of a module.")
+    need_extra(library, "peers", f"A handle {library}:…")
+    capture, write = _tell(handle, lambda: PEERS[library](copy.deepcopy(model.model), model, name))
+    return lambda *given: _tell(handle, lambda: capture(*given)), lambda *given: _tell(handle, lambda: write(*given))
+
+
+def _tell(handle: str, call: Callable[[], Any]) -> Any:
+    """What a call of another library returns; raises ModelError with what it raised."""
+    try:
+        return call()
+    except Exception as error:
+        why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:150]}"
+        raise ModelError(
+            f"{handle} raises {why}.", "It does not take this model, or this name.", "Try another."
+        ) from error
+
+
+def _transformer_lens(module: Any, model: Pretrained, name: str) -> Functions:
+    bridges = import_module("transformer_lens.model_bridge")
+    bridge = bridges.TransformerBridge.boot_transformers(
+        module.config.name_or_path,
+        hf_model=module,
+        tokenizer=model.tokenizer,
+        device=str(next(module.parameters()).device),
+        dtype=module.dtype,
+    )
+
+    def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
+        _, cache = bridge.run_with_cache(inputs["input_ids"], prepend_bos=False)
+        return cache[name] if name in cache else None  # noqa: SIM401 - a cache of TransformerLens has no get
+
+    def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
+        return bridge.run_with_hooks(
+            inputs["input_ids"], fwd_hooks=[(name, lambda _t, hook: tensor)], prepend_bos=False
+        )
+
+    return capture, write
+
+
+def _pyvene(module: Any, model: Pretrained, name: str) -> Functions:
+    pyvene = import_module("pyvene")
+    layer, _, component = name.partition(".")
+    heads = next(count for address, count in model.shape.heads.items() if address.layer == int(layer) + 1)
+
+    def run(inputs: ModelInputs, kind: Any, **given: Any) -> Any:
+        by_head = component.startswith("head_")
+        size = (
+            (heads.key if "key" in component or component == "head_value_output" else heads.query)
+            if by_head
+            else (inputs["input_ids"].shape[1])
+        )
+        where = {"layer": int(layer), "component": component, "unit": "h" if by_head else "pos"}
+        settings = {**where, "max_number_of_units": size, "intervention_type": kind}
+        wrapped = pyvene.IntervenableModel(settings, model=module)
+        return wrapped(base=dict(inputs), unit_locations={"base": [[list(range(size))]]}, **given)
+
+    def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
+        (_, collected), _ = run(inputs, pyvene.CollectIntervention)
+        return torch.cat(list(collected)) if collected else None
+
+    def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
+        return run(inputs, pyvene.VanillaIntervention, source_representations=tensor)[1]
+
+    return capture, write
+
+
+def _traced(wrapped: Any, name: str) -> Functions:
+    """A value of an nnsight trace, by its path from the model."""
+    *path, end = name.split(".")
+
+    def owner() -> Any:
+        here = wrapped
+        for step in path:
+            here = here[int(step)] if step.isdecimal() else getattr(here, step)
+        return here
+
+    def capture(_model: Any, inputs: ModelInputs) -> Tensor | None:
+        with wrapped.trace(dict(inputs)):
+            value = getattr(owner(), end).save()
+        return value  # noqa: RET504 - a trace's body is run elsewhere: nothing returns from it
+
+    def write(_model: Any, inputs: ModelInputs, tensor: Tensor) -> Any:
+        with wrapped.trace(dict(inputs)):
+            setattr(owner(), end, tensor)
+            answer = wrapped.output.save()
+        return answer  # noqa: RET504
+
+    return capture, write
+
+
+def _nnsight(module: Any, model: Pretrained, name: str) -> Functions:
+    return _traced(import_module("nnsight").LanguageModel(module, tokenizer=model.tokenizer), name)
+
+
+def _nnterp(module: Any, model: Pretrained, name: str) -> Functions:
+    return _traced(import_module("nnterp").StandardizedTransformer(module, tokenizer=model.tokenizer), name)
+
+
+PEERS = {"transformer_lens": _transformer_lens, "pyvene": _pyvene, "nnsight": _nnsight, "nnterp": _nnterp}
