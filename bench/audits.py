@@ -1,6 +1,7 @@
 """What handles of q, k and v of other libraries are, over small models of many kinds: rows of docs/audits.csv, and their counts.
 
-PYTHONPATH=. python bench/audits.py [KIND …]     needs the extra `peers`; kinds of tests/zoo.py, each in a process of its own
+PYTHONPATH=. python bench/audits.py [KIND …]     needs the extra `peers`; kinds of tests/zoo.py, each in a process of its own; those
+                                                 that the table has are left as they are where none is named
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def audit_kind(kind: str) -> list[dict[str, str]]:
             }
             row |= {"handle": name, "site": site}
             try:
-                audit = trisect.audit(model, handle, site, inputs)
+                audit = trisect.audit(model, handle, site=site, text=inputs)
             except TrisectError as error:
                 row |= {"fires": "raises", "reason": " ".join(str(error).split())[:200]}
             else:
@@ -69,15 +70,19 @@ def main() -> None:
             rows = audit_kind(sys.argv[2])
         print(json.dumps(rows))
         return
-    rows = []
-    for kind in sys.argv[1:] or sorted(zoo.ENCODERS | zoo.DECODERS):
+    rows = list(csv.DictReader(TABLE.open(encoding="utf-8"))) if TABLE.exists() else []
+    for kind in sys.argv[1:] or sorted((zoo.ENCODERS | zoo.DECODERS).keys() - {row["model"] for row in rows}):
         done = subprocess.run([sys.executable, __file__, "--one", kind], capture_output=True, text=True, timeout=900)
-        rows += json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else []
         print(kind, done.returncode, done.stderr[-200:] if done.returncode else "", flush=True)
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+        if done.returncode == 0:
+            made = json.loads(done.stdout.strip().splitlines()[-1])
+            rows = sorted(
+                [row for row in rows if row["model"] != kind] + made, key=lambda row: (row["library"], row["model"])
+            )
+            with TABLE.open("w", encoding="utf-8", newline="") as file:
+                table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                table.writeheader()
+                table.writerows(rows)
     for (library, name), count in sorted(Counter((row["library"], row["handle"]) for row in rows).items()):
         verdicts = Counter(verdict_of(row) for row in rows if (row["library"], row["handle"]) == (library, name))
         print(library, name, f"{count} models:", ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common()))

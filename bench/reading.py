@@ -260,8 +260,8 @@ def read_plain(model: GPT2LMHeadModel, batches: Sequence[dict[str, Tensor]]) -> 
     """A hook on each layer's c_attn, and the attention weights that the model returns."""
     for inputs in batches:
         outputs: list[Tensor] = []
-        modules = [block.attn.c_attn for block in model.transformer.h]
-        hooks = [module.register_forward_hook(lambda _m, _i, out: outputs.append(out)) for module in modules]
+        note = lambda _m, _i, out, outputs=outputs: outputs.append(out)  # noqa: E731
+        hooks = [block.attn.c_attn.register_forward_hook(note) for block in model.transformer.h]
         model(**inputs, output_attentions=True)
         for hook in hooks:
             hook.remove()
@@ -366,9 +366,9 @@ def patched_lens(bridge: Any, base: Tensor, donor: Tensor) -> list[Tensor]:
         for n in range(LAYERS):
             for name, head in product((f"blocks.{n}.attn.hook_{part}" for part in "qkv"), PATCHED):
 
-                def put_head(value: Tensor, hook: Any, head: int = head) -> Tensor:
+                def put_head(value: Tensor, hook: Any, name: str = name, head: int = head) -> Tensor:
                     new = value.clone()
-                    new[:, :, head - 1] = cache[hook.name][:, :, head - 1]
+                    new[:, :, head - 1] = cache[name][:, :, head - 1]
                     return new
 
                 made.append(bridge.run_with_hooks(base, fwd_hooks=[(name, put_head)], prepend_bos=False)[:, -1])

@@ -1,6 +1,8 @@
 """Audits of handles: the right module is named right; a wrong layer, order, factor or copy is not; what never fires is silent."""
 
 import json
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from torch import nn
 
 import trisect
 from trisect.cli import main
-from trisect.core.errors import ModelError, SiteError, SpecError
+from trisect.core.errors import ModelError, SiteError, SpecError, is_installed
 from trisect.hf.load import load
+from trisect.hf.verify import peers
 
 TEXT = "w1 w2 w3 , w4 w5 w6"
 
@@ -234,3 +237,71 @@ def test_on_the_command_line(tmp_path):
     assert "tensor  right      k of layer 2, as [B, T, H·E]" in shown
     shown = CliRunner().invoke(main, [*map(str, words), "--json", "--quiet"], catch_exceptions=False).output
     assert (json.loads(shown)["same"], [row["verdict"] for row in json.loads(shown)["rows"]]) == (True, ["right"] * 4)
+
+
+class Lens:
+    """A bridge as TransformerLens has it, by hooks on the modules of a Llama."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    @classmethod
+    def boot_transformers(cls, _name: str, hf_model: nn.Module, **_settings: Any) -> "Lens":
+        return cls(hf_model)
+
+    def _hooked(self, name: str, hook: Any) -> Any:
+        return self.module.get_submodule(path_of(1, name[-1])).register_forward_hook(hook)
+
+    def run_with_cache(self, tokens: Any, **_settings: Any) -> Any:
+        cache: dict[str, Any] = {}
+        with self._hooked(
+            "1.q", lambda _m, _i, out: cache.update({"blocks.1.attn.hook_q": out.unflatten(-1, (-1, 8))})
+        ):
+            return self.module(tokens), cache
+
+    def run_with_hooks(self, tokens: Any, fwd_hooks: Any, **_settings: Any) -> Any:
+        ((name, hook),) = fwd_hooks
+        with self._hooked(name, lambda _m, _i, out: hook(out, hook=None).flatten(-2)):
+            return self.module(tokens)
+
+
+def test_names_of_other_libraries_are_audited_in_a_copy_of_the_model(llama, monkeypatch):
+    lens = types.ModuleType("transformer_lens")
+    lens.__dict__["model_bridge"] = bridges = types.ModuleType("transformer_lens.model_bridge")
+    bridges.__dict__["TransformerBridge"] = Lens
+    monkeypatch.setitem(sys.modules, "transformer_lens", lens)
+    monkeypatch.setitem(sys.modules, "transformer_lens.model_bridge", bridges)
+    monkeypatch.setattr(peers, "need_extra", lambda *_: None)
+    audit = trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
+    assert (verdicts(audit), audit.axes) == (ALL | {"tensor": "different"}, "[B, T, H, E]")
+    assert "q of layer 2, before rotation" in reason(audit, "tensor")
+    audit = trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_rot_q", site="q@2", text=TEXT)
+    assert verdicts(audit) == {"fires": "silent"}
+    monkeypatch.setattr(Lens, "run_with_cache", lambda *_, **__: 1 / 0)
+    with pytest.raises(ModelError, match="ZeroDivisionError: division by zero") as error:
+        trisect.audit(llama, "transformer_lens:blocks.1.attn.hook_q", site="q@2", text=TEXT)
+    assert "transformer_lens:blocks.1.attn.hook_q" in error.value.given
+
+
+def test_names_of_libraries_that_are_not_there_are_refused(llama):
+    with pytest.raises(ModelError, match="transformer_lens:, pyvene:, nnsight:, nnterp:"):
+        trisect.audit(llama, "lens:blocks.1", site="q@2", text=TEXT)
+    if not is_installed("pyvene"):
+        with pytest.raises(SpecError, match=r"trisect\[peers\]"):
+            trisect.audit(llama, "pyvene:1.query_output", site="q@2", text=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("handle", "site", "tensor"),
+    [
+        ("transformer_lens:blocks.1.attn.hook_k", "k@2", "different"),  # before rotation
+        ("pyvene:1.key_output", "k@2", "different"),
+        ("pyvene:1.head_value_output", "v@2", "right"),
+        ("nnsight:model.layers.1.self_attn.v_proj.output", "v@2", "right"),
+    ],
+)
+def test_what_other_libraries_give_where_they_are_installed(llama, handle, site, tensor):
+    pytest.importorskip(handle.partition(":")[0])
+    audit = trisect.audit(llama, handle, site=site, text=TEXT)
+    assert verdicts(audit)["write"] == "right"
+    assert verdicts(audit)["tensor"] == tensor

@@ -62,7 +62,9 @@ def test_a_plan_says_its_jobs_and_times(tmp_path):
 def test_a_plan_of_gpus_reckons_as_a_gpu_was_measured():
     """Member-steps a second of the paper's model by size of fleet, float32 and recorded: the table of the documents."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "gpu.md").read_text(encoding="utf-8")
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if re.match(r"\| \d+ ", line)]
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if re.match(r"\| \d+ ", line)
+    ]
     measured = {int(row[0].split()[0]): (row[2], row[6]) for row in cells}
     assert set(measured) == {1, 4, 8, 16, 21}
     ids = np.arange(20 * 36 * 2, dtype=np.int32)
