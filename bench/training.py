@@ -29,7 +29,7 @@ from trisect.core.methods import PAPER_SITES
 from trisect.core.site import Site
 from trisect.core.spec import Model, Run, Training
 from trisect.experiments.study.presets import find_experiments
-from trisect.lm.feed import Piece, training_piece
+from trisect.lm.feed import Piece, Windows
 from trisect.lm.fleet import initial, layout, mark, views
 from trisect.lm.matmul import fast_products
 from trisect.lm.rewind import blend, evaluate_variants
@@ -62,7 +62,8 @@ def eager_step(text: Corpus, run: Run, device: str = "cpu") -> Callable[[], None
     first = {n: v[0].clone() for n, v in views(like.flat, like.places).items()}
     model = plain_of(like.model, TYPES, first, run.model.dropout).to(device)
     optimizer, criterion = torch.optim.SGD(model.parameters(), lr=5.0), torch.nn.CrossEntropyLoss()
-    pieces = [training_piece(text, run.training, i, (), device) for i in range(like.steps_per_epoch)]
+    windows = Windows(text, run.training, (), device)
+    pieces = [windows[i] for i in range(like.steps_per_epoch)]
     steps = iter(range(10**9))
 
     def step() -> None:
@@ -79,7 +80,7 @@ def gradient_errors(text: Corpus) -> tuple[float, float, float]:
     """Relative error of one step's gradient against float64, without dropout and clipping: eager's, ours, ours in bfloat16."""
     like, narrow = (trainer(text, 0.0, clip=1e30, products=kind) for kind in (None, torch.bfloat16))
     first = {n: v[0].clone() for n, v in views(like.flat, like.places).items()}
-    piece = training_piece(text, like.training, 0, (), "cpu")
+    piece = Windows(text, like.training, (), "cpu")[0]
 
     def eager(dtype: torch.dtype) -> Tensor:
         model = plain_of(like.model, TYPES, {n: v.to(dtype) for n, v in first.items()})

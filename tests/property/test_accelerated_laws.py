@@ -144,7 +144,7 @@ def test_masked_attackers_do_the_same_operations_on_the_same_shapes_whatever_is_
     for window in (1, 2):
         piece = trainer.windows[window]
         with Shapes() as shapes:
-            trainer._backward(piece, {})
+            trainer._backward(piece)
         seen.append(shapes.seen)
     assert (seen[0] == seen[1]) is masked
 
@@ -153,11 +153,11 @@ def test_masked_attackers_do_the_same_operations_on_the_same_shapes_whatever_is_
 def test_masked_attackers_are_those_that_leave_tokens_out_to_rounding(aim):
     made = [Trainer(ATTACKED, CORPUS, dtype=torch.float64) for _ in range(2)]
     for one, other in zip(*map(tiny.attackers_of, made), strict=True):
-        one.aim = other.aim = aim
+        one._aim = other._aim = aim
         other.masked = True
         draw = torch.Generator().manual_seed(3)
         for _ in range(60):
-            x = torch.randn(len(one.targets), one.read.width, 60, generator=draw, dtype=torch.float64)
+            x = torch.randn(len(one.slots), one.read.width, 60, generator=draw, dtype=torch.float64)
             y = torch.randint(-4, len(CORPUS.column("pos")), (60,), generator=draw).clamp_min(-1)
             seen = [group.learn(x, y) for group in (one, other)]
             pushed = [group.gradient(x, y) for group in (one, other)]

@@ -15,7 +15,7 @@ from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.adversary import control_labels
 from trisect.lm.edits import AttackEdit
-from trisect.lm.feed import training_piece
+from trisect.lm.feed import Windows
 from trisect.lm.fleet import count_parameters, forward, initial, layout, views
 from trisect.lm.train import RunFiles, Trainer, parameters_of, train_fleet
 from trisect.text.corpus import steps as text_steps
@@ -65,9 +65,10 @@ def torch_trained(one: Run, distinct: Weights, build: Build, steps: int = 20) ->
     leaves = {n: torch.nn.Parameter(v.clone()) for n, v in distinct.items()}
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
     optimizer = kind(leaves.values(), lr=training.rate, weight_decay=training.weight_decay)
-    windows = text_steps(CORPUS.splits["train"], training.columns, training.window)
+    count = text_steps(CORPUS.splits["train"], training.columns, training.window)
+    windows = Windows(CORPUS, training, (), "cpu")
     for step in range(steps):
-        piece = training_piece(CORPUS, training, step % windows, (), "cpu")
+        piece = windows[step % count]
         weights = {theirs[n]: v for n, v in build(leaves).items()}
         logits = torch.func.functional_call(model, weights, piece.inputs)
         optimizer.zero_grad()
@@ -149,7 +150,7 @@ def test_an_identitys_representation_is_the_layers_input():
     attention = reference.get_submodule("encoder.layers.1.self_attn")
     attention.register_forward_hook(lambda _, given, keywords, __: seen.append(given[0]), with_kwargs=True)
     reference.train()(inputs)
-    v = forward(own, inputs, BASE.model, blocks=[("qkv", 2)]).kept["qkv", 2][0, ..., ROWS["v"]]
+    v = forward(own, inputs, BASE.model, blocks=[("qkv", 2)]).blocks["qkv", 2][0, ..., ROWS["v"]]
     torch.testing.assert_close(v, seen[0], rtol=1e-12, atol=1e-12)
 
 

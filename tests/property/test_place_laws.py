@@ -13,7 +13,7 @@ from trisect.core.errors import SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm.edits import AttackEdit, FreezeEdit
-from trisect.lm.feed import Piece, evaluation_pieces, training_piece
+from trisect.lm.feed import Piece, evaluation_pieces
 from trisect.lm.fleet import (
     Dropout,
     Representations,
@@ -110,9 +110,9 @@ def test_representations_are_what_torchs_own_modules_pass_on(layer):
     theirs = hooked(layer, inputs, bare(flat))
     for block in ("o", "attn", "ffn"):
         # o is found by solving W_O x = y, which loses digits with W_O's condition
-        torch.testing.assert_close(passed.kept[block, layer][0], theirs[block], rtol=1e-7, atol=1e-8)
-    head = representation(passed.kept, 0, place(f"o@{layer}.h2"), MODEL)
-    assert torch.equal(head, passed.kept["o", layer][0, ..., EACH : 2 * EACH].flatten(0, 1).T)
+        torch.testing.assert_close(passed.blocks[block, layer][0], theirs[block], rtol=1e-7, atol=1e-8)
+    head = representation(passed.blocks, 0, place(f"o@{layer}.h2"), MODEL)
+    assert torch.equal(head, passed.blocks["o", layer][0, ..., EACH : 2 * EACH].flatten(0, 1).T)
 
 
 @settings(max_examples=20, deadline=None)
@@ -149,22 +149,22 @@ def test_representations_read_together_are_those_read_alone(slots, texts):
 
 def gradient_by_autograd(trainer: Trainer, slot: int) -> torch.Tensor:
     """d(loss_lm - λ·loss_adv)/dθ straight through the attacker, held still."""
-    piece = training_piece(CORPUS, trainer.training, 0, trainer.labels, "cpu")
-    (group,) = (g for g in tiny.attackers_of(trainer) if any(t.slot == slot for t in g.targets))
-    i = [t.slot for t in group.targets].index(slot)
-    site, flat = group.targets[i].site, trainer.flat[slot : slot + 1].clone().requires_grad_()
+    piece = trainer.windows[0]
+    (group,) = (g for g in tiny.attackers_of(trainer) if slot in g.slots)
+    i = group.slots.index(slot)
+    site, flat = group.sites[i], trainer.flat[slot : slot + 1].clone().requires_grad_()
     leaves = views(flat, trainer.places)
     drop = Dropout(MODEL.dropout, generator("dropout", trainer.seed, 0))
     passed = forward(leaves, piece.inputs, MODEL, drop, blocks=blocks_of([site], MODEL))
     logits = passed.hidden[0].flatten(0, 1) @ leaves["decoder.weight"][0].T + leaves["decoder.bias"][0]
     loss = torch.nn.functional.cross_entropy(logits, piece.targets)
-    x, y = representation(passed.kept, 0, site, MODEL).T, piece.labels["pos"]
+    x, y = representation(passed.blocks, 0, site, MODEL).T, piece.labels["pos"]
     p = {n: v[i].detach() for n, v in views(group.flat, group.places).items()}
     for n in range(1, 5):
         x = torch.nn.functional.leaky_relu(x @ p[f"{n}.weight"].T + p[f"{n}.bias"], 0.01)
         x = torch.nn.functional.batch_norm(x, None, None, p[f"{n}.scale"], p[f"{n}.shift"], training=True)
     adversary = torch.nn.functional.cross_entropy((x @ p["5.weight"].T + p["5.bias"])[y >= 0], y[y >= 0])
-    loss = loss - group.targets[i].strength * adversary
+    loss = loss - group.strength[i] * adversary
     return torch.autograd.grad(loss, flat)[0][0]
 
 

@@ -14,7 +14,7 @@ from trisect.lm import loss as lm_loss
 from trisect.lm import rewind
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import forward, initial, layout, mark, views
-from trisect.lm.loss import make_decoder, span, token_scores, variant_scores
+from trisect.lm.loss import _span, extend_decoder, token_scores, variant_scores
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, self_only_loss
 from trisect.measure.criticality import TOLERANCE, adaptive_curves, criticality, exact_curves, mean_difference
 from trisect.stats.shares import paired_band
@@ -93,7 +93,7 @@ def test_variants_scored_through_their_span_score_as_each_alone(dtype, seed, ran
     h, w, b = h.to(dtype), normal(words, width).to(dtype), normal(words).to(dtype)
     y = torch.randint(words, (tokens,), generator=draw)
     found, alone = (
-        variant_scores(h, make_decoder(w, b), y),
+        variant_scores(h, extend_decoder(w, b), y),
         token_scores(h.double(), w.double()[None], b.double()[None], y),
     )
     largest = h.double().norm(dim=-1).max() * w.double().norm(dim=-1).max()
@@ -109,11 +109,11 @@ def test_a_span_is_no_larger_than_the_rank_and_gives_the_variants_back(seed, ran
     h = torch.randn(5, 30, rank, generator=draw, dtype=torch.float64) @ torch.randn(
         5, rank, 20, generator=draw, dtype=torch.float64
     )
-    found = span(h, 12)
+    found = _span(h, 12)
     assert found.enough.all()
     assert (found.rank == rank).all()
     torch.testing.assert_close(torch.bmm(found.shares, found.basis), h, rtol=0, atol=1e-12 * float(h.abs().max()))
-    assert not span(h, rank - 1).enough.any()
+    assert not _span(h, rank - 1).enough.any()
 
 
 def test_states_beyond_the_safe_range_and_states_that_are_no_numbers_are_scored_the_plain_way():
@@ -122,7 +122,7 @@ def test_states_beyond_the_safe_range_and_states_that_are_no_numbers_are_scored_
     h[3, 2] = torch.nan
     w = torch.randn(200, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     y, b = torch.arange(6) * 30, torch.zeros(200, dtype=torch.float64)
-    found, alone = variant_scores(h, make_decoder(w, b), y), token_scores(h, w[None], b[None], y)
+    found, alone = variant_scores(h, extend_decoder(w, b), y), token_scores(h, w[None], b[None], y)
     torch.testing.assert_close(found.loss, alone.loss, rtol=1e-11, atol=1e-10, equal_nan=True)
     assert bool(found.loss[3, 2].isnan())
     assert (found.correct == alone.correct).all()

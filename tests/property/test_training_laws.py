@@ -41,7 +41,7 @@ def test_members_differ_from_the_baseline_by_their_edit_alone():
 def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_models():
     trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"], CORPUS, dtype=torch.float64)
     group = tiny.attackers_of(trainer)[0]
-    x = torch.randn(len(group.targets), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
+    x = torch.randn(len(group.slots), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
     y = torch.arange(30) % len(CORPUS.column("pos"))
     mean, flat = group.mean.clone(), group.flat.clone()
     group.gradient(x, y)
@@ -56,7 +56,7 @@ def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_m
 def test_tokens_without_a_label_teach_the_attacker_nothing():
     trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"], CORPUS, dtype=torch.float64)
     group = tiny.attackers_of(trainer)[0]
-    x = torch.randn(len(group.targets), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
+    x = torch.randn(len(group.slots), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
     y = torch.arange(30) % 3
     y[10:] = -1
     changed = x.clone()
@@ -132,7 +132,7 @@ def test_the_rate_warms_up_by_step_and_decays_by_epoch():
     rates = []
     for _ in range(2 * trainer.steps_per_epoch + 1):
         trainer.step()
-        rates.append(trainer.descent.rate)
+        rates.append(trainer.descent.optimizer.param_groups[0]["lr"])
     assert rates[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
     assert rates[trainer.steps_per_epoch] == 0.25
     assert rates[2 * trainer.steps_per_epoch] == 0.125

@@ -18,7 +18,7 @@ from trisect.core.spec import Model, Run, Training, plain
 from trisect.experiments.study.tasks import interchange
 from trisect.lm import edits as _registered  # noqa: F401
 from trisect.lm.adversary import control_labels
-from trisect.lm.feed import evaluation_pieces, training_piece
+from trisect.lm.feed import Windows, evaluation_pieces
 from trisect.lm.fleet import forward, views
 from trisect.lm.rewind import blend, draw_rows, evaluate_variants, self_only_loss
 from trisect.lm.train import Trainer
@@ -38,7 +38,7 @@ def trainer(*edits, model: Model = MODEL) -> Trainer:
 def test_the_loss_is_that_of_answers_alone_in_training_and_evaluation():
     made = trainer()
     parameters = views(made.flat, made.places)
-    piece = training_piece(CORPUS, TRAINING, 0, (), "cpu")
+    piece = Windows(CORPUS, TRAINING, (), "cpu")[0]
     hidden = forward(parameters, piece.inputs, MODEL).hidden[0, :, 3]  # where questions stand
     logits = hidden @ parameters["decoder.weight"][0].T + parameters["decoder.bias"][0]
     answers = torch.from_numpy(CORPUS.splits["train"].tokens.reshape(4, 15, 5)[:, 0, 4]).long()
@@ -52,7 +52,7 @@ def test_the_loss_is_that_of_answers_alone_in_training_and_evaluation():
 def test_the_gradient_is_that_of_answers_alone():
     made = trainer()
     parameters = {n: v.clone().requires_grad_() for n, v in views(made.flat, made.places).items()}
-    piece = training_piece(CORPUS, TRAINING, 0, (), "cpu")
+    piece = Windows(CORPUS, TRAINING, (), "cpu")[0]
     logits = (
         forward(parameters, piece.inputs, MODEL).hidden[0] @ parameters["decoder.weight"][0].T
         + parameters["decoder.bias"][0]
@@ -110,7 +110,7 @@ def test_idle_layers_are_stated_only_where_there_are_some():
 
 def test_control_labels_are_those_of_the_word_that_is_read():
     made = trainer(make_edit("attack", Site.parse("k@2"), {"label": "item.a", "strength": 1.0, "variant": "control"}))
-    piece = training_piece(CORPUS, TRAINING, 0, ("item.a",), "cpu")
+    piece = Windows(CORPUS, TRAINING, ("item.a",), "cpu")[0]
     (group,) = made.objectives
     drawn = torch.from_numpy(control_labels(CORPUS, "item.a", 1)[0]).long()
     answers = group.answers(piece.label_words(group.columns), piece.labels)  # type: ignore[attr-defined]
@@ -136,11 +136,11 @@ def test_a_donor_changes_nothing_in_an_idle_layer_and_everything_is_counted():
 def test_putting_a_layers_own_representations_back_changes_nothing():
     made = trainer()
     parameters = views(made.flat, made.places)
-    piece = training_piece(CORPUS, TRAINING, 0, (), "cpu")
+    piece = Windows(CORPUS, TRAINING, (), "cpu")[0]
     passed = forward(parameters, piece.inputs, MODEL, blocks=[("qkv", 2)])
-    again = forward(parameters, piece.inputs, MODEL, put={2: passed.kept["qkv", 2]})
+    again = forward(parameters, piece.inputs, MODEL, put={2: passed.blocks["qkv", 2]})
     torch.testing.assert_close(again.hidden, passed.hidden, rtol=0, atol=0)
-    other = forward(parameters, piece.inputs, MODEL, put={2: passed.kept["qkv", 2].roll(1, 1)})
+    other = forward(parameters, piece.inputs, MODEL, put={2: passed.blocks["qkv", 2].roll(1, 1)})
     assert not torch.equal(other.hidden, passed.hidden)
 
 

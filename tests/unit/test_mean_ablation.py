@@ -26,7 +26,7 @@ def model():
 
 
 def kept(weights, piece, n):
-    return forward({k: v[None] for k, v in weights.items()}, piece.inputs, tiny.MODEL, blocks=[("qkv", n)]).kept[
+    return forward({k: v[None] for k, v in weights.items()}, piece.inputs, tiny.MODEL, blocks=[("qkv", n)]).blocks[
         "qkv", n
     ][0]
 

@@ -53,7 +53,7 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize("name", FLEETS)
 def test_a_step_of_a_stretch_waits_for_nothing_and_copies_no_window(name, monkeypatch):
     trainer = Trainer(FLEETS[name], CORPUS)
-    trainer.windows.stay = True  # as on a GPU
+    trainer.windows.caches = True  # as on a GPU
     norms: list[torch.Tensor] = []
     for _ in range(trainer.steps_per_epoch):
         trainer.step(norms)
@@ -130,11 +130,11 @@ def test_a_stretch_in_which_a_member_diverges_is_done_again_and_ends_the_same(op
     one, other = (Trainer(runs, CORPUS) for _ in range(2))
     original = Trainer._backward
 
-    def spoiled(self, piece, said):
-        scores = original(self, piece, said)
+    def spoiled(self, piece):
+        result = original(self, piece)
         if self.steps_done == begun + 1:
             self.gradient[1, 3] = torch.nan
-        return scores
+        return result
 
     monkeypatch.setattr(Trainer, "_backward", spoiled)
     for _ in range(begun):

@@ -66,8 +66,8 @@ class TieEdit(_WeightEdit):
     @classmethod
     def place(cls, site: Site) -> Site:
         """Two or three of q, k and v, whole or single heads."""
-        known = "A tie shares one matrix among two or three of q, k and v, which have one shape."
-        return matrices(site, len(site.components) in (2, 3), cls.kind, known, "q+k@all or q+k+v@2")
+        reason = "A tie shares one matrix among two or three of q, k and v, which have one shape."
+        return matrices(site, len(site.components) in (2, 3), cls.kind, reason, "q+k@all or q+k+v@2")
 
     def prepare(self, member: Member) -> None:
         """Share the site's components."""
@@ -84,17 +84,17 @@ class IdentityEdit(_WeightEdit):
     @classmethod
     def place(cls, site: Site) -> Site:
         """One of q, k and v, whole or single heads."""
-        known = "An identity stands in for one of q, k and v."
-        return matrices(site, len(site.components) == 1, cls.kind, known, "q@all")
+        reason = "An identity stands in for one of q, k and v."
+        return matrices(site, len(site.components) == 1, cls.kind, reason, "q@all")
 
     def prepare(self, member: Member) -> None:
         """Set the site's rows of each in-projection to those of the identity and its bias to 0, and hold them."""
         marks = member.mark(self.site)
         member.row[marks.to(member.row.device)] = 0.0
-        own, marked = member.views(member.row), member.views(marks)
+        matrices, marked = member.views(member.row), member.views(marks)
         for n in self.site.layers or ():
             rows = marked[f"layers.{n}.in.weight"][:, 0].nonzero()[:, 0]
-            own[f"layers.{n}.in.weight"][rows, rows % member.model.width] = 1.0
+            matrices[f"layers.{n}.in.weight"][rows, rows % member.model.width] = 1.0
         member.hold(marks)
 
 
@@ -110,8 +110,8 @@ class NarrowEdit(_WeightEdit):
     @classmethod
     def place(cls, site: Site) -> Site:
         """q, k and v together, all heads."""
-        known = "A narrow keeps as much of q as of k and v, in every head."
-        return matrices(site, len(site.components) == 3 and not site.heads, cls.kind, known, "q+k+v@all")
+        reason = "A narrow keeps as much of q as of k and v, in every head."
+        return matrices(site, len(site.components) == 3 and not site.heads, cls.kind, reason, "q+k+v@all")
 
     def prepare(self, member: Member) -> None:
         """Set all that lies beyond the kept dimensions to 0, and hold it."""
@@ -128,12 +128,11 @@ class NarrowEdit(_WeightEdit):
 SECONDS = 8e-8  # of one 2.6 GHz core for each token and unit of width, fitted to two sizes
 
 
-def _variant(given: str) -> str:
+def _parse_variant(text: str) -> str:
     """Its one spelling; raises SpecError for a text that is none."""
-    variant = spell_variant(given)
-    if variant is None:
-        known = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
-        raise SpecError(f"variant is {shorten(given)}.", known, "Use one of them, as in bounded+site.")
+    if (variant := spell_variant(text)) is None:
+        reason = f"Variants of an attack are {', '.join(VARIANTS)}, or several of the last {len(VARIANTS) - 1} joined by '+'."
+        raise SpecError(f"variant is {shorten(text)}.", reason, "Use one of them, as in bounded+site.")
     return variant
 
 
@@ -148,7 +147,7 @@ class AttackEdit(TrainingEdit):
 
     label: str
     strength: Annotated[float, Field(ge=0)]
-    variant: Annotated[str, AfterValidator(_variant)] = "plain"
+    variant: Annotated[str, AfterValidator(_parse_variant)] = "plain"
 
     kind: ClassVar[str] = "attack"
     title: ClassVar[str] = "Attack"
@@ -165,7 +164,7 @@ class AttackEdit(TrainingEdit):
         return self.label
 
     @property
-    def drawn(self) -> bool:
+    def uses_control(self) -> bool:
         """Whether the labels are those that each word type drew by chance."""
         return "control" in self.variant.split("+")
 
@@ -196,16 +195,15 @@ class AttackEdit(TrainingEdit):
     @classmethod
     def objectives(cls, edits: Mapping[int, TrainingEdit], fleet: Trained) -> Sequence[Objective]:
         """One group of adversaries for each label, variant and width of representation, in order of slot."""
-        from trisect.lm.adversary import Attackers, Target  # loads torch, which a statement does not need
+        from trisect.lm.adversary import Attackers  # loads torch, which a statement does not need
         from trisect.lm.fleet import width_of
 
-        groups: dict[tuple[object, ...], list[Target]] = {}
+        groups: dict[tuple[str, bool, Aim, Reach, int], list[tuple[int, Site, float]]] = {}
         for slot, e in sorted(edits.items()):
             if isinstance(e, cls):
-                target = Target(slot, e.site, e.label, e.strength, e.drawn, e.aim, e.reach)
-                variant = e.label, e.drawn, e.aim, e.reach
-                groups.setdefault((*variant, width_of(e.site, fleet.model)), []).append(target)
-        return [Attackers(targets, fleet) for targets in groups.values()]
+                key = e.label, e.uses_control, e.aim, e.reach, width_of(e.site, fleet.model)
+                groups.setdefault(key, []).append((slot, e.site, e.strength))
+        return [Attackers(targets, *key[:4], fleet) for key, targets in groups.items()]
 
 
 EDITS: tuple[type[TrainingEdit], ...] = (

@@ -17,24 +17,24 @@ PIECE = 2_100  # tokens evaluated at once: enough for the products to be efficie
 
 
 class PlacedLabels(dict[str, Tensor]):
-    """Label columns [N] of a window, and the places at which each has a label, found on the host: a GPU need not wait."""
+    """Label columns [N] of a window, and the positions at which each has a label, computed on the host: a GPU need not wait."""
 
-    def __init__(self, columns: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> None:
+    def __init__(self, columns: Mapping[str, Tensor], positions: Mapping[str, Tensor]) -> None:
         super().__init__(columns)
-        self.known = dict(known)
+        self.positions = positions
 
 
 def label_positions(labels: Mapping[str, Tensor], column: str) -> Int[Tensor, " K"]:
-    """The places at which a column has a label."""
-    if isinstance(labels, PlacedLabels) and column in labels.known:
-        return labels.known[column]
+    """The positions at which a column has a label."""
+    if isinstance(labels, PlacedLabels):
+        return labels.positions[column]
     return (labels[column] >= 0).nonzero()[:, 0]
 
 
 class Piece(NamedTuple):
     """Inputs [B T], and flattened in the same order the next words and the next words' labels (-1 for none).
 
-    `scored` are the places of next words that are to be predicted, None being all; the label columns in `own` speak of the word
+    `scored` are the positions of next words that are to be predicted, None being all; the columns in `input_labels` label the word
     that is read. `starts` is where in the split each row begins, None where a piece was not cut from one.
     """
 
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     targets: Int[Tensor, " N"]
     labels: Mapping[str, Int[Tensor, " N"]]
     scored: Int[Tensor, " M"] | None = None
-    own: tuple[str, ...] = ()
+    input_labels: tuple[str, ...] = ()
     starts: Int[np.ndarray, " B"] | None = None
 
     @property
@@ -54,77 +54,69 @@ class Piece(NamedTuple):
         """The states from which they are to be predicted."""
         return hidden if self.scored is None else hidden[:, self.scored]
 
-    def spread(self, gradient: Float[Tensor, "F M D"], hidden: Float[Tensor, "F N D"]) -> Float[Tensor, "F N D"]:
-        """A gradient of the counted states as one of all states, 0 elsewhere."""
-        if self.scored is None:
-            return gradient
-        whole = torch.zeros_like(hidden)
-        whole[:, self.scored] = gradient
-        return whole
-
     @property
     def tokens(self) -> int:
         """How many are to be predicted."""
         return self.targets.numel() if self.scored is None else self.scored.numel()
 
     def label_words(self, columns: Sequence[str]) -> Int[Tensor, " N"]:
-        """The words that those label columns speak of: what is read, or what comes next."""
-        return self.inputs.flatten() if columns and set(columns) <= set(self.own) else self.targets
+        """The words that those columns label: what is read, or what comes next."""
+        return self.inputs.flatten() if columns and set(columns) <= set(self.input_labels) else self.targets
 
     def some_rows(self, rows: Sequence[int]) -> Piece:
         """The piece with those rows alone."""
-        shape = self.inputs.shape
+        chosen = list(rows)
 
-        def mine(flat: Tensor) -> Tensor:
-            return flat.view(shape)[list(rows)].flatten()
+        def select(flat: Tensor) -> Tensor:
+            return flat.view(self.inputs.shape)[chosen].flatten()
 
-        labels = {name: mine(ids) for name, ids in self.labels.items()}
         scored = None
         if self.scored is not None:
             marks = torch.zeros_like(self.targets, dtype=torch.bool).index_fill_(0, self.scored, True)
-            scored = mine(marks).nonzero()[:, 0]
-        starts = None if self.starts is None else self.starts[list(rows)]
-        return Piece(self.inputs[list(rows)], mine(self.targets), labels, scored, self.own, starts)
+            scored = select(marks).nonzero()[:, 0]
+        return Piece(
+            self.inputs[chosen],
+            select(self.targets),
+            {name: select(column) for name, column in self.labels.items()},
+            scored,
+            self.input_labels,
+            None if self.starts is None else self.starts[chosen],
+        )
 
 
 def _piece(batches: Sequence[WindowBatch], corpus: Corpus, device: torch.device | str) -> Piece:
     def put(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(device)
 
-    def join(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return np.concatenate(arrays).ravel()
-
-    columns = {name: join([b.labels[name] for b in batches]) for name in batches[0].labels}
-    known = {name: put(np.flatnonzero(column >= 0)) for name, column in columns.items()}
-    labels = PlacedLabels({name: put(column) for name, column in columns.items()}, known)
+    columns = {name: np.concatenate([b.labels[name] for b in batches]).ravel() for name in batches[0].labels}
+    positions = {name: put(np.flatnonzero(column >= 0)) for name, column in columns.items()}
     marks = [b.scored for b in batches if b.scored is not None]
-    scored = put(np.flatnonzero(join(marks))) if marks else None
-    own = () if corpus.documents is None else corpus.documents.own
-    inputs, targets = np.concatenate([b.inputs for b in batches]), join([b.targets for b in batches])
-    starts = np.concatenate([b.starts for b in batches])
-    return Piece(put(inputs), put(targets), labels, scored, own, starts)
-
-
-def training_piece(
-    corpus: Corpus, training: Training, step: int, labels: tuple[str, ...], device: torch.device | str
-) -> Piece:
-    """The window of one training step."""
-    return _piece([batch(corpus.splits["train"], training.columns, training.window, step, labels)], corpus, device)
+    return Piece(
+        put(np.concatenate([b.inputs for b in batches])),
+        put(np.concatenate([b.targets for b in batches]).ravel()),
+        PlacedLabels({name: put(column) for name, column in columns.items()}, positions),
+        put(np.flatnonzero(np.concatenate(marks))) if marks else None,
+        () if corpus.documents is None else corpus.documents.own,
+        np.concatenate([b.starts for b in batches]),
+    )
 
 
 class Windows:
-    """The windows of training; off the CPU each is copied once and kept on the device (32 bytes a token and label column)."""
+    """The windows of training; off the CPU each is copied once and stays on the device (32 bytes a token and label column)."""
 
     def __init__(self, corpus: Corpus, training: Training, labels: tuple[str, ...], device: torch.device | str) -> None:
         self.corpus, self.training, self.labels, self.device = corpus, training, labels, device
-        self.stay = torch.device(device).type != "cpu"
-        self._kept: dict[int, Piece] = {}
+        self.caches = torch.device(device).type != "cpu"
+        self._on_device: dict[int, Piece] = {}
 
     def __getitem__(self, window: int) -> Piece:
-        if window in self._kept:
-            return self._kept[window]
-        piece = training_piece(self.corpus, self.training, window, self.labels, self.device)
-        return self._kept.setdefault(window, piece) if self.stay else piece
+        if window in self._on_device:
+            return self._on_device[window]
+        size = self.training.columns, self.training.window
+        piece = _piece([batch(self.corpus.splits["train"], *size, window, self.labels)], self.corpus, self.device)
+        if self.caches:
+            self._on_device[window] = piece
+        return piece
 
 
 def evaluation_pieces(
@@ -133,13 +125,12 @@ def evaluation_pieces(
     """All of a split (of train: a fixed sample of whole windows), windows of equal length put together."""
     columns = training.columns if split == "train" else training.eval_columns
     sample = training.train_sample if split == "train" else None
-    chosen = sample_steps(corpus.splits[split], columns, training.window, sample)
-    pieces, pending = [], []
-    for step in chosen:
-        one = batch(corpus.splits[split], columns, training.window, step, labels)
-        longer = pending and pending[0].inputs.shape[1] != one.inputs.shape[1]
-        if longer or sum(b.inputs.size for b in pending) >= PIECE:
+    pieces, pending = [], list[WindowBatch]()
+    for step in sample_steps(corpus.splits[split], columns, training.window, sample):
+        window = batch(corpus.splits[split], columns, training.window, step, labels)
+        changes = pending and pending[0].inputs.shape[1] != window.inputs.shape[1]
+        if changes or sum(b.inputs.size for b in pending) >= PIECE:
             pieces.append(_piece(pending, corpus, device))
             pending = []
-        pending.append(one)
+        pending.append(window)
     return [*pieces, _piece(pending, corpus, device)]

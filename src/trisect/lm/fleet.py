@@ -7,6 +7,7 @@ A single model is a fleet of one, on the same path. Weights are [F, out, in], th
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -89,19 +90,19 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, mask: Tensor, factor: Tensor | None) -> Tensor:
         mixed = qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3)
-        kept: list[Tensor] = []
+        saved: list[Tensor] = []
         for few in _chunks(qkv, heads):
             parts = _to_heads(qkv[few], heads)
-            kept += [parts, _forward(parts, mask, factor, mixed[few])]
-        ctx.save_for_backward(factor, *kept)
+            saved += [parts, _forward(parts, mask, factor, mixed[few])]
+        ctx.save_for_backward(factor, *saved)
         ctx.heads, ctx.shape = heads, qkv.shape
         return mixed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        factor, *kept = ctx.saved_tensors
-        found = gradients[0].new_empty(ctx.shape)
-        for few, parts, weights in zip(_chunks(found, ctx.heads), kept[::2], kept[1::2], strict=True):
+        factor, *saved = ctx.saved_tensors
+        gradient = gradients[0].new_empty(ctx.shape)
+        for few, parts, weights in zip(_chunks(gradient, ctx.heads), saved[::2], saved[1::2], strict=True):
             q, k, v = parts
             members, batch, length, wide = gradients[0][few].shape
             g = gradients[0][few].reshape(members * batch, length, ctx.heads, wide // ctx.heads)
@@ -113,8 +114,8 @@ class _Attention(torch.autograd.Function):
             torch.bmm(ds, k, out=of_parts[0])
             torch.bmm(ds.transpose(1, 2), q, out=of_parts[1])
             torch.bmm(_times(weights, factor, dw).transpose(1, 2), g, out=of_parts[2])
-            _merge(of_parts, found[few])
-        return found, None, None, None
+            _merge(of_parts, gradient[few])
+        return gradient, None, None, None
 
 
 COMPONENT_ROW = {"q": 0, "k": 1, "v": 2}
@@ -134,22 +135,12 @@ class Place(NamedTuple):
 def layout(model: Model, vocabulary: int) -> dict[str, Place]:
     """Name -> place of every parameter of one member."""
     wide, inner = model.width, model.feedforward
+    layer = {"in": (3 * wide, wide), "out": (wide, wide), "norm1": (wide,)}
+    layer |= {"up": (inner, wide), "down": (wide, inner), "norm2": (wide,)}
     shapes: dict[str, tuple[int, ...]] = {"embed.weight": (vocabulary, wide)}
     for n in range(1, model.layers + 1):
-        shapes |= {
-            f"layers.{n}.in.weight": (3 * wide, wide),
-            f"layers.{n}.in.bias": (3 * wide,),
-            f"layers.{n}.out.weight": (wide, wide),
-            f"layers.{n}.out.bias": (wide,),
-            f"layers.{n}.norm1.weight": (wide,),
-            f"layers.{n}.norm1.bias": (wide,),
-            f"layers.{n}.up.weight": (inner, wide),
-            f"layers.{n}.up.bias": (inner,),
-            f"layers.{n}.down.weight": (wide, inner),
-            f"layers.{n}.down.bias": (wide,),
-            f"layers.{n}.norm2.weight": (wide,),
-            f"layers.{n}.norm2.bias": (wide,),
-        }
+        for name, shape in layer.items():
+            shapes |= {f"layers.{n}.{name}.weight": shape, f"layers.{n}.{name}.bias": shape[:1]}
     shapes |= {"decoder.weight": (vocabulary, wide), "decoder.bias": (vocabulary,)}
     places, start = {}, 0
     for name, shape in shapes.items():
@@ -208,7 +199,7 @@ def weights_of(site: Site, model: Model, n: int) -> list[tuple[str, Index]]:
     A head's are its rows of q, k or v, and its columns of o; attn is the in- and the output projection, ffn both its
     matrices.
     """
-    found: list[tuple[str, Index]] = []
+    weights: list[tuple[str, Index]] = []
     for part in site.parts():
         if (part.layers[0] if part.layers else 1) != n:
             continue
@@ -217,21 +208,21 @@ def weights_of(site: Site, model: Model, n: int) -> list[tuple[str, Index]]:
         if component in COMPONENT_ROW:
             first = COMPONENT_ROW[component] * model.width
             rows = [slice(first + s, first + s + each) for s in starts] or [slice(first, first + model.width)]
-            found += [(f"in.{kind}", (own,)) for kind in ("weight", "bias") for own in rows]
+            weights += [(f"in.{kind}", (span,)) for kind in ("weight", "bias") for span in rows]
         elif starts:
-            found += [("out.weight", (slice(None), slice(s, s + each))) for s in starts]
+            weights += [("out.weight", (slice(None), slice(s, s + each))) for s in starts]
         else:
-            found += [(f"{name}.{kind}", ()) for name in BLOCKS[component] for kind in ("weight", "bias")]
-    return found
+            weights += [(f"{name}.{kind}", ()) for name in BLOCKS[component] for kind in ("weight", "bias")]
+    return weights
 
 
 def mark(site: Site, model: Model, places: Mapping[str, Place]) -> Bool[Tensor, " P"]:
     """Which of a member's parameters are the weights and biases of a resolved site."""
     marks = torch.zeros(max(p.stop for p in places.values()), dtype=torch.bool)
-    own = views(marks[None], places)
+    matrices = views(marks[None], places)
     for n in site.layers or ():
         for name, part in weights_of(site, model, n):
-            own[f"layers.{n}.{name}"][(0, *part)] = True
+            matrices[f"layers.{n}.{name}"][(0, *part)] = True
     return marks
 
 
@@ -265,8 +256,8 @@ class Member:
 
     def share(self, site: Site) -> None:
         """Make the components of a resolved site one parameter in each layer; the first of q, k, v gives its values."""
-        alone = (Site((component,), site.layers, site.heads) for component in site.components)
-        self.ties.append([self.mark(one).nonzero()[:, 0] for one in alone])
+        sites = [Site((component,), site.layers, site.heads) for component in site.components]
+        self.ties.append([self.mark(part).nonzero()[:, 0] for part in sites])
 
 
 @functools.lru_cache(maxsize=8)
@@ -385,7 +376,7 @@ class _Pass(NamedTuple):
     """
 
     hidden: Float[Tensor, "F B T D"]
-    kept: dict[Block, Tensor]
+    blocks: dict[Block, Tensor]
 
 
 def forward(
@@ -398,7 +389,7 @@ def forward(
     rows: Float[Tensor, "F B T D"] | None = None,
     put: Mapping[int, Float[Tensor, "F B T W"]] | None = None,
 ) -> _Pass:
-    """All layers, for every member at once; `blocks` names what is kept of the way.
+    """All layers, for every member at once; `blocks` names what is returned of the way.
 
     Dropout is applied where `drop` is given (training) and nowhere else; `mask` defaults to the causal one; `rows`
     stands in for the rows of the embedding where the caller wants their gradient alone; `put` for q, k and v, side by
@@ -406,36 +397,29 @@ def forward(
     """
     x = embed(embedding_rows(p["embed.weight"], inputs) if rows is None else rows, inputs, drop)
     mask = causal(inputs.shape[1], x.dtype, x.device) if mask is None else mask
-    wanted, kept = set(blocks), {}
+    names, read = set(blocks), {}
     for n in range(1, model.layers + 1):
         qkv = put[n] if put and n in put else project(p, n, x)
         seen = {("in", n): x, ("qkv", n): qkv}
-        x = finish(
-            p,
-            n,
-            x,
-            attend(qkv, model.heads, mask, drop and drop.factor((x.shape[1] * model.heads, *mask.shape), x.dtype)),
-            drop,
-            seen,
-            model.idle,
-        )
-        kept |= {block: seen[block] for block in seen if block in wanted}
-    return _Pass(x, kept)
+        factor = drop and drop.factor((x.shape[1] * model.heads, *mask.shape), x.dtype)
+        x = finish(p, n, x, attend(qkv, model.heads, mask, factor), drop, seen, model.idle)
+        read |= {block: seen[block] for block in seen if block in names}
+    return _Pass(x, read)
 
 
 def _cuts(site: Site, model: Model) -> list[tuple[Block, slice]]:
     """The columns of blocks that make the representation of a resolved site: component by component, head by head."""
-    found, each = [], model.width // model.heads
+    cuts, each = [], model.width // model.heads
     for part in site.parts():
         component, layer = part.components[0], part.layers[0] if part.layers else 0
         block = ("qkv" if component in COMPONENT_ROW else component, layer)
         start = COMPONENT_ROW.get(component, 0) * model.width
         if part.heads is None:
-            found.append((block, slice(start, start + model.width)))
+            cuts.append((block, slice(start, start + model.width)))
         else:
             starts = [start + (head - 1) * each for head in part.heads]
-            found += [(block, slice(s, s + each)) for s in starts]
-    return found
+            cuts += [(block, slice(s, s + each)) for s in starts]
+    return cuts
 
 
 def width_of(site: Site, model: Model) -> int:
@@ -448,9 +432,9 @@ def blocks_of(sites: Iterable[Site], model: Model) -> list[Block]:
     return sorted({block for site in sites for block, _ in _cuts(site, model)})
 
 
-def representation(kept: Mapping[Block, Tensor], slot: int, site: Site, model: Model) -> Float[Tensor, "I N"]:
+def representation(blocks: Mapping[Block, Tensor], slot: int, site: Site, model: Model) -> Float[Tensor, "I N"]:
     """One member's representation at a resolved site, its parts one below the other, one column a token (batch-major)."""
-    return torch.cat([kept[block][slot, ..., columns].flatten(0, 1).T for block, columns in _cuts(site, model)])
+    return torch.cat([blocks[block][slot, ..., columns].flatten(0, 1).T for block, columns in _cuts(site, model)])
 
 
 class Representations:
@@ -460,37 +444,35 @@ class Representations:
 
     def __init__(self, members: Sequence[tuple[int, Site]], model: Model, device: torch.device | str) -> None:
         self.width = width_of(members[0][1], model)
-        found: dict[Block, list[tuple[int, int, int]]] = {}
+        entries: dict[Block, list[tuple[int, int, int]]] = {}
         for number, (slot, site) in enumerate(members):
-            row = number * self.width
-            for block, columns in _cuts(site, model):
-                for column in range(columns.start, columns.stop):
-                    found.setdefault(block, []).append((slot, column, row))
-                    row += 1
+            rows = itertools.count(number * self.width)
+            for block, cut in _cuts(site, model):
+                entries.setdefault(block, []).extend(
+                    (slot, column, next(rows)) for column in range(cut.start, cut.stop)
+                )
         self.at: dict[Block, tuple[Tensor, Tensor]] = {}
-        rows: list[Tensor] = []
-        for block, entries in found.items():
-            slots, columns, mine = torch.tensor(entries).T
-            self.at[block] = slots.to(device), columns.to(device)
-            rows.append(mine)
-        order = torch.cat(rows)
+        order = torch.cat([torch.tensor(places)[:, 2] for places in entries.values()])
+        for block, places in entries.items():
+            slots, columns, _ = torch.tensor(places, device=device).T
+            self.at[block] = slots, columns
         in_order = torch.equal(order, torch.arange(len(order)))
         self.rows = None if in_order else order.to(device)  # None where blocks give all rows in their order
         self.back = None if in_order else torch.argsort(order).to(device)
 
-    def read(self, kept: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
-        """What `representation` gives of each member."""
-        found = torch.cat([_flat(kept[block])[slots, :, columns] for block, (slots, columns) in self.at.items()])
-        found = found if self.back is None else found[self.back]
-        return found.view(-1, self.width, found.shape[1])
+    def read(self, blocks: Mapping[Block, Tensor]) -> Float[Tensor, "A I N"]:
+        """What `representation` returns of each member."""
+        rows = torch.cat([_flat(blocks[block])[slots, :, columns] for block, (slots, columns) in self.at.items()])
+        rows = rows if self.back is None else rows[self.back]
+        return rows.view(-1, self.width, rows.shape[1])
 
     def add(self, gradient: Float[Tensor, "A I N"], into: Mapping[Block, Tensor]) -> None:
-        """Add a gradient with respect to what `read` gives to gradients of the blocks; no place is written twice."""
+        """Add a gradient with respect to what `read` returns to gradients of the blocks; no place is written twice."""
         rows = gradient.flatten(0, 1)
         rows = rows if self.rows is None else rows[self.rows]
-        own = rows.split([len(slots) for slots, _ in self.at.values()])
-        for (block, (slots, columns)), mine in zip(self.at.items(), own, strict=True):
-            _flat(into[block])[slots, :, columns] += mine
+        parts = rows.split([len(slots) for slots, _ in self.at.values()])
+        for (block, (slots, columns)), part in zip(self.at.items(), parts, strict=True):
+            _flat(into[block])[slots, :, columns] += part
 
 
 def _flat(block: Float[Tensor, "F B T W"]) -> Float[Tensor, "F N W"]:

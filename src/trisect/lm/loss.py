@@ -51,12 +51,11 @@ def token_scores(
     with torch.no_grad():
         most = BLOCK[h.device.type]
         for members, rows in _blocks(h.shape[0], h.shape[1], w.shape[1], most, most):
-            own = slice(None) if w.shape[0] == 1 else members
             z, part = _room(h[members, rows], w.shape[1], work), h[members, rows]
             if w.shape[0] == 1:
                 torch.addmm(b[0], part.reshape(-1, h.shape[2]), w[0].t(), out=z.view(-1, w.shape[1]))
             else:
-                torch.baddbmm(b[own, None], part, w[own].transpose(1, 2), out=z)
+                torch.baddbmm(b[members, None], part, w[members].transpose(1, 2), out=z)
             loss[members, rows], correct[members, rows] = _softmax(z, y[rows])
     return Scores(loss, correct)
 
@@ -175,20 +174,22 @@ class NarrowDecoder:
         together = max(1, BLOCK[kind] // (count * vocabulary))
         with torch.no_grad():
             for first in range(0, members, together):
-                own = slice(first, min(first + together, members))
-                size = own.stop - own.start
-                thin = self._room("w", (size, *w.shape[1:]), w).copy_(w[own])
+                chosen = slice(first, min(first + together, members))
+                size = chosen.stop - chosen.start
+                thin = self._room("w", (size, *w.shape[1:]), w).copy_(w[chosen])
                 p = self._room("p", (size, count, vocabulary), h)
-                low = h[own].to(self.dtype)
+                low = h[chosen].to(self.dtype)
                 for _, rows in _blocks(1, count, vocabulary, TALL[kind], TALL[kind]):
                     # each product is narrow; softmax and its sums are taken in the precision of h
                     z = torch.bmm(low[:, rows], thin.transpose(1, 2), out=p[:, rows] if size == 1 else None)
-                    loss[own, rows], correct[own, rows] = _scores_in_place(z, b[own], y[rows], db[own], False)
+                    loss[chosen, rows], correct[chosen, rows] = _scores_in_place(
+                        z, b[chosen], y[rows], db[chosen], False
+                    )
                     if size > 1:
                         p[:, rows] = z
-                    dh[own, rows] = torch.bmm(p[:, rows], thin).to(h.dtype)
-                scaled = (h[own] / count).to(self.dtype)
-                dw[own] = torch.bmm(p.transpose(1, 2), scaled, out=self._room("dw", (size, *w.shape[1:]), w))
+                    dh[chosen, rows] = torch.bmm(p[:, rows], thin).to(h.dtype)
+                scaled = (h[chosen] / count).to(self.dtype)
+                dw[chosen] = torch.bmm(p.transpose(1, 2), scaled, out=self._room("dw", (size, *w.shape[1:]), w))
             add_at(dw, y, h, -1 / count)
             add_at(db, y, db.new_full((1, 1), -1.0).expand(members, count))
             dh.sub_(w[:, y])
@@ -196,11 +197,11 @@ class NarrowDecoder:
 
     def _room(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Room that was used before where it is large enough: on a CPU fresh pages cost more than what is done in them."""
-        wanted = torch.Size(shape).numel()
-        kept = self._rooms.get(name)
-        if kept is None or kept.numel() < wanted:
-            kept = self._rooms[name] = like.new_empty(wanted, dtype=self.dtype)
-        return kept[:wanted].view(shape)
+        size = torch.Size(shape).numel()
+        room = self._rooms.get(name)
+        if room is None or room.numel() < size:
+            room = self._rooms[name] = like.new_empty(size, dtype=self.dtype)
+        return room[:size].view(shape)
 
 
 ROUNDING = 64  # times the float's own step (8e-6 in float32): what of a variant's length may be left unspanned
@@ -213,17 +214,9 @@ PROBE = 64  # the most frequent words; the largest of their logits is subtracted
 SAFE = (1e-25, 1e30)  # sums of exp outside which a token is scored the plain way
 
 
-class Decoder(NamedTuple):
-    """The decoder, and beside its weights the biases and a column of ones, so that one product makes whole logits."""
-
-    weight: Float[Tensor, "V D"]
-    bias: Float[Tensor, " V"]
-    wide: Float[Tensor, "V K"]
-
-
-def make_decoder(weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"]) -> Decoder:
-    """A decoder that is used for many tokens."""
-    return Decoder(weight, bias, torch.cat([weight, bias[:, None], torch.ones_like(bias)[:, None]], 1))
+def extend_decoder(weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"]) -> Float[Tensor, "V K"]:
+    """The decoder's weights beside its biases and a column of ones, so that one product makes whole logits."""
+    return torch.cat([weight, bias[:, None], torch.ones_like(bias)[:, None]], 1)
 
 
 class _Span(NamedTuple):
@@ -235,7 +228,7 @@ class _Span(NamedTuple):
     enough: Bool[Tensor, " N"]
 
 
-def span(h: Float[Tensor, "N A D"], most: int) -> _Span:
+def _span(h: Float[Tensor, "N A D"], most: int) -> _Span:
     """Up to `most` directions whose combinations give each token's variants to ROUNDING steps of the longest one.
 
     Gram-Schmidt with the largest remainder as the next direction. Directions need not be orthogonal to rounding: what
@@ -259,46 +252,45 @@ def span(h: Float[Tensor, "N A D"], most: int) -> _Span:
     return _Span(basis, shares, rank, largest <= limit)
 
 
-def variant_scores(h: Float[Tensor, "A N D"], decoder: Decoder, y: Int[Tensor, " N"]) -> Scores:
-    """Loss and correctness of every token under each of its A hidden states; no gradient."""
+def variant_scores(h: Float[Tensor, "A N D"], wide: Float[Tensor, "V K"], y: Int[Tensor, " N"]) -> Scores:
+    """Loss and correctness of every token under each of its A hidden states, `wide` being `extend_decoder`'s; no gradient."""
     count, tokens, width = h.shape
     loss, correct = h.new_empty(tokens, count), torch.empty(tokens, count, dtype=torch.bool, device=h.device)
     most = int(0.9 * count * width / (width + 1.5 * count))  # more directions than this cost more than they save
     room = h.new_empty(LOGITS[h.device.type])
     for few in slices(tokens, STATES[h.device.type] // (count * width)):
         states, gold = h[:, few].transpose(0, 1).contiguous(), y[few]
-        found = span(states, most)
-        order = torch.argsort(torch.where(found.enough, found.rank, most + 1))
-        ranks, enough = torch.stack([found.rank[order], found.enough[order].long()]).cpu()  # all that shapes depend on
+        span = _span(states, most)
+        order = torch.argsort(torch.where(span.enough, span.rank, most + 1))
+        ranks, enough = torch.stack([span.rank[order], span.enough[order].long()]).cpu()  # all that shapes depend on
         for part in slices(len(order), TOKENS[h.device.type]):
-            which = order[part]
-            rank = int(ranks[part].max())
-            whole = not bool(enough[part].all())
-            factors = (states[which], None) if whole else (found.basis[which, :rank], found.shares[which, :, :rank])
-            loss[few.start + which], correct[few.start + which] = _score(*factors, decoder, gold[which], room)
+            which, rank = order[part], int(ranks[part].max())
+            spanned = bool(enough[part].all())
+            factors = (span.basis[which, :rank], span.shares[which, :, :rank]) if spanned else (states[which], None)
+            loss[few.start + which], correct[few.start + which] = _score(*factors, wide, gold[which], room)
     loss, correct = loss.T, correct.T
     if len(wild := torch.nonzero(~torch.isfinite(loss).all(0))[:, 0]):
-        plain = token_scores(h[:, wild].contiguous(), decoder.weight[None], decoder.bias[None], y[wild])
-        loss[:, wild], correct[:, wild] = plain
+        weight, bias = wide[:, :width].contiguous(), wide[:, width].contiguous()
+        loss[:, wild], correct[:, wild] = token_scores(h[:, wild].contiguous(), weight[None], bias[None], y[wild])
     return Scores(loss, correct)
 
 
 def _score(
     basis: Float[Tensor, "N R D"],
     shares: Float[Tensor, "N A R"] | None,
-    decoder: Decoder,
+    wide: Float[Tensor, "V K"],
     y: Int[Tensor, " N"],
     room: Float[Tensor, " M"],
 ) -> tuple[Float[Tensor, "N A"], Bool[Tensor, "N A"]]:
     """Losses (not a number where exp left the SAFE range) and correctness, a block of words at a time."""
     count = len(y), (basis if shares is None else shares).shape[1]
     left, mix = _extend(basis, shares, basis.new_zeros(len(y)))
-    shift = _variants_logits(left, mix, decoder.wide[:PROBE], None).amax((1, 2))
+    shift = _variants_logits(left, mix, wide[:PROBE], None).amax((1, 2))
     left, mix = _extend(basis, shares, -shift)
     total, best, gold = (basis.new_full(count, fill) for fill in (0.0, -torch.inf, 0.0))
     block = max(1, len(room) // (count[0] * count[1]))
-    for words in slices(len(decoder.wide), block):
-        z = _variants_logits(left, mix, decoder.wide[words], room)
+    for words in slices(len(wide), block):
+        z = _variants_logits(left, mix, wide[words], room)
         best = torch.maximum(best, z.amax(-1))
         at = (y - words.start).clamp(0, z.shape[-1] - 1)[:, None, None].expand(*count, 1)
         gold = torch.where(((y >= words.start) & (y < words.stop))[:, None], z.gather(-1, at)[..., 0], gold)
@@ -314,9 +306,9 @@ def _extend(
     tokens, rank, width = basis.shape
     left = basis.new_zeros(tokens, rank + (shares is not None), width + 2)
     left[:, :rank, :width] = basis
-    own = slice(None) if shares is None else slice(rank, None)
-    left[:, own, width] = 1
-    left[:, own, width + 1] = shift[:, None]
+    columns = slice(None) if shares is None else slice(rank, None)
+    left[:, columns, width] = 1
+    left[:, columns, width + 1] = shift[:, None]
     return left, None if shares is None else torch.cat([shares, torch.ones_like(shares[:, :, :1])], 2)
 
 
@@ -331,11 +323,11 @@ def _variants_logits(
     if mix is None:
         out = None if room is None else room[: len(rows) * len(wide)].view(len(rows), len(wide))
         return torch.mm(rows, wide.T, out=out).view(tokens, rank, -1)
-    some = torch.mm(rows, wide.T).view(tokens, rank, -1)
+    spanned = torch.mm(rows, wide.T).view(tokens, rank, -1)
     if room is None:
-        return torch.bmm(mix, some)
-    shape = (tokens, mix.shape[1], some.shape[2])
-    return torch.bmm(mix, some, out=room[: shape[0] * shape[1] * shape[2]].view(shape))
+        return torch.bmm(mix, spanned)
+    shape = (tokens, mix.shape[1], spanned.shape[2])
+    return torch.bmm(mix, spanned, out=room[: shape[0] * shape[1] * shape[2]].view(shape))
 
 
 def slices(count: int, size: int) -> Iterator[slice]:

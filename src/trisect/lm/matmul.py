@@ -63,9 +63,9 @@ def numerics(device: str, precision: str, setting: str) -> str:
 def check_numerics(before: str | None, here: str) -> None:
     """Raise StudyError where a study would go on otherwise than what trained it before (None: not noted)."""
     if before not in (None, here):
-        known = f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another."
+        reason = f"Here it would be: {here}. That moves effects, and the runs of a study are compared with one another."
         todo = "Go on where the study began, or choose another folder with --out."
-        raise StudyError(f"The study was trained so far with: {before}.", known, todo)
+        raise StudyError(f"The study was trained so far with: {before}.", reason, todo)
 
 
 @contextlib.contextmanager
@@ -87,8 +87,8 @@ def add_at(
     CUDA's `index_add_` adds in no fixed order where a place repeats, so that elsewhere than on a CPU no place gets two rows that are
     not zero. That takes a product of N × N with the rows, under one per cent of a step of the paper's model.
     """
-    given = rows if table.device.type == "cpu" else sum_repeats(places, rows)
-    return table.index_add_(1, places, given, alpha=alpha)
+    rows = rows if table.device.type == "cpu" else sum_repeats(places, rows)
+    return table.index_add_(1, places, rows, alpha=alpha)
 
 
 def sum_repeats(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:

@@ -71,24 +71,19 @@ class OwnModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """What this thread's open edits are."""
-        return tuple(f"Measured with an edit: {block.words}." for block in OPEN.get(self, ()) if block.is_here)
+        return tuple(f"Measured with an edit: {block.words}." for block in _edits_here(self))
 
     @property
     def objective(self) -> str:
         """Always causal."""
         return "causal"
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hex digits of the weights."""
-        return self._mark
-
-    @functools.cached_property
-    def _mark(self) -> str:
         total = hashlib.blake2b(digest_size=8)
-        for name in sorted(self.parameters):
-            total.update(name.encode())
-            total.update(self.parameters[name].detach().cpu().contiguous().numpy().tobytes())
+        for name, value in sorted(self.parameters.items()):
+            total.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
         return total.hexdigest()
 
     @property
@@ -107,60 +102,60 @@ class OwnModel:
 
     def batches(self, texts: Iterable[TextOrPair], size: int = 8, scored: bool = False) -> Iterator[Batch]:
         """Texts as batches of at most `size` windows; `scored` makes no difference, since nothing has to be hidden."""
-        held: list[tuple[int, int, list[int]]] = []
-        lacking: list[str] = []
-        named: set[str] = set()
+        rows: list[tuple[int, int, list[int]]] = []
+        lacking, named = list[str](), set[str]()
         for number, text in enumerate(map(as_sample, texts)):
             if isinstance(text, InputSample):
-                given = f"Sound, images or inputs were given to {self.name}."
-                raise ModelError(given, "It is a model of a study, and reads words.", "Give texts.")
+                problem = f"Sound, images or inputs were given to {self.name}."
+                raise ModelError(problem, "It is a model of a study, and reads words.", "Give texts.")
             words = [word.lower() for word in basic_english(check_text(self.name, number, text, False)[0])]
             unknown = [word for word in words if word not in self._ids]
             ids = self._word_ids(number, text, words, unknown)
             lacking += unknown
             for start in range(0, len(ids), self.window):
-                held.append((number, start, ids[start : start + self.window]))
-                if len(held) == size:
-                    yield self._batch(held, _unknown(self._ids, lacking, named))
-                    held, lacking = [], []
-        if held:
-            yield self._batch(held, _unknown(self._ids, lacking, named))
+                rows.append((number, start, ids[start : start + self.window]))
+                if len(rows) == size:
+                    yield self._batch(rows, _unknown_notes(self._ids, lacking, named))
+                    rows, lacking = [], []
+        if rows:
+            yield self._batch(rows, _unknown_notes(self._ids, lacking, named))
 
     def _word_ids(self, number: int, text: PlainText, words: Sequence[str], lacking: Sequence[str]) -> list[int]:
         """The ids of a text's words; raises ModelError where too few of them are in the vocabulary."""
         if words and (UNKNOWN in self._ids or len(lacking) <= LEFT_OUT * len(words)):
             unknown = self._ids.get(UNKNOWN)
             return [i for word in words if (i := self._ids.get(word, unknown)) is not None]
-        given = f"{text[:BRIEF]}…" if len(text) > BRIEF else text
-        known = "It has no word."
+        excerpt, reason = f"{text[:BRIEF]}…" if len(text) > BRIEF else text, "It has no word."
         if words:
             those = _quote_words(list(dict.fromkeys(lacking)), SHOWN)
-            known = f"{len(lacking)} of its {len(words)} words are not among the {len(self.vocabulary):,} that {self.name} knows: {those}."
+            reason = f"{len(lacking)} of its {len(words)} words are not among the {len(self.vocabulary):,} that {self.name} knows: {those}."
         todo = "Give words of the corpus that it was trained on; trisect.load('STUDY').vocabulary lists them in Python."
-        raise ModelError(f"Text {number + 1} is {given!r}.", known, todo)
+        raise ModelError(f"Text {number + 1} is {excerpt!r}.", reason, todo)
 
     def _batch(self, rows: list[tuple[int, int, list[int]]], notes: Iterable[str]) -> Batch:
         longest = max(len(ids) for _, _, ids in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
         real = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for i, (_, _, own) in enumerate(rows):
-            ids[i, : len(own)] = torch.tensor(own)
-            real[i, : len(own)] = True
-        tokens = tuple(tuple(self.vocabulary[n] for n in own) + ("",) * (longest - len(own)) for _, _, own in rows)
+        for i, (_, _, words) in enumerate(rows):
+            ids[i, : len(words)] = torch.tensor(words)
+            real[i, : len(words)] = True
+        tokens = tuple(tuple(self.vocabulary[n] for n in row) + ("",) * (longest - len(row)) for _, _, row in rows)
         cut = f"Texts longer than {self.window} words were cut into windows that do not see each other."
         notes = (*self.notes, *([cut] if any(start for _, start, _ in rows) else []), *notes)
         return Batch({"ids": ids}, Side(tokens, real, ~real, ids), None, tuple((t, s) for t, s, _ in rows), notes)
 
     def read(self, texts: TextOrPair | Iterable[TextOrPair], size: int = 1_000) -> Reading:
         """Read a text or several as one Reading; raises ModelError where they are more than `size` windows."""
-        several = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple, InputSample)) else list(texts)
-        made = list(self.batches(several, size))
-        if not made:
+        texts = [cast(TextOrPair, texts)] if isinstance(texts, (str, tuple, InputSample)) else texts
+        batches = list(self.batches(texts, size))
+        if not batches:
             raise ModelError("No text was given.", "A Reading is of at least one.", "Give a text.")
-        if len(made) != 1:
-            known = f"A Reading holds one batch of at most {size:,} windows, all in memory."
-            raise ModelError(f"{len(made)} batches were given.", known, "Use batches and trace, one batch at a time.")
-        return self.trace(made[0])
+        if len(batches) != 1:
+            reason = f"A Reading holds one batch of at most {size:,} windows, all in memory."
+            raise ModelError(
+                f"{len(batches)} batches were given.", reason, "Use batches and trace, one batch at a time."
+            )
+        return self.trace(batches[0])
 
     def each(self, batch: Batch, see: Callable[[Trace], object]) -> None:
         """Read one batch, and hand its layers over one by one; models of this size are read whole."""
@@ -174,7 +169,12 @@ class OwnModel:
         self._pass(batch.inputs["ids"], write or {}, {}, seen)
         scale = (self.model.width // self.model.heads) ** -0.5
         for n, (x, (q, k, v), weights, output) in enumerate(seen, 1):
-            address, block = Address(STACK, n), residual_block(self.parameters, n, x)
+            address = Address(STACK, n)
+            around = {name: self.parameters[f"layers.{n}.{name}"][0] for name in AROUND}
+            first, second = ((around[f"{norm}.weight"], around[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
+            maps = around["up.weight"], around["up.bias"], None, None, around["down.weight"], around["down.bias"]
+            forward = FeedForward("relu", *maps, after=Rescaling(*second, NORM_EPSILON, centred=True))
+            block = ResidualBlock("post", x, *first, NORM_EPSILON, forward=forward)
             projections = _projections(self.model, self.parameters, n)
             traces.append(Trace(address, q, k, v, weights, output, real, real, projections, scale, block))
         return Reading(self.name, tuple(traces), batch.source, None, batch.rows, batch.notes, self.objective)
@@ -212,8 +212,8 @@ class OwnModel:
     ) -> Float[Tensor, "B T V"]:
         """Logits for its own inputs, `ids` [B T] of the vocabulary, parts written by address or by site (see trisect.edit)."""
         if not isinstance(ids := inputs.get("ids"), Tensor) or ids.dim() != 2:
-            given = f"{self.name} was given {', '.join(map(repr, inputs)) or 'nothing'}."
-            raise ModelError(given, "It takes ids [B T] of its vocabulary.", "Give those of a batch: batch.inputs.")
+            problem = f"{self.name} was given {', '.join(map(repr, inputs)) or 'nothing'}."
+            raise ModelError(problem, "It takes ids [B T] of its vocabulary.", "Give those of a batch: batch.inputs.")
         return self._logits(self._pass(ids, self.shape.writers(write or {}), hold or {}, None))
 
     @torch.no_grad()
@@ -237,17 +237,17 @@ class OwnModel:
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`, with what enters a layer's block replaced; raises ModelError for another point of the stream."""
         if other := [point for point in streams if point.where != "input"]:
-            known = "Its norms stand behind the sums, so that what a layer adds is no part of the next layer's input."
-            given = f"The writers of {self.name} do not add up to its residual stream, asked for at {other[0].where}."
-            raise ModelError(given, known, "Ask for a layer's input, or choose a pretrained model.")
+            reason = "Its norms stand behind the sums, so that what a layer adds is no part of the next layer's input."
+            problem = f"The writers of {self.name} do not add up to its residual stream, asked for at {other[0].where}."
+            raise ModelError(problem, reason, "Ask for a layer's input, or choose a pretrained model.")
         return self._logits(self._pass(batch.inputs["ids"], write or {}, {}, None, streams), places)
 
     def path_gradients(
         self, batch: Batch, places: Int[Tensor, " B"], answers: Int[Tensor, " B"], layers: Sequence[int]
     ) -> dict[tuple[int, str, int], Float[Tensor, "B T D"]]:
         """None: raises ModelError, since what a layer adds is no part of the next layer's input."""
-        known = "Its norms stand behind the sums."
-        raise ModelError(f"The writers of {self.name} do not add up.", known, "Choose a pretrained model.")
+        reason = "Its norms stand behind the sums."
+        raise ModelError(f"The writers of {self.name} do not add up.", reason, "Choose a pretrained model.")
 
     def _logits(
         self, hidden: Float[Tensor, "B T D"], places: Int[Tensor, "B ..."] | None = None
@@ -269,7 +269,7 @@ class OwnModel:
         heads' outputs [B H T E] are added to `seen`, where there is such a list.
         """
         p, heads = self.parameters, self.model.heads
-        blocks = [block for block in OPEN.get(self, ()) if block.is_here]
+        blocks = _edits_here(self)
         each = (*(block.writers for block in blocks), write)
         writers = {a: tuple(of[a] for of in each if a in of) for a in self.shape.heads}
         x = embed(embedding_rows(p["embed.weight"], ids), ids, None)
@@ -297,19 +297,19 @@ class OwnModel:
         return x[0]
 
 
-class OwnEdit:
-    """The functions of one block of edits on an OwnModel, the thread that they hold for, and how many passes they were run in."""
+class _Edit:
+    """The functions of one block of edits on an OwnModel, the thread that they hold for, and how many passes they ran in."""
 
     def __init__(self, words: str, writers: Mapping[Address, Writer]) -> None:
         self.words, self.writers, self.thread, self.passes = words, writers, threading.get_ident(), 0
 
-    @property
-    def is_here(self) -> bool:
-        """Whether it is of this thread."""
-        return self.thread == threading.get_ident()
+
+OPEN: WeakKeyDictionary[OwnModel, list[_Edit]] = WeakKeyDictionary()
 
 
-OPEN: WeakKeyDictionary[OwnModel, list[OwnEdit]] = WeakKeyDictionary()
+def _edits_here(model: OwnModel) -> list[_Edit]:
+    """The open edits of this thread."""
+    return [block for block in OPEN.get(model, ()) if block.thread == threading.get_ident()]
 
 
 @contextmanager
@@ -318,35 +318,26 @@ def edit_own(model: OwnModel, edits: Mapping[str, EditFunction]) -> Iterator[Non
 
     Raises SiteError, SpecError; and ModelError where no pass was made to its end.
     """
-    block = OwnEdit(edit_words(edits), model.shape.writers(edits))
+    block = _Edit(edit_words(edits), model.shape.writers(edits))
     OPEN.setdefault(model, []).append(block)
     try:
         yield
     finally:
         OPEN[model].remove(block)
     if not block.passes:
-        known = f"No pass of {model.name} was made in the block, in this thread."
-        raise ModelError(f"The edit of {block.words} was not made.", known, "Read, score or predict inside.")
+        reason = f"No pass of {model.name} was made in the block, in this thread."
+        raise ModelError(f"The edit of {block.words} was not made.", reason, "Read, score or predict inside.")
 
 
-def residual_block(parameters: Mapping[str, Tensor], n: int, x: Float[Tensor, "B T D"]) -> ResidualBlock:
-    """What stands around the attention of layer n, whose input is x."""
-    own = {name: parameters[f"layers.{n}.{name}"][0] for name in AROUND}
-    first, second = ((own[f"{norm}.weight"], own[f"{norm}.bias"]) for norm in ("norm1", "norm2"))
-    maps = own["up.weight"], own["up.bias"], None, None, own["down.weight"], own["down.bias"]
-    forward = FeedForward("relu", *maps, after=Rescaling(*second, NORM_EPSILON, centred=True))
-    return ResidualBlock("post", x, *first, NORM_EPSILON, forward=forward)
-
-
-def _unknown(ids: Mapping[str, int], lacking: Sequence[str], named: set[str]) -> Iterator[str]:
+def _unknown_notes(ids: Mapping[str, int], lacking: Sequence[str], named: set[str]) -> Iterator[str]:
     """Notes on words that the vocabulary lacks, less those that are named already; `named` grows by the others."""
     if not (new := [word for word in dict.fromkeys(lacking) if word not in named]):
         return
     how = f"read as {UNKNOWN}" if UNKNOWN in ids else "left out"
     if shown := new[: NAMED - len(named)]:
         named.update(shown)
-        known = f"the {len(ids):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
-        yield f"Not among {known}, and {how}: {_quote_words(shown, NAMED)}."
+        vocabulary = f"the {len(ids):,} words of the vocabulary (trisect.load('STUDY').vocabulary)"
+        yield f"Not among {vocabulary}, and {how}: {_quote_words(shown, NAMED)}."
     if len(shown) < len(new):
         yield f"Other words that the vocabulary lacks are {how} as well."
 
@@ -360,20 +351,17 @@ def _quote_words(words: Sequence[str], most: int) -> str:
 def _projections(model: Model, parameters: Mapping[str, Tensor], n: int) -> Projections:
     """Slices of a layer's in-projection, and of its output projection's columns."""
     wide, heads = model.width, model.heads
-    each = wide // heads
-    w, b = parameters[f"layers.{n}.in.weight"][0], parameters[f"layers.{n}.in.bias"][0]
+    each, name = wide // heads, f"layers.{n}.in"
+    w, b = parameters[f"{name}.weight"][0], parameters[f"{name}.bias"][0]
     maps, shifts, origins = list[Tensor](), list[Tensor](), dict[str, Origin]()
     for i, component in enumerate(COMPONENTS):
         rows = torch.arange(i * wide, (i + 1) * wide).view(heads, each)
         maps.append(w[rows].transpose(1, 2))
         shifts.append(b[rows])
         words = f"rows {i * wide + 1}-{(i + 1) * wide} of the in-projection"
-        name = f"layers.{n}.in"
         origins[component] = Origin("rows", words, f"{name}.weight", f"{name}.bias", rows, residual=0.0)
     out = f"layers.{n}.out"
     columns = torch.arange(wide).view(heads, each)
     origins["o"] = Origin("rows", "the output projection", f"{out}.weight", f"{out}.bias", columns, residual=0.0)
     output = parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0)
-    (w_q, w_k, w_v), (b_q, b_k, b_v) = maps, shifts
-    b_o = parameters[f"{out}.bias"][0]
-    return Projections(Address(STACK, n), origins, w_q, w_k, w_v, output, b_q, b_k, b_v, b_o)
+    return Projections(Address(STACK, n), origins, *maps, output, *shifts, parameters[f"{out}.bias"][0])

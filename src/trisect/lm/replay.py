@@ -14,27 +14,21 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3  # between a replayed gradient and an eager one; sums by atomic adds differ in their last digits
 WARM = 3  # passes before recording, so that libraries have chosen their kernels and workspaces
 
-# tensors of a window -> the outputs; the gradient goes to a fixed place
-RecordedPass = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+_Work = Callable[[], tuple[Tensor, ...]]
 
 
 @runtime_checkable
 class Recorder(Protocol):
     """What records a piece of work so that it can be run again on the same tensors."""
 
-    def record(
-        self, work: Callable[[], tuple[Tensor, ...]], draw: torch.Generator
-    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    def record(self, work: _Work, draw: torch.Generator) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         """The replay, and the tensors into which each replay writes."""
-        ...
 
 
 class CudaGraph:
     """Records by CUDA graph: a replay costs one launch instead of some hundreds."""
 
-    def record(
-        self, work: Callable[[], tuple[Tensor, ...]], draw: torch.Generator
-    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    def record(self, work: _Work, draw: torch.Generator) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         """Warm up on a side stream, then capture."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -52,13 +46,13 @@ class CudaGraph:
 class Replay:
     """One pass over windows of one shape. `usable` is false where recording failed or the replay is not the same.
 
-    Recording runs the pass several times; what it changes beside the gradient, such as attackers that learn, is put back
-    after that.
+    `work` returns outputs, and writes the gradient in place. Recording runs it several times; the state of the objectives in
+    `changing` is restored after that.
     """
 
     def __init__(
         self,
-        work: RecordedPass,
+        work: Callable[[Sequence[Tensor]], tuple[Tensor, ...]],
         inputs: Sequence[Tensor],
         draw: torch.Generator,
         gradient: Tensor,
@@ -79,12 +73,12 @@ class Replay:
         self._restore(before)
         draw.manual_seed(seed)
         work(self.inputs)
-        eager = [gradient.clone(), *self._numbers()]
+        eager = [gradient.clone(), *self._values()]
         self._restore(before)
         gradient.zero_()
         draw.manual_seed(seed)
         self._replay()
-        pairs = zip([gradient, *self._numbers()], eager, strict=True)
+        pairs = zip([gradient, *self._values()], eager, strict=True)
         difference = max(float((now - exact).norm() / exact.norm().clamp(min=1e-30)) for now, exact in pairs)
         self._restore(before)
         self.usable = difference < TOLERANCE
@@ -107,5 +101,5 @@ class Replay:
         for objective, state in zip(self.changing, before, strict=True):
             objective.restore(state)
 
-    def _numbers(self) -> list[Tensor]:
+    def _values(self) -> list[Tensor]:
         return [state[name] for state in self._state() for name in sorted(state)]

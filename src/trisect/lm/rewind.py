@@ -6,8 +6,9 @@ are the members of a fleet whose other weights are shared, and their losses are 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from trisect.lm.fleet import (
     project,
     weights_of,
 )
-from trisect.lm.loss import make_decoder, slices, token_scores, variant_scores
+from trisect.lm.loss import Scores, extend_decoder, slices, token_scores, variant_scores
 
 # tokens × variants run at once: on a CPU what stays in a core's own cache, on a GPU few launches
 TOGETHER = {"cpu": 1_800, "cuda": 400_000}
@@ -78,16 +79,12 @@ def draw_rows(pieces: Sequence[Piece], tokens: int, *key: object) -> list[Piece]
     where there are two; a larger draw holds the smaller one.
     """
     rows = [(p, r) for p, piece in enumerate(pieces) for r in range(piece.inputs.shape[0])]
-    wanted = round(tokens * len(rows) / sum(piece.targets.numel() for piece in pieces))
-    chosen = torch.randperm(len(rows), generator=generator("rows", *key))[: max(2, wanted)].tolist()
-    kept = []
-    for p, piece in enumerate(pieces):
-        mine = sorted(rows[i][1] for i in chosen if rows[i][0] == p)
-        if mine:
-            kept.append(piece.some_rows(mine))
-    return kept
+    count = max(2, round(tokens * len(rows) / sum(piece.targets.numel() for piece in pieces)))
+    chosen = sorted(rows[i] for i in torch.randperm(len(rows), generator=generator("rows", *key))[:count].tolist())
+    return [pieces[p].some_rows([r for _, r in group]) for p, group in itertools.groupby(chosen, lambda row: row[0])]
 
 
+@torch.no_grad()
 def evaluate_variants(
     final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece], site: Site, variants: Variants
 ) -> Curve:
@@ -97,18 +94,17 @@ def evaluate_variants(
     of the site.
     """
     needed = [f"layers.{n}.{name}" for n in site.layers or () for name, _ in weights_of(site, model, n)]
-    if missing := [name for name in needed if any(name not in own for own in variants.weights)]:
-        known = f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}."
+    if missing := [name for name in needed if any(name not in weights for weights in variants.weights)]:
+        reason = f"Kept are {', '.join(sorted({name.split('.')[-2] for name in variants.weights[0]}))}."
         todo = "Delete the baseline's folder and call 'trisect study' again: it is trained again and keeps them."
-        given = f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch."
-        raise SpecError(given, known, todo)
+        problem = f"The site '{site}' cannot be rewound: {missing[0]} is needed at every epoch."
+        raise SpecError(problem, reason, todo)
     count, most = len(variants.shares), TOGETHER[final["decoder.bias"].device.type]
-    decoder = make_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
-    rows, tokens = [], []
-    right = torch.zeros(count, dtype=torch.float64, device=decoder.bias.device)
-    with torch.no_grad():
-        size = min(count, max(1, most // pieces[0].inputs.shape[1]))
-        chunks = [(which, _upper(final, model, site, variants, which)) for which in slices(count, size)]
+    wide = extend_decoder(final["decoder.weight"][0], final["decoder.bias"][0])
+    size = min(count, max(1, most // pieces[0].inputs.shape[1]))
+    chunks = [(which, _upper(final, model, site, variants, which)) for which in slices(count, size)]
+
+    def scores() -> Iterator[tuple[Piece, Scores]]:
         for piece in pieces:
             length = piece.inputs.shape[1]
             mask = causal(length, final["embed.weight"].dtype, piece.inputs.device)
@@ -118,18 +114,21 @@ def evaluate_variants(
             for few in slices(len(piece.inputs), most // (size * length)):
                 hidden = torch.cat([_above(mixed, model, x[:, few], site, variants, a) for a, mixed in chunks])
                 part = piece.some_rows(range(len(piece.inputs))[few])
-                scores = variant_scores(part.target_states(hidden.flatten(1, 2)), decoder, part.gold)
-                rows.append(scores.loss.double().view(count, len(part.inputs), -1).sum(2))
-                right += scores.correct.double().sum(1)
-            tokens += [piece.tokens // len(piece.inputs)] * len(piece.inputs)
-    return _curve(rows, tokens, right)
+                yield part, variant_scores(part.target_states(hidden.flatten(1, 2)), wide, part.gold)
+
+    return _curve(scores())
 
 
-def _curve(rows: list[Float[Tensor, "A _"]], tokens: list[int], right: Float[Tensor, " A"]) -> Curve:
-    """Everything is gathered by one copy: a GPU is waited for once."""
-    found = torch.cat([*rows, right[:, None]], 1).cpu().numpy()
-    sums, n = np.ascontiguousarray(found[:, :-1]), sum(tokens)
-    return Curve(sums.sum(1) / n, found[:, -1] / n, n, sums, np.array(tokens))
+def _curve(parts: Iterable[tuple[Piece, Scores]]) -> Curve:
+    """Sums of each row; gathered by one copy, so that a GPU is waited for once."""
+    rows, right, tokens = list[Tensor](), list[Tensor](), list[int]()
+    for piece, (loss, correct) in parts:
+        rows.append(loss.double().view(len(loss), len(piece.inputs), -1).sum(2))
+        right.append(correct.double().sum(1))
+        tokens += [piece.tokens // len(piece.inputs)] * len(piece.inputs)
+    table = torch.cat([*rows, torch.stack(right).sum(0)[:, None]], 1).cpu().numpy()
+    row_nats, n = np.ascontiguousarray(table[:, :-1]), sum(tokens)
+    return Curve(row_nats.sum(1) / n, table[:, -1] / n, n, row_nats, np.array(tokens))
 
 
 def _above(
@@ -148,11 +147,11 @@ def _above(
         qkv = project(mixed, n, x)
         if n == lowest and rows:  # its input is shared, so each variant's are mixtures of P projections
             qkv = qkv.expand(len(shares), -1, -1, -1).clone()
-            for own in rows:
+            for part in rows:
                 kinds = ("weight", "bias")
-                ends = [torch.stack([w[f"layers.{n}.in.{kind}"][own] for w in variants.weights]) for kind in kinds]
+                ends = [torch.stack([w[f"layers.{n}.in.{kind}"][part] for w in variants.weights]) for kind in kinds]
                 projected = linear(x.flatten(1, 2), *ends).flatten(1)
-                qkv[..., own] = torch.mm(shares, projected).view(len(shares), *x.shape[1:3], -1)
+                qkv[..., part] = torch.mm(shares, projected).view(len(shares), *x.shape[1:3], -1)
         attended = attend(qkv, model.heads, mask, None)
         wide = attended.expand(len(shares), -1, -1, -1)
         x = finish(mixed, n, x, wide, None, idle=model.idle)
@@ -170,9 +169,9 @@ def _upper(
                 continue
             name = f"layers.{n}.{kind}"
             # a head of o has no bias of its own, but weights and biases go into a product with one leading axis
-            for whole in (f"{name.rsplit('.', 1)[0]}.{each}" for each in ("weight", "bias")):
-                if mixed[whole] is final[whole]:
-                    mixed[whole] = final[whole].expand(len(variants.shares[which]), *final[whole].shape[1:]).clone()
+            for full in (f"{name.rsplit('.', 1)[0]}.{each}" for each in ("weight", "bias")):
+                if mixed[full] is final[full]:
+                    mixed[full] = final[full].expand(len(variants.shares[which]), *final[full].shape[1:]).clone()
             mixed[name][(slice(None), *part)] = variants.mix(name, part, which)
     return mixed
 
@@ -183,19 +182,17 @@ def parts_of(sites: Iterable[Site], model: Model) -> tuple[str, ...]:
     return tuple(part for part in ("in", "out", "up", "down") if part in names)
 
 
+@torch.no_grad()
 def self_only_loss(final: Mapping[str, Tensor], model: Model, pieces: Sequence[Piece]) -> Curve:
     """Loss and accuracy of a trained model whose every position attends to itself alone (definitions A2, the check)."""
-    rows, tokens = [], []
-    right = torch.zeros(1, dtype=torch.float64, device=final["decoder.bias"].device)
-    with torch.no_grad():
+
+    def scores() -> Iterator[tuple[Piece, Scores]]:
         for piece in pieces:
-            shape = piece.inputs.shape
-            mask = torch.full_like(causal(shape[1], final["embed.weight"].dtype, piece.inputs.device), -math.inf)
-            mask.fill_diagonal_(0.0)
-            hidden = forward(final, piece.inputs, model, mask=mask).hidden
+            mask = torch.full_like(
+                causal(piece.inputs.shape[1], final["embed.weight"].dtype, piece.inputs.device), -math.inf
+            )
+            hidden = forward(final, piece.inputs, model, mask=mask.fill_diagonal_(0.0)).hidden
             counted = piece.target_states(hidden.flatten(1, 2))
-            scores = token_scores(counted, final["decoder.weight"], final["decoder.bias"], piece.gold)
-            rows.append(scores.loss.double().view(1, shape[0], -1).sum(2))
-            right += scores.correct.double().sum(1)
-            tokens += [piece.tokens // shape[0]] * shape[0]
-    return _curve(rows, tokens, right)
+            yield piece, token_scores(counted, final["decoder.weight"], final["decoder.bias"], piece.gold)
+
+    return _curve(scores())

@@ -21,7 +21,6 @@ from trisect.core.edits import Edit
 from trisect.core.spec import Model, Run, Training
 from trisect.lm.feed import Piece, PlacedLabels, Windows, evaluation_pieces, label_positions
 from trisect.lm.fleet import (
-    Block,
     Dropout,
     Member,
     Place,
@@ -42,7 +41,7 @@ from trisect.lm.training_edit import Objective, Trained, TrainingEdit, check_tra
 from trisect.text.corpus import Corpus, steps
 
 
-class EditedFleet:
+class _EditedFleet:
     """The ties and held values of a fleet; making it gives the edited members their initial values.
 
     All members' at once, by places in the flattened parameters: a few operations a step, however many members are edited.
@@ -58,14 +57,14 @@ class EditedFleet:
     ) -> None:
         self.flat, wide = flat, flat.shape[1]
         self.diverged: dict[int, Tensor] = {}
-        held, values, ties = [torch.zeros(0, dtype=torch.long)], [flat.new_empty(0)], list[list[Tensor]]()
+        positions, values, ties = [torch.zeros(0, dtype=torch.long)], [flat.new_empty(0)], list[list[Tensor]]()
         for slot, edit in edits.items():
             member = Member(model, places, flat[slot])
             edit.prepare(member)
-            held += [where + slot * wide for where, _ in member.held]
+            positions += [where + slot * wide for where, _ in member.held]
             values += [value for _, value in member.held]
             ties += [[where + slot * wide for where in tie] for tie in member.ties]
-        self.held, self.values = torch.cat(held).to(flat.device), torch.cat(values)
+        self.held, self.values = torch.cat(positions).to(flat.device), torch.cat(values)
         self.ties: list[tuple[Tensor, Tensor]] = []
         for n in range(1, max(map(len, ties), default=1)):
             pairs = zip(*((tie[0], tie[n]) for tie in ties if len(tie) > n), strict=True)
@@ -102,26 +101,23 @@ class EditedFleet:
 
 def parameters_of(model: Model, vocabulary: int, edit: Edit | None = None) -> int:
     """Number of distinct parameters that a member with that edit trains: what is tied counts once, what is held never."""
-    whole = count_parameters(model, vocabulary)
+    total = count_parameters(model, vocabulary)
     if edit is None:
-        return whole
-    member = Member(model, layout(model, vocabulary), torch.zeros(whole))
+        return total
+    member = Member(model, layout(model, vocabulary), torch.zeros(total))
     check_trainable(edit).prepare(member)
-    others = [other for _, *rest in member.ties for other in rest]
-    return whole - len(
-        torch.cat([*(where for where, _ in member.held), *others, torch.zeros(0, dtype=torch.long)]).unique()
-    )
-
-
-SlotNotes = dict[int, Mapping[str, Tensor]]  # values of objectives, by slot and name
+    untrained = member.blank()
+    for positions in (*(where for where, _ in member.held), *(other for _, *rest in member.ties for other in rest)):
+        untrained[positions] = True
+    return total - int(untrained.sum())
 
 
 class _StepResult(NamedTuple):
-    """Each member's mean loss and accuracy at one step, and the values of other objectives."""
+    """Each member's mean loss and accuracy at one step, and the values of other objectives by slot and name."""
 
     loss: Float[Tensor, " F"]
     accuracy: Float[Tensor, " F"]
-    notes: SlotNotes
+    notes: Mapping[int, Mapping[str, Tensor]]
 
 
 class RunningMeans:
@@ -133,13 +129,13 @@ class RunningMeans:
         self.count = 0
 
     def add(self, steps: list[_StepResult]) -> None:
-        """Take in some steps; the device is waited for once."""
-        for step in torch.stack([torch.stack([one.loss.double(), one.accuracy.double()]) for one in steps]).cpu():
-            self.totals += step
+        """Add some steps; the device is waited for once."""
+        for means in torch.stack([torch.stack([s.loss.double(), s.accuracy.double()]) for s in steps]).cpu():
+            self.totals += means
         self.count += len(steps)
-        notes = [(slot, name, value) for one in steps for slot, own in one.notes.items() for name, value in own.items()]
-        values = torch.stack([value.double() for _, _, value in notes]).tolist() if notes else ()
-        for (slot, name, _), value in zip(notes, values, strict=True):
+        notes = [(slot, name, v) for s in steps for slot, values in s.notes.items() for name, v in values.items()]
+        numbers = torch.stack([value.double() for _, _, value in notes]).tolist() if notes else ()
+        for (slot, name, _), value in zip(notes, numbers, strict=True):
             total, count = self.notes.setdefault(slot, {}).get(name, (0.0, 0))
             self.notes[slot][name] = total + value, count + 1
 
@@ -164,56 +160,14 @@ def raise_trim_threshold() -> None:
     torch.empty(LARGEST, dtype=torch.uint8)
 
 
-Found = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, value)
-
-
-def evaluate(
-    parameters: Mapping[str, Tensor],
-    model: Model,
-    pieces: Mapping[str, Sequence[Piece]],
-    objectives: Sequence[Objective],
-    keep: Sequence[Block],
-    work: Float[Tensor, " S"],
-) -> Found:
-    """Mean loss and accuracy over the tokens of each split, without dropout, and the rows of other objectives.
-
-    `keep` names the blocks that the objectives read; `work` is room for a block of logits.
-    """
-    members = parameters["decoder.bias"].shape[0]
-    found: Found = {slot: [] for slot in range(members)}
-    for split, own in pieces.items():
-        totals = torch.zeros(2, members, dtype=torch.float64, device=parameters["decoder.bias"].device)
-        against: list[dict[int, Tensor]] = [{} for _ in objectives]
-        for piece in own:
-            with torch.no_grad():
-                passed = forward(parameters, piece.inputs, model, blocks=keep)
-            hidden = piece.target_states(passed.hidden.flatten(1, 2))
-            scores = token_scores(hidden, parameters["decoder.weight"], parameters["decoder.bias"], piece.gold, work)
-            for objective, sums in zip(objectives, against, strict=True):
-                measured = objective.measure(passed.kept, piece.label_words(objective.columns), piece.labels)
-                for slot, value in measured.items():
-                    sums[slot] = sums[slot] + value if slot in sums else value
-            totals += torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
-        count = sum(p.tokens for p in own)
-        # one copy to the host for all sums: the only thing that a GPU is waited for
-        sums = [totals, *(total for of_objective in against for total in of_objective.values())]
-        flat = torch.cat([one.double().flatten() for one in sums]).cpu().split([one.numel() for one in sums])
-        totals, *others = (part.view(one.shape).to(one.dtype) for part, one in zip(flat, sums, strict=True))
-        remaining = iter(others)
-        for slot, rows in found.items():
-            values = zip(("loss_nats", "accuracy"), totals[:, slot].tolist(), strict=True)
-            rows += [(split, name, value / count) for name, value in values]
-        for objective, of_objective in zip(objectives, against, strict=True):
-            for slot in of_objective:
-                found[slot] += [(split, name, value) for name, value in objective.summary(next(remaining))]
-    return found
+SlotRows = dict[int, list[tuple[str, str, float]]]  # slot -> (split, name, value)
 
 
 class _Descent:
     """The optimiser over a fleet's flat parameters; all its rules are elementwise, so members never mix."""
 
     def __init__(self, flat: Float[Tensor, "F P"], training: Training) -> None:
-        self.flat, self.decay, self.rate = flat, training.weight_decay, training.rate
+        self.flat, self.decay = flat, training.weight_decay
         adamw = training.optimizer == "adamw"
         self.optimizer = torch.optim.AdamW([flat], weight_decay=self.decay, fused=True) if adamw else None
 
@@ -222,7 +176,6 @@ class _Descent:
 
         With `look` a share of 1 of all saves work; to look makes a GPU wait.
         """
-        self.rate = rate
         if self.optimizer is None:
             if self.decay:
                 self.flat.mul_(1 - rate * self.decay)
@@ -245,25 +198,25 @@ class _Descent:
 
 
 def moments(optimizer: torch.optim.Optimizer, flat: Tensor) -> dict[str, Tensor]:
-    """What an optimiser keeps of its parameters, by names that begin with 'optimizer.'."""
+    """An optimiser's state, by names that begin with 'optimizer.'."""
     return {f"optimizer.{k}": v for k, v in optimizer.state[flat].items() if isinstance(v, Tensor)}
 
 
 def restore_moments(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:
-    """Put back what `moments` gave, where the optimiser keeps it now: a recorded pass goes on writing there.
+    """Restore what `moments` returned, in place: a recorded pass goes on writing there.
 
     Before the first step there is nothing, which is the same as zeros.
     """
-    found = {k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")}
+    before = {k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")}
     if flat not in optimizer.state:
-        if found:
-            optimizer.state[flat] = {k: v.to(flat.device, copy=True) for k, v in found.items()}
+        if before:
+            optimizer.state[flat] = {k: v.to(flat.device, copy=True) for k, v in before.items()}
         return
-    for name, kept in optimizer.state[flat].items():
-        if name in found:
-            kept.copy_(found[name])
+    for name, value in optimizer.state[flat].items():
+        if name in before:
+            value.copy_(before[name])
         else:
-            kept.zero_()
+            value.zero_()
 
 
 AHEAD = 50  # steps that a GPU is given before it is waited for
@@ -323,8 +276,7 @@ class Trainer:
         self.model, self.training, self.seed = first.model, first.training, first.seed
         self.vocabulary = len(corpus.vocabulary)
         self.places = layout(self.model, self.vocabulary)
-        start = initial(self.model, self.vocabulary, self.seed).to(device, dtype)
-        self.flat = start.repeat(len(runs), 1)
+        self.flat = initial(self.model, self.vocabulary, self.seed).to(device, dtype).repeat(len(runs), 1)
         self.products = products
         self.narrow = None if products is None else NarrowDecoder(products)
         self.draw = torch.Generator(device)
@@ -336,22 +288,22 @@ class Trainer:
         self.leaves = {n: v.detach().requires_grad_() for n, v in inner.items()}
         self.descent = _Descent(self.flat, self.training)
         edits = {i: check_trainable(r.edit) for i, r in enumerate(runs) if r.edit is not None}
-        self.edited = EditedFleet(edits, self.model, self.places, self.flat)
+        self.edited = _EditedFleet(edits, self.model, self.places, self.flat)
         fleet, kinds = Trained(self.model, corpus, self.seed, device, dtype), dict.fromkeys(map(type, edits.values()))
         self.objectives: list[Objective] = [o for kind in kinds for o in kind.objectives(edits, fleet)]
         self.labels = tuple(dict.fromkeys(column for o in self.objectives for column in o.columns))
         self.keep = blocks_of((site for o in self.objectives for site in o.sites), self.model)
         self.recorder = recorder
         self.replay: Replay | None = None  # the recorded pass, where one was tried
-        self._noted: list[tuple[int, str]] = []  # slot and name of every value of objectives in it
-        self.dead: dict[int, int] = {}
+        self._names: list[tuple[int, str]] = []  # slot and name of every value of objectives in it
+        self.dead: dict[int, int] = {}  # slot -> the step at which it diverged
         self.steps_done = 0
         self.steps_per_epoch = steps(corpus.splits["train"], self.training.columns, self.training.window)
         self.windows = Windows(corpus, self.training, self.labels, device)
         self.ahead = AHEAD if self.flat.is_cuda else 1
         self.pieces = {s: evaluation_pieces(corpus, self.training, s, self.labels, device) for s in ("train", "valid")}
-        largest = max(p.targets.numel() for own in self.pieces.values() for p in own)
-        largest = max(largest, self.training.columns * self.training.window)
+        sizes = [piece.targets.numel() for pieces in self.pieces.values() for piece in pieces]
+        largest = max(*sizes, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
         raise_trim_threshold()
 
@@ -362,9 +314,9 @@ class Trainer:
         if count == 1:
             return [self.step()]
         before, norms = {name: tensor.clone() for name, tensor in self._state().items()}, []
-        found = [self.step(norms) for _ in range(count)]
+        results = [self.step(norms) for _ in range(count)]
         if torch.stack(norms).isfinite().all():
-            return found
+            return results
         self._restore(before)
         self.steps_done -= count
         return [self.step() for _ in range(count)]
@@ -379,40 +331,39 @@ class Trainer:
         self.draw.manual_seed(derive_seed("dropout", self.seed, self.steps_done))
         # a pass can be recorded and replayed where no shape of it depends on what stands in the window
         recordable = piece.scored is None and all(o.recordable(piece.labels) for o in self.objectives)
-        notes: SlotNotes = {}
         if self.recorder is not None and recordable:
             scores, notes = self._replay_backward(piece, self.recorder)
         else:
-            scores = self._backward(piece, notes)
+            scores, notes = self._backward(piece)
         loss, correct = scores.loss.mean(1), scores.correct.double().mean(1)
         self._update(epoch, norms)
         return _StepResult(loss, correct, notes)
 
-    def _replay_backward(self, piece: Piece, recorder: Recorder) -> tuple[Scores, SlotNotes]:
-        """`_backward` on a window, recorded at the first one and replayed at others of its shape, and its notes."""
-        known = {column: label_positions(piece.labels, column) for column in self.labels}
+    def _replay_backward(self, piece: Piece, recorder: Recorder) -> tuple[Scores, Mapping[int, Mapping[str, Tensor]]]:
+        """`_backward` on a window, recorded at the first one and replayed at others of its shape."""
+        positions = {column: label_positions(piece.labels, column) for column in self.labels}
 
-        def work(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            labels = PlacedLabels(dict(zip(self.labels, given[2:], strict=True)), known)
-            notes: SlotNotes = {}
-            scores = self._backward(Piece(given[0], given[1], labels, own=piece.own), notes)
-            self._noted = [(slot, name) for slot, own in notes.items() for name in own]
-            values = [value.double() for own in notes.values() for value in own.values()]
+        def work(window: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            labels = PlacedLabels(dict(zip(self.labels, window[2:], strict=True)), positions)
+            scores, notes = self._backward(Piece(window[0], window[1], labels, input_labels=piece.input_labels))
+            self._names = [(slot, name) for slot, values in notes.items() for name in values]
+            values = [notes[slot][name].double() for slot, name in self._names]
             return *scores, torch.stack(values) if values else scores.loss.new_empty(0, dtype=torch.float64)
 
-        given = piece.inputs, piece.targets, *(piece.labels[column] for column in self.labels)
+        window = piece.inputs, piece.targets, *(piece.labels[column] for column in self.labels)
         if self.replay is None:
-            self.replay = Replay(work, given, self.draw, self.gradient, self.objectives, recorder)
+            self.replay = Replay(work, window, self.draw, self.gradient, self.objectives, recorder)
             self.draw.manual_seed(derive_seed("dropout", self.seed, self.steps_done))
-        loss, correct, values = (self.replay if self.replay.fits(given) else work)(given)
+        loss, correct, values = (self.replay if self.replay.fits(window) else work)(window)
         notes: dict[int, dict[str, Tensor]] = {}
-        # the next replay writes there
-        for (slot, name), value in zip(self._noted, values.clone().unbind(), strict=True):
+        for (slot, name), value in zip(
+            self._names, values.clone().unbind(), strict=True
+        ):  # the next replay writes there
             notes.setdefault(slot, {})[name] = value
-        return Scores(loss, correct), dict(notes)
+        return Scores(loss, correct), notes
 
-    def _backward(self, piece: Piece, notes: SlotNotes) -> Scores:
-        """Fill `gradient` with that of the loss on one window; attackers learn on the way, and `notes` gets their values."""
+    def _backward(self, piece: Piece) -> tuple[Scores, dict[int, Mapping[str, Tensor]]]:
+        """Fill `gradient` with that of the loss on one window; attackers learn on the way. Also the values of objectives."""
         parameters, leaves = self.parameters, self.leaves
         rows = embedding_rows(parameters["embed.weight"], piece.inputs).requires_grad_()
         drop = Dropout(self.model.dropout, self.draw)
@@ -426,33 +377,38 @@ class Trainer:
             scores, decoder = loss_and_gradients(counted, w, b, piece.gold, into, self.work)
         else:
             scores, decoder = self.narrow(counted, w, b, piece.gold, into)
+        upstream = decoder.hidden
+        if piece.scored is not None:
+            upstream = torch.zeros_like(hidden)
+            upstream[:, piece.scored] = decoder.hidden
         # the chain rule at the sites: d(-λ·CE)/dx enters where x is, so one backward pass carries loss_total
-        kept = {block: x.detach() for block, x in passed.kept.items()}
-        pushes = {block: torch.zeros_like(x) for block, x in kept.items()}
+        states = {block: x.detach() for block, x in passed.blocks.items()}
+        pushes = {block: torch.zeros_like(x) for block, x in states.items()}
         confined = [site for o in self.objectives if o.reach == "site" for site in o.sites]
-        near = {block: torch.zeros_like(kept[block]) for block in blocks_of(confined, self.model)}
+        near = {block: torch.zeros_like(states[block]) for block in blocks_of(confined, self.model)}
+        notes: dict[int, Mapping[str, Tensor]] = {}
         for objective in self.objectives:
             into = near if objective.reach == "site" else pushes
-            notes |= objective.push(kept, piece.label_words(objective.columns), piece.labels, into)
-        own = []  # gradients of the matrices of one layer that make a block; what enters them is held still
-        for block, push in near.items():
-            kinds = ("up", "down") if block[0] == "ffn" else ("in", "out")
-            names = [f"layers.{block[1]}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
+            notes |= objective.push(states, piece.label_words(objective.columns), piece.labels, into)
+        at_site = []  # gradients of the matrices of one layer that make a block; what enters them is held still
+        for (name, layer), push in near.items():
+            kinds = ("up", "down") if name == "ffn" else ("in", "out")
+            names = [f"layers.{layer}.{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
             of = [leaves[name] for name in names]
-            gradients = torch.autograd.grad(passed.kept[block], of, push, retain_graph=True, allow_unused=True)
-            own += zip(names, gradients, strict=True)
-        found = torch.autograd.grad(
-            [passed.hidden, *passed.kept.values()],
+            gradients = torch.autograd.grad(passed.blocks[name, layer], of, push, retain_graph=True, allow_unused=True)
+            at_site += zip(names, gradients, strict=True)
+        of_rows, *of_leaves = torch.autograd.grad(
+            [passed.hidden, *passed.blocks.values()],
             [rows, *leaves.values()],
-            [piece.spread(decoder.hidden, hidden).view_as(passed.hidden), *(pushes[block] for block in passed.kept)],
+            [upstream.view_as(passed.hidden), *(pushes[block] for block in passed.blocks)],
         )
-        add_at(self.gradients["embed.weight"].zero_(), piece.inputs.flatten(), found[0].flatten(1, 2))
+        add_at(self.gradients["embed.weight"].zero_(), piece.inputs.flatten(), of_rows.flatten(1, 2))
         into = [self.gradients[name] for name in leaves]
-        torch.ops.aten._foreach_copy_(into, list(found[1:]))  # one kernel on a GPU, not one a parameter
-        for name, gradient in own:
+        torch.ops.aten._foreach_copy_(into, of_leaves)  # one kernel on a GPU, not one a parameter
+        for name, gradient in at_site:
             if gradient is not None:
                 self.gradients[name] += gradient
-        return scores
+        return scores, notes
 
     def _update(self, epoch: int, unseen: list[Tensor] | None) -> None:
         """Clip each member by its own norm, mark those that diverged, step, and put held values back."""
@@ -478,17 +434,47 @@ class Trainer:
             self.dead[slot] = self.steps_done + 1
             self.edited.hold_member(slot)
 
-    def start_rows(self) -> Found:
+    def start_rows(self) -> SlotRows:
         """(split, name, value) by slot, of what is noted once before training."""
-        found: Found = {}
+        noted: SlotRows = {}
         for objective in self.objectives:
             for slot, rows in objective.start_rows().items():
-                found.setdefault(slot, []).extend(rows)
-        return found
+                noted.setdefault(slot, []).extend(rows)
+        return noted
 
-    def evaluate(self) -> Found:
-        """(split, name, value) by slot, in evaluation mode and float32 or wider."""
-        return evaluate(self.parameters, self.model, self.pieces, self.objectives, self.keep, self.work)
+    def evaluate(self) -> SlotRows:
+        """(split, name, value) by slot: mean loss and accuracy over the tokens of each split, and the rows of other objectives.
+
+        In evaluation mode and float32 or wider.
+        """
+        weight, bias = self.parameters["decoder.weight"], self.parameters["decoder.bias"]
+        rows: SlotRows = {slot: [] for slot in range(len(self.flat))}
+        for split, pieces in self.pieces.items():
+            totals = torch.zeros(2, len(self.flat), dtype=torch.float64, device=bias.device)
+            sums: list[dict[int, Tensor]] = [{} for _ in self.objectives]
+            for piece in pieces:
+                with torch.no_grad():
+                    passed = forward(self.parameters, piece.inputs, self.model, blocks=self.keep)
+                hidden = piece.target_states(passed.hidden.flatten(1, 2))
+                scores = token_scores(hidden, weight, bias, piece.gold, self.work)
+                for objective, by_slot in zip(self.objectives, sums, strict=True):
+                    measured = objective.measure(passed.blocks, piece.label_words(objective.columns), piece.labels)
+                    for slot, value in measured.items():
+                        by_slot[slot] = by_slot[slot] + value if slot in by_slot else value
+                totals += torch.stack([scores.loss.double().sum(1), scores.correct.double().sum(1)])
+            count = sum(piece.tokens for piece in pieces)
+            # one copy to the host for all sums: the only thing that a GPU is waited for
+            tensors = [totals, *(value for by_slot in sums for value in by_slot.values())]
+            flat = torch.cat([t.double().flatten() for t in tensors]).cpu().split([t.numel() for t in tensors])
+            totals, *values = (part.view(t.shape).to(t.dtype) for part, t in zip(flat, tensors, strict=True))
+            for slot, (loss, correct) in enumerate(totals.T.tolist()):
+                rows[slot] += [(split, "loss_nats", loss / count), (split, "accuracy", correct / count)]
+            pairs = (
+                (objective, slot) for objective, by_slot in zip(self.objectives, sums, strict=True) for slot in by_slot
+            )
+            for (objective, slot), value in zip(pairs, values, strict=True):
+                rows[slot] += [(split, name, number) for name, number in objective.summary(value)]
+        return rows
 
     def save(self, path: Path, note: object) -> None:
         """Write everything that the next epoch depends on."""
@@ -536,21 +522,21 @@ def train_fleet(
     rows: list[list[Row]] = [[] for _ in runs]
     epoch, spent = 0, 0.0
 
-    def keep_sites() -> None:
+    def save_sites() -> None:
         for slot, folder in files.epochs.items():
-            own = {n: v[slot] for n, v in final.items() if n.split(".")[-2] in files.parts}
-            write_snapshot(folder / f"{epoch:04d}.safetensors", own, {"epoch": epoch}, durable=False)
+            weights = {n: v[slot] for n, v in final.items() if n.split(".")[-2] in files.parts}
+            write_snapshot(folder / f"{epoch:04d}.safetensors", weights, {"epoch": epoch}, durable=False)
 
     if files.checkpoint.exists():
         note = trainer.load(files.checkpoint)
         assert isinstance(note, dict)
         if files.numerics is not None:
             check_numerics(note.get("numerics"), files.numerics)
-        epoch, spent, rows = note["epoch"], note["seconds"], [[tuple(r) for r in own] for own in note["rows"]]
+        epoch, spent, rows = note["epoch"], note["seconds"], [[tuple(row) for row in member] for member in note["rows"]]
     else:
         _record(rows, 0, trainer, trainer.start_rows())
         _record(rows, 0, trainer, trainer.evaluate())
-        keep_sites()
+        save_sites()
     total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch
     while epoch < trainer.training.epochs and len(trainer.dead) < len(runs):
         running = RunningMeans(len(runs))
@@ -561,7 +547,7 @@ def train_fleet(
         epoch += 1
         _record(rows, epoch, trainer, {i: running.rows(i) for i in range(len(runs))})
         _record(rows, epoch, trainer, trainer.evaluate())
-        keep_sites()
+        save_sites()
         seconds = spent + time.monotonic() - began
         note = {"epoch": epoch, "seconds": seconds, "rows": rows, "numerics": files.numerics}
         trainer.save(files.checkpoint, note)
@@ -579,11 +565,9 @@ def train_fleet(
     ]
 
 
-def _record(
-    rows: list[list[Row]], epoch: int, trainer: Trainer, found: Mapping[int, list[tuple[str, str, float]]]
-) -> None:
+def _record(rows: list[list[Row]], epoch: int, trainer: Trainer, measured: SlotRows) -> None:
     """Add the rows of members that are alive; one with a row that is no number has diverged, and missing stays missing."""
-    for slot, values in found.items():
+    for slot, values in measured.items():
         if any(not math.isfinite(value) for _, _, value in values):
             trainer.hold_member(slot)
         if slot not in trainer.dead:

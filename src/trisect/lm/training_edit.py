@@ -34,22 +34,19 @@ class Objective(Protocol):
     @property
     def sites(self) -> Sequence[Site]:
         """The resolved sites whose representations are read."""
-        ...
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The label columns that are read."""
-        ...
 
     @property
     def reach(self) -> Reach:
         """What its gradient trains."""
-        ...
 
     def push(
         self,
-        kept: Mapping[Block, Tensor],
-        targets: Int[Tensor, " N"],
+        blocks: Mapping[Block, Tensor],
+        words: Int[Tensor, " N"],
         labels: Mapping[str, Int[Tensor, " N"]],
         into: Mapping[Block, Tensor],
     ) -> Mapping[int, Mapping[str, Tensor]]:
@@ -58,35 +55,28 @@ class Objective(Protocol):
         Returns by slot what the window's rows are to say, by name: tensors of one number, left where they are, so that a
         GPU need not wait. `feed.label_positions` gives the places of tokens with a label.
         """
-        ...
 
     def measure(
-        self, kept: Mapping[Block, Tensor], targets: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
+        self, blocks: Mapping[Block, Tensor], words: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, " S"]]:
         """Sums over one piece of a split in evaluation mode, by slot; they are added up over the pieces."""
-        ...
 
     def summary(self, sums: Float[Tensor, " S"]) -> list[tuple[str, float]]:
         """What a split's sums say, by name; nothing where nothing was seen."""
-        ...
 
     def start_rows(self) -> dict[int, list[ROW]]:
         """What is to be noted once, before training, by slot."""
-        ...
 
     def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
         """Whether windows as this one can be learned from in a recorded pass: no shape and no branch depends on what stands in
         them, only tensors are returned, and state is put back in place. A GPU need not be waited for to tell.
         """
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training changes, for a checkpoint."""
-        ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint."""
-        ...
 
 
 class Trained(NamedTuple):
@@ -120,7 +110,7 @@ class TrainingEdit(Edit):
 def check_trainable(edit: Edit) -> TrainingEdit:
     """The edit, if our models can be trained with it; raises SpecError where it only has a statement."""
     if not isinstance(edit, TrainingEdit):
-        known = f"{type(edit).__name__} states what is done and says nothing of how."
+        reason = f"{type(edit).__name__} states what is done and says nothing of how."
         todo = "Make it a TrainingEdit, in a file of trisect/lm/edits, and name it in the tuple there."
-        raise SpecError(f"The edit {edit.kind} at {edit.site} cannot be trained.", known, todo)
+        raise SpecError(f"The edit {edit.kind} at {edit.site} cannot be trained.", reason, todo)
     return edit

@@ -285,7 +285,7 @@ def read_places(
     found, y, words = [], [], []
     for piece in pieces:
         known = piece.labels[label] >= 0
-        kept = forward(whole, piece.inputs, model, blocks=blocks).kept
+        kept = forward(whole, piece.inputs, model, blocks=blocks).blocks
         rows = [
             representation(kept, 0, place, model).T
             if isinstance(place, Site)

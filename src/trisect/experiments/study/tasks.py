@@ -62,7 +62,7 @@ def ablate_mean(final: Mapping[str, Tensor], model: Model, site: Site, pieces: S
     changed, whole = dict(final), {name: values[None] for name, values in final.items()}
     sums: dict[int, Tensor] = {}  # of q, k and v side by side, by layer
     for piece in pieces:
-        kept = forward(whole, piece.inputs, model, blocks=[("qkv", n) for n in site.layers or ()]).kept
+        kept = forward(whole, piece.inputs, model, blocks=[("qkv", n) for n in site.layers or ()]).blocks
         for (_, n), x in kept.items():
             here = x[0].flatten(0, 1).double().sum(0)
             sums[n] = sums[n] + here if n in sums else here
@@ -136,7 +136,7 @@ def _logits_with_donor(
     found = []
     for first in range(0, max(1, len(base)), TOGETHER):
         few = [torch.from_numpy(ids[first : first + TOGETHER]).to(device) for ids in (base, donor)]
-        own, other = (forward(whole, ids, model, blocks=[("qkv", layer)]).kept["qkv", layer] for ids in few)
+        own, other = (forward(whole, ids, model, blocks=[("qkv", layer)]).blocks["qkv", layer] for ids in few)
         mixed = own.clone()
         mixed[..., start : start + model.width] = other[..., start : start + model.width]
         hidden = forward(whole, few[0], model, put={layer: mixed}).hidden[0, :, -1]
