@@ -24,7 +24,7 @@ from trisect.lab.experiment import RunContext
 from trisect.lab.inputs import ModelSource
 from trisect.lab.pairs import patched_sides
 from trisect.lab.passes import every_site, plan_edits
-from trisect.measure.patching import hold_later, put_all, put_at, record
+from trisect.measure.patching import hold_later, put_at, record
 from trisect.text.pairs import ENGLISH
 
 ROUNDING = 1e-12  # float64 sums of a few dozen terms of order one
@@ -230,4 +230,8 @@ def test_positions_that_do_not_hold_the_key_do_not_matter():
 
 def test_sites_are_all_of_a_models_sites_where_none_are_named():
     assert [str(site) for site in every_site(subject("gpt2").shape)] == ["q@all", "k@all", "v@all"]
-    assert put_all(Parts(*(torch.ones(1) for _ in range(3))))(Parts(*(torch.zeros(1) for _ in range(3)))).q == 1
+    parts = [Parts(*(torch.full((1,), value) for _ in range(3))) for value in (0.0, 1.0)]
+    addresses = [Address("plain", n) for n in (1, 2)]
+    held = hold_later({addresses[1]: parts[1]}, addresses, addresses[0])
+    assert list(held) == addresses[1:]
+    assert held[addresses[1]](parts[0]).q == 1

@@ -43,7 +43,10 @@ def test_random_subspaces_are_those_of_gaussian_matrices(dim, left, right):
 def test_overlaps_have_the_moments_of_the_closed_form(dim, left, right):
     draws = 20_000
     found = similarity.random_subspaces(np.random.default_rng(2), dim, left, right, draws).overlap
-    mean, spread = similarity.overlap_moments(dim, left, right)
+    # the first two moments of tr(P Q) for uniformly random projections of ranks `left` and `right`
+    mean, size = left * right / dim / min(left, right), min(left, right)
+    variance = 2 * left * right * (dim - left) * (dim - right) / (dim**2 * (dim - 1) * (dim + 2))
+    spread = float(np.sqrt(variance)) / size
     # five standard errors; of a standard deviation it is near spread / sqrt(2 draws) for tails like a normal's
     assert abs(found.mean() - mean) < 5 * spread / draws**0.5
     assert abs(found.std() / spread - 1) < 5 * 1.5 / (2 * draws) ** 0.5
@@ -52,7 +55,6 @@ def test_overlaps_have_the_moments_of_the_closed_form(dim, left, right):
 def test_spans_as_wide_as_the_model_always_overlap():
     found = similarity.random_subspaces(np.random.default_rng(0), 4, 4, 2, 50)
     assert found.overlap.tolist() == [1.0] * 50
-    assert similarity.overlap_moments(1, 1, 1) == (1.0, 0.0)
     assert np.isnan(Null.of(found.overlap).scores(np.ones(2))).all()
 
 

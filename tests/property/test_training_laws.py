@@ -129,10 +129,11 @@ def test_initial_weights_are_drawn_as_the_source_says():
 def test_the_rate_warms_up_by_step_and_decays_by_epoch():
     base = next(r for r in RUNS if r.edit is None)
     trainer = Trainer(with_training([base], rate=0.5, warmup=4, decay=0.5), CORPUS)
-    rates = []
+    optimizer, rates = trainer.descent.optimizer, []
+    assert optimizer is not None
     for _ in range(2 * trainer.steps_per_epoch + 1):
         trainer.step()
-        rates.append(trainer.descent.optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
     assert rates[:5] == [0.125, 0.25, 0.375, 0.5, 0.5]
     assert rates[trainer.steps_per_epoch] == 0.25
     assert rates[2 * trainer.steps_per_epoch] == 0.125

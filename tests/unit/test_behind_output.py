@@ -72,7 +72,7 @@ def test_parts_sum_to_what_is_added(kind):
     torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=ROUNDING, atol=ROUNDING)
     # a pre-norm's residual, and the layer's own: x + parts is what the stream holds next
     stream = norms.mixing_parts(trace, "residual")
-    whole = (stream.own + stream.context + norms.effective_bias(trace)) - trace.block.residual
+    whole = (stream.itself + stream.context + norms.effective_bias(trace)) - trace.block.residual
     assert (whole - added).abs().max() < ROUNDING * parts.abs().max()
 
 
@@ -93,7 +93,7 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     real = trace.query_real[:, :, None] & trace.key_real[:, None]
     parts = parts_of(trace).masked_fill(~real[..., None], 0.0)
     torch.testing.assert_close(norms.per_layer(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
-    torch.testing.assert_close(norms.both(trace).layer, norms.per_layer(trace), rtol=0, atol=0)
+    torch.testing.assert_close(norms.both(trace)[1], norms.per_layer(trace), rtol=0, atol=0)
     torch.testing.assert_close(norms.norms(trace), parts.norm(dim=-1), rtol=EXACT, atol=EXACT)
     y = norms.attention_output(trace)
     after = trace.block.after if trace.block is not None else None
@@ -108,7 +108,7 @@ def test_fast_forms_are_the_sums_behind_a_norm_too(block, epsilon, centred):
     torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-11)
     whole = norms.mixing_parts(trace, "residual")
     assert trace.block is not None
-    stream = whole.own + whole.context + norms.effective_bias(trace)
+    stream = whole.itself + whole.context + norms.effective_bias(trace)
     torch.testing.assert_close(
         stream[trace.query_real], (want + trace.block.residual)[trace.query_real], rtol=1e-11, atol=1e-11
     )

@@ -12,7 +12,6 @@ from trisect.stats.bootstrap import (
     CrossedBootstrap,
     bootstrap_means,
     bootstrap_ratios,
-    draw_places,
     draw_times,
     percentile_interval,
 )
@@ -26,7 +25,7 @@ def rng(seed: int | list[int] = 0) -> np.random.Generator:
 
 def test_places_are_counted_and_every_draw_is_of_all_units():
     times = draw_times(rng(), 7, 50, "places")
-    assert times.tolist() == [np.bincount(row, minlength=7).tolist() for row in draw_places(rng(), 7, 50)]
+    assert times.tolist() == [np.bincount(row, minlength=7).tolist() for row in rng().integers(7, size=(50, 7))]
     assert (draw_times(rng(), 7, 50).sum(1) == 7).all()
     assert (draw_times(rng(), 7, 50, size=3).sum(1) == 3).all()
 
@@ -50,14 +49,14 @@ def test_what_was_drawn_before_is_drawn_again(order, first):
 def test_ratios_of_draws_are_those_of_the_units_that_were_drawn_whatever_the_block():
     draw = rng(1)
     sums, counts = draw.normal(size=(1500, 2)), draw.integers(1, 9, 1500).astype(float)
-    found, places = bootstrap_ratios(sums, counts, 5, draws=700), draw_places(rng(5), 1500, 700)  # two blocks
+    found, places = bootstrap_ratios(sums, counts, 5, draws=700), rng(5).integers(1500, size=(700, 1500))  # two blocks
     for row, place in zip(found[[0, 665, 666, 699]], places[[0, 665, 666, 699]], strict=True):
         assert row == pytest.approx(ratios(sums[place], counts[place]), rel=1e-9)
 
 
 def test_means_of_draws_are_those_of_the_units_that_were_drawn():
     values = rng(2).normal(size=9)
-    found, places = bootstrap_means(values, rng(4), 30), draw_places(rng(4), 9, 30)
+    found, places = bootstrap_means(values, rng(4), 30), rng(4).integers(9, size=(30, 9))
     assert found.tolist() == [values[place].mean() for place in places]
     rows = rng(2).normal(size=(30, 9))
     assert bootstrap_means(rows, rng(4), 30).tolist() == [r[p].mean() for r, p in zip(rows, places, strict=True)]

@@ -58,12 +58,12 @@ def test_parts_and_biases_sum_to_what_the_layer_gives(kind):
         assert (parts.sum(1) - gives[row]).abs().max() < ROUNDING * parts.abs().max()
         both = norms.feed_forward_mixing(trace)
         own = parts[every, every]
-        torch.testing.assert_close(both.own[row], own, rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(both.itself[row], own, rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(both.context[row], parts[:, :-1].sum(1) - own, rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(norms.feed_forward_norms(trace)[row], parts[:, :-1].norm(dim=-1))
         ratio = own.norm(dim=-1), (parts[:, :-1].sum(1) - own).norm(dim=-1)
         torch.testing.assert_close(
-            norms.block_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
+            norms.mixing_ratio(trace, "feed-forward")[row], ratio[1] / sum(ratio), rtol=1e-3, atol=1e-4
         )
 
 
@@ -100,9 +100,7 @@ def test_a_block_that_adds_nothing_leaves_what_was_there():
         norms.feed_forward_norms(empty), norms.norms(trace, "residual"), rtol=ROUNDING, atol=ROUNDING
     )
     assert (norms.feed_forward_norms(trace) / norms.norms(trace, "residual").clamp_min(1e-9) - 1).abs().max() > 0.1
-    for kind in norms.KINDS:
-        assert torch.equal(norms.block_norms(trace, kind), norms.norms(trace, kind))
-        assert torch.equal(norms.block_ratio(trace, kind), norms.mixing_ratio(trace, kind))
+    assert torch.equal(norms.norms(trace, "feed-forward"), norms.feed_forward_norms(trace))
 
 
 def test_blocks_of_queries_change_nothing(monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 
 from trisect.measure.patching import (
     UNKNOWN,
-    all_differ,
     logit_ratio,
     match_prediction,
     ratio_of_sums,
@@ -15,6 +14,7 @@ from trisect.measure.patching import (
     shares,
 )
 
+# in the fourth pair q and the base are alike, in the fifth k is unknown
 PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
 
 
@@ -43,6 +43,7 @@ def test_a_joint_component_needs_a_prediction_that_is_its_own() -> None:
 
 
 def test_components_without_predictions_are_left_out() -> None:
+    assert shares([1, 1], {"base": [1, 1], "q": [2, 2], "v": [1, 3]}, "q")["v"].n == 1  # equals that are not neighbours
     found = shares([2, 1], {"base": [1, 1], "q": [2, 2]}, "q")
     assert (found["q"].n, found["q"].value, sorted(found)) == (2, 0.5, ["base", "q"])
 
@@ -53,10 +54,6 @@ def test_intervals_reach_to_certainty_only_where_all_pairs_say_so() -> None:
     assert 0.85 < (every.low or 0.0) < 0.95
     assert (most.high or 1.0) < 1.0
     assert share_of(np.zeros(0, bool)).value is None
-
-
-def test_all_differ_finds_equals_that_do_not_stand_beside_each_other() -> None:
-    assert all_differ([np.array([1, 1]), np.array([2, 2]), np.array([1, 3])]).tolist() == [False, True]
 
 
 def test_which_came_names_the_first_that_predicted_it() -> None:

@@ -13,7 +13,7 @@ from trisect.stats.bootstrap import percentile_interval, percentile_result, perc
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import summary, t_interval, t_quantile, t_result, t_test
 from trisect.stats.shares import jeffreys, jeffreys_draws, upper_bound
-from trisect.stats.tested import bonferroni, equivalent, family_level, holm
+from trisect.stats.tested import bonferroni, by_direction, family_level, holm
 
 
 def paired(seed: int, n: int, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +59,7 @@ def test_equivalence_asks_each_test_at_its_own_margin():
     def side(name: str, p: float):
         return lambda bound: asked.append((name, float(bound))) or np.asarray(p)
 
-    assert equivalent(side("beyond", 0.2), side("short", 0.6), np.asarray(0.5)) == (0.6, 0.4)
+    assert by_direction(side("beyond", 0.2), side("short", 0.6), "within", np.asarray(0.5)) == (0.6, 0.4)
     assert sorted(asked) == [("beyond", -0.5), ("beyond", 0.5), ("short", -0.5), ("short", 0.5)]
 
 

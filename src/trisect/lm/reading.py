@@ -364,4 +364,6 @@ def _projections(model: Model, parameters: Mapping[str, Tensor], n: int) -> Proj
     columns = torch.arange(wide).view(heads, each)
     origins["o"] = Origin("rows", "the output projection", f"{out}.weight", f"{out}.bias", columns, residual=0.0)
     output = parameters[f"{out}.weight"][0].view(wide, heads, each).permute(1, 2, 0)
-    return Projections(Address(STACK, n), origins, *maps, output, *shifts, parameters[f"{out}.bias"][0])
+    (w_q, w_k, w_v), (b_q, b_k, b_v) = maps, shifts
+    b_o = parameters[f"{out}.bias"][0]
+    return Projections(Address(STACK, n), origins, w_q, w_k, w_v, output, b_q, b_k, b_v, b_o)

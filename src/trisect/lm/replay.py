@@ -23,6 +23,7 @@ class Recorder(Protocol):
 
     def record(self, work: _Work, draw: torch.Generator) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         """The replay, and the tensors into which each replay writes."""
+        ...
 
 
 class CudaGraph:

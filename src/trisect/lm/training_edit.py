@@ -34,14 +34,17 @@ class Objective(Protocol):
     @property
     def sites(self) -> Sequence[Site]:
         """The resolved sites whose representations are read."""
+        ...
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The label columns that are read."""
+        ...
 
     @property
     def reach(self) -> Reach:
         """What its gradient trains."""
+        ...
 
     def push(
         self,
@@ -63,20 +66,25 @@ class Objective(Protocol):
 
     def summary(self, sums: Float[Tensor, " S"]) -> list[tuple[str, float]]:
         """What a split's sums say, by name; nothing where nothing was seen."""
+        ...
 
     def start_rows(self) -> dict[int, list[ROW]]:
         """What is to be noted once, before training, by slot."""
+        ...
 
     def recordable(self, labels: Mapping[str, Int[Tensor, " N"]]) -> bool:
         """Whether windows as this one can be learned from in a recorded pass: no shape and no branch depends on what stands in
         them, only tensors are returned, and state is put back in place. A GPU need not be waited for to tell.
         """
+        ...
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training changes, for a checkpoint."""
+        ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint."""
+        ...
 
 
 class Trained(NamedTuple):

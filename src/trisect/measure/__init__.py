@@ -10,7 +10,6 @@ MODULES = (
     "logits",
     "norms",
     "patching",
-    "patching",
     "probes",
     "recall",
     "similarity",

@@ -20,14 +20,14 @@ Links: TypeAlias = AbstractSet[tuple[int, int]]
 KINDS = ("weight", "norm")
 
 
-class Views(NamedTuple):
+class _Views(NamedTuple):
     """Scores of the pieces of source and target by weight and by norm; N is the layer itself, then its heads from 1."""
 
     weight: Float[Tensor, "B N T S"]
     norm: Float[Tensor, "B N T S"]
 
 
-class GoldTable(NamedTuple):
+class _GoldTable(NamedTuple):
     """Gold links of one sentence pair as tables; the last column is of no word, and never a link. P holds S."""
 
     sure: Bool[np.ndarray, "J I1"]
@@ -42,13 +42,13 @@ def aer(links: Any, sure: Any, possible: Any) -> float:
     hold S. Raises CorpusError for lists of different length, for what is no pair, and where there is neither a link
     nor a sure one. Source: Och & Ney 2000, Improved Statistical Alignment Models.
     """
-    made, certain, allowed = _corpora(links, sure, possible)
+    linked, certain, allowed = _corpora(links, sure, possible)
     counts = np.zeros(4)
-    for a, s, p in zip(made, certain, allowed, strict=True):
+    for a, s, p in zip(linked, certain, allowed, strict=True):
         counts += (len(a & s), len(a & (s | p)), len(a), len(s))
     if not counts[2:].any():
-        known = "The rate divides by the number of links and of sure links together, which is 0 here."
-        raise CorpusError("There is no link and no sure link.", known, "Give gold links, or leave such sentences out.")
+        reason = "The rate divides by the number of links and of sure links together, which is 0 here."
+        raise CorpusError("There is no link and no sure link.", reason, "Give gold links, or leave such sentences out.")
     return float(error_rates(counts))
 
 
@@ -70,7 +70,7 @@ def recalls(counts: Float[np.ndarray, "... 4"]) -> Float[np.ndarray, "*C"]:
         return np.asarray(counts[..., 0] / counts[..., 3])
 
 
-def views(trace: Trace) -> Views:
+def views(trace: Trace) -> _Views:
     """Scores of one cross-attention layer: a, its mean over heads first, and ‖a f(x)‖, that of the layer first.
 
     The layer's norm is ‖Σ_h a^h_ij f_h(x_j)‖. 0 where query or key is padding. Raises ModelError where the layer's
@@ -80,7 +80,7 @@ def views(trace: Trace) -> Views:
     weights = single(trace.weights).masked_fill(~real, 0.0)
     alone, layer = both(trace)
     norms = weights.to(alone.dtype) * alone[:, :, None]
-    return Views(
+    return _Views(
         torch.cat([weights.mean(1, keepdim=True), weights], 1), torch.cat([layer[:, None].to(norms.dtype), norms], 1)
     )
 
@@ -113,7 +113,6 @@ def best_links(scores: Float[Tensor, "*C J X"], words: int) -> Int[np.ndarray, "
 
 def link_directions(forward: Float[Tensor, "*C J I"], backward: Float[Tensor, "*C I J"]) -> tuple[np.ndarray, ...]:
     """Links of J target words that look at source words, of I source words that look at target words, of target words by both scores
-
     added, and those of the first two that agree; each is the place of the other side's word, −1 for none. Source: Och & Ney 2003,
     section 4.
     """
@@ -129,30 +128,30 @@ def diagonal(words: tuple[int, int]) -> Int[np.ndarray, " J"]:
     return ((np.arange(words[1]) + 0.5) * words[0] / words[1]).astype(np.int64)
 
 
-def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> GoldTable:
+def gold_of(sure: Links, possible: Links, words: tuple[int, int]) -> _GoldTable:
     """Gold links (from 0) as tables; raises CorpusError for a link outside the pair."""
     tables = []
-    for given in (sure, frozenset(sure) | frozenset(possible)):
+    for pairs in (sure, frozenset(sure) | frozenset(possible)):
         table = np.zeros((words[1], words[0] + 1), dtype=bool)
-        for source, target in given:
+        for source, target in pairs:
             if not (0 <= source < words[0] and 0 <= target < words[1]):
-                known = (
+                reason = (
                     f"Counted from 0, the last word of its source is {words[0] - 1}, and of its target {words[1] - 1}."
                 )
                 raise CorpusError(
-                    f"The link {source}-{target} lies outside its pair.", known, "Correct the gold links."
+                    f"The link {source}-{target} lies outside its pair.", reason, "Correct the gold links."
                 )
             table[target, source] = True
         tables.append(table)
-    return GoldTable(*tables)
+    return _GoldTable(*tables)
 
 
-def count_hits(best: Int[np.ndarray, "*C J"], gold: GoldTable) -> Float[np.ndarray, "*C 4"]:
+def count_hits(best: Int[np.ndarray, "*C J"], gold: _GoldTable) -> Float[np.ndarray, "*C 4"]:
     """The counts (|A∩S|, |A∩P|, |A|, |S|) of one sentence pair, as `error_rates` takes them."""
     rows = np.arange(best.shape[-1])
-    found = [table[rows, best].sum(-1) for table in gold]
-    made = (best != NONE).sum(-1)
-    return np.stack([*found, made, np.full_like(made, gold.sure.sum())], -1).astype(float)
+    hits = [table[rows, best].sum(-1) for table in gold]
+    linked = (best != NONE).sum(-1)
+    return np.stack([*hits, linked, np.full_like(linked, gold.sure.sum())], -1).astype(float)
 
 
 def as_links(best: Int[np.ndarray, " J"]) -> frozenset[tuple[int, int]]:
@@ -160,36 +159,38 @@ def as_links(best: Int[np.ndarray, " J"]) -> frozenset[tuple[int, int]]:
     return frozenset((int(source), target) for target, source in enumerate(best) if source != NONE)
 
 
-def _corpora(*given: Any) -> tuple[list[frozenset[tuple[int, int]]], ...]:
+def _corpora(*sets: Any) -> tuple[list[frozenset[tuple[int, int]]], ...]:
     """The three as lists of sets; a sentence alone is a corpus of one."""
-    alone = [_is_sentence(one) for one in given]
+    alone = [_is_sentence(links) for links in sets]
     if any(alone):
-        return tuple([_pairs(one, None)] for one in given)
-    several = [[_pairs(one, i) for i, one in enumerate(corpus, 1)] for corpus in given]
-    sizes = [len(corpus) for corpus in several]
+        return tuple([_pairs(links, None)] for links in sets)
+    corpora = tuple([_pairs(links, i) for i, links in enumerate(corpus, 1)] for corpus in sets)
+    sizes = [len(corpus) for corpus in corpora]
     if len(set(sizes)) > 1:
-        said = f"Links of {sizes[0]} sentences, sure links of {sizes[1]} and possible links of {sizes[2]} were given."
-        raise CorpusError(said, "A corpus has one set of each for every sentence.", "Give lists of the same length.")
-    return tuple(several)
+        problem = (
+            f"Links of {sizes[0]} sentences, sure links of {sizes[1]} and possible links of {sizes[2]} were given."
+        )
+        raise CorpusError(problem, "A corpus has one set of each for every sentence.", "Give lists of the same length.")
+    return corpora
 
 
-def _is_sentence(given: Any) -> bool:
-    if isinstance(given, AbstractSet):
+def _is_sentence(links: Any) -> bool:
+    if isinstance(links, AbstractSet):
         return True
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        known = "Links are a set of (source, target) pairs, or a list of such sets."
-        raise CorpusError(f"{str(given)[:60]!r} was given as links.", known, "Give one of these.")
-    return len(given) > 0 and all(_is_pair(one) for one in given)
+    if not isinstance(links, Sequence) or isinstance(links, str):
+        reason = "Links are a set of (source, target) pairs, or a list of such sets."
+        raise CorpusError(f"{str(links)[:60]!r} was given as links.", reason, "Give one of these.")
+    return len(links) > 0 and all(map(_is_pair, links))
 
 
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(i, (int, np.integer)) for i in given)
+def _is_pair(link: Any) -> bool:
+    return isinstance(link, tuple) and len(link) == 2 and all(isinstance(i, (int, np.integer)) for i in link)
 
 
-def _pairs(given: Any, sentence: int | None) -> frozenset[tuple[int, int]]:
+def _pairs(links: Any, sentence: int | None) -> frozenset[tuple[int, int]]:
     where = "" if sentence is None else f" of sentence {sentence}"
-    links = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if wrong := [one for one in links if not _is_pair(one)]:
-        known = "A link is a pair of whole numbers, the source word and the target word."
-        raise CorpusError(f"Among the links{where} is {wrong[0]!r}.", known, "Give for example {(0, 0), (1, 2)}.")
+    links = list(links) if isinstance(links, Iterable) and not isinstance(links, str) else [links]
+    if wrong := [link for link in links if not _is_pair(link)]:
+        reason = "A link is a pair of whole numbers, the source word and the target word."
+        raise CorpusError(f"Among the links{where} is {wrong[0]!r}.", reason, "Give for example {(0, 0), (1, 2)}.")
     return frozenset((int(source), int(target)) for source, target in links)

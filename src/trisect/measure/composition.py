@@ -24,17 +24,13 @@ from trisect.core.trace import Address, Reading, StreamWriter, Trace, WrittenStr
 from trisect.measure.patching import UNKNOWN, put_at
 
 EMBEDDING, POSITION = "embedding", "position"
-ROUNDING = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.bfloat16: 5e-2,
-    torch.float16: 1e-2,
-}  # of the stream's largest number
+# of the stream's largest number
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 TOGETHER = 64  # edits whose q, k and v are held at once
 BLOCKS = ("pre", "bare")  # where what a layer adds is part of every later layer's input as it is
 
 
-def not_additive(name: str, why: str) -> ModelError:
+def _not_additive(name: str, why: str) -> ModelError:
     """The error of a model whose stream is not the sum of what its writers add."""
     todo = "Choose a model whose norms stand inside its blocks, such as GPT-2, GPT-NeoX or Llama."
     return ModelError(f"The writers of {name} do not add up to its residual stream.", why, todo)
@@ -46,26 +42,26 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
     `reading` is that of the batch, where it was read before.
     """
     if not isinstance(subject, StreamSubject) or subject.shape.stacks != ("plain",):
-        known = f"It has the stacks {', '.join(subject.shape.stacks)}; paths are read in one stack of self-attention."
-        raise not_additive(subject.name, known)
+        reason = f"It has the stacks {', '.join(subject.shape.stacks)}; paths are read in one stack of self-attention."
+        raise _not_additive(subject.name, reason)
     traces = {trace.layer: trace for trace in (reading or subject.trace(batch)).traces}
     layers = subject.shape.layers("plain")
-    found: dict[tuple[int, str], list[Tensor]] = {}
+    seen: dict[tuple[int, str], list[Tensor]] = {}
 
     def note(layer: int, where: str, x: Tensor) -> Tensor:
-        found.setdefault((layer, where), []).append(x.detach().clone())
+        seen.setdefault((layer, where), []).append(x.detach().clone())
         return x
 
     points = [(n, where) for n in layers for where in ("input", "attention", "output", "parts")] + [(1, "embeddings")]
     streams = {StreamPoint(Address("plain", n), where): lambda x, n=n, w=where: note(n, w, x) for n, where in points}
     subject.stream_outputs(batch, streams)
-    if missing := [n for n in layers for where in ("input", "attention", "output") if (n, where) not in found]:
-        raise not_additive(subject.name, f"What its layer {missing[0]} adds does not pass through one block.")
-    first, inputs = found[layers[0], "input"][0], dict[int, Tensor]()
-    written = _embedded(first, found.get((1, "embeddings"), []))
+    if missing := [n for n in layers for where in ("input", "attention", "output") if (n, where) not in seen]:
+        raise _not_additive(subject.name, f"What its layer {missing[0]} adds does not pass through one block.")
+    first, inputs = seen[layers[0], "input"][0], dict[int, Tensor]()
+    written = _embedded(first, seen.get((1, "embeddings"), []))
     total = sum(written.values(), torch.zeros_like(first))
     for layer in layers:
-        x, attention, y = (found[layer, where][0] for where in ("input", "attention", "output"))
+        x, attention, y = (seen[layer, where][0] for where in ("input", "attention", "output"))
         inputs[layer], trace = x, traces.get(layer)
         _near(subject.name, total, x, f"The writers before layer {layer} are not what enters it.")
         block = None if trace is None else trace.block
@@ -73,30 +69,27 @@ def read_stream(subject: AnsweringSubject, batch: Batch, reading: Reading | None
             normed = block is not None and (block.kind == "post" or block.after is not None)
             why = "followed by a norm" if normed else "in no block that is known"
             why = "not verified" if trace is None or trace.w_o is None else why
-            raise not_additive(subject.name, f"The attention of layer {layer} is {why}.")
+            raise _not_additive(subject.name, f"The attention of layer {layer} is {why}.")
         heads = torch.einsum("bhte,hed->hbtd", trace.output.to(x), trace.w_o.to(x))
         shift = trace.projections.b_o
         bias = torch.zeros_like(x) if shift is None else shift.to(x).expand_as(x)
-        made = heads.sum(0) + bias
-        if not _is_near(made, attention) and _is_near(made + x, attention):  # some add the residual in there
+        added = heads.sum(0) + bias
+        if not _is_near(added, attention) and _is_near(added + x, attention):  # some add the residual in there
             attention = attention - x
-        _near(subject.name, made, attention, f"The heads of layer {layer} are not what its attention adds.")
-        parts = [p.reshape(x.shape) if p.numel() == x.numel() else p for p in found.get((layer, "parts"), [])]
+        _near(subject.name, added, attention, f"The heads of layer {layer} are not what its attention adds.")
+        parts = [p.reshape(x.shape) if p.numel() == x.numel() else p for p in seen.get((layer, "parts"), [])]
         idle = not all(bool(part.any()) for part in parts) and _is_near(x + attention, y)
         forward = torch.zeros_like(x) if idle else y - x - attention  # a network that gives nothing leaves rounding
         # a feed-forward block may be known to add to the sum that it gives
         verified = block.forward is not None and block.forward.after is None and any(torch.equal(p, y) for p in parts)
         if not verified and not any(_adds_up((x, attention, part), y) for part in parts):
-            zero = torch.zeros_like(forward)
-            _near(
-                subject.name, forward + x, zero + x, f"Of layer {layer} no module gives what is added beside attention."
-            )
+            _near(subject.name, forward + x, x, f"Of layer {layer} no module gives what is added beside attention.")
         written |= {StreamWriter(f"{layer}.h{n}", layer, n): of for n, of in enumerate(heads, start=1)}
-        for name, added in (("mlp", forward), ("bias", bias)):
-            if bool(added.any()):
-                written[StreamWriter(f"{layer}.{name}", layer)] = added
-        total = total + made + forward
-    last = found[layers[-1], "output"][0]
+        for name, part in (("mlp", forward), ("bias", bias)):
+            if bool(part.any()):
+                written[StreamWriter(f"{layer}.{name}", layer)] = part
+        total = total + added + forward
+    last = seen[layers[-1], "output"][0]
     _near(subject.name, total, last, f"All writers are not what leaves layer {layers[-1]}.")
     return WrittenStream(inputs, last, written, traces)
 
@@ -124,9 +117,9 @@ def _adds_up(parts: Sequence[Tensor], y: Float[Tensor, "B T D"]) -> bool:
     return bool(((sum(exact) - y.double()).abs() <= bound).all())
 
 
-def _near(name: str, made: Tensor, there: Tensor, why: str) -> None:
-    if not _is_near(made, there):
-        raise not_additive(name, why)
+def _near(name: str, a: Tensor, b: Tensor, why: str) -> None:
+    if not _is_near(a, b):
+        raise _not_additive(name, why)
 
 
 class Paths:
@@ -148,7 +141,7 @@ class Paths:
         self.subject, self.base, self.places, self.answers, self.passes = subject, base, places, answers, passes
         self.stream, other = read_stream(subject, base), read_stream(subject, donor)
         written = self.stream.written
-        self.change = {w: other.written[w] - own for w, own in written.items() if not w.is_bias}
+        self.change = {w: other.written[w] - value for w, value in written.items() if not w.is_bias}
 
     @functools.cached_property
     def clean(self) -> Float[Tensor, "B A"]:
@@ -170,9 +163,9 @@ class Paths:
         begins = [of[1] if of[4] else min(writer.layer for writer in of[0]) for of in edits]
         numbers = sorted(range(len(edits)), key=lambda i: (edits[i][1], begins[i]), reverse=True)
         groups = itertools.groupby(numbers, lambda i: (edits[i][1], begins[i]))
-        for (layer, _), own in ((key, list(group)) for key, group in groups):
+        for (layer, _), numbered in ((key, list(group)) for key, group in groups):
             address = Address("plain", layer)
-            for some in (own[start : start + TOGETHER] for start in range(0, len(own), TOGETHER)):
+            for some in (numbered[start : start + TOGETHER] for start in range(0, len(numbered), TOGETHER)):
                 keys = {i: (tuple(edits[i][0]), edits[i][4], id(edits[i][5])) for i in some}
                 first = {key: edits[i] for i, key in reversed(keys.items())}
                 changes = {key: self._changes(of[0], layer if of[4] else None, of[5]) for key, of in first.items()}
@@ -196,14 +189,14 @@ class Paths:
         """What a donor changes where it is written, or before the layer that reads; with rows of the batch, another pair's donor."""
         points: dict[StreamPoint, Tensor] = {}
         for writer in writers:
-            own, change = self.stream.written[writer], self.change[writer]
+            base, change = self.stream.written[writer], self.change[writer]
             if reader is not None:
                 point = StreamPoint(Address("plain", reader))
             elif writer.head:
                 point = StreamPoint(Address("plain", writer.layer), "attention")
             else:
                 point = StreamPoint(Address("plain", next(n for n in self.stream.inputs if n > writer.layer)))
-            points[point] = points.get(point, 0) + (change if rows is None else (change + own)[rows] - own)
+            points[point] = points.get(point, 0) + (change if rows is None else (change + base)[rows] - base)
         return points
 
     def lies_between(self, writer: StreamWriter, layer: int) -> bool:
@@ -218,13 +211,13 @@ class Paths:
         """
         gradients = self.subject.path_gradients(self.base, self.places, self.answers[:, 0], layers)
         changes = torch.stack(list(self.change.values()))
-        found: dict[tuple[int, str, int], Tensor] = {}
+        effects: dict[tuple[int, str, int], Tensor] = {}
         for layer in layers:
-            own = {key: gradient for key, gradient in gradients.items() if key[0] == layer}
-            stacked = torch.stack(list(own.values()))
+            of_layer = {key: gradient for key, gradient in gradients.items() if key[0] == layer}
+            stacked = torch.stack(list(of_layer.values()))
             before = changes[: len(self.stream.before(layer))].to(stacked)
-            found |= zip(own, torch.einsum("wbtd,kbtd->kwb", before, stacked), strict=True)
-        return found
+            effects |= zip(of_layer, torch.einsum("wbtd,kbtd->kwb", before, stacked), strict=True)
+        return effects
 
     def _logged(self, outputs: Float[Tensor, "B 1 V"]) -> Float[Tensor, "B A"]:
         logged = outputs[:, 0].double().log_softmax(-1).gather(1, self.answers.clamp_min(0).to(outputs.device))
@@ -237,7 +230,7 @@ def composition_scores(traces: Mapping[int, Trace]) -> dict[tuple[str, int, str,
     ‖W_OV W_QK‖ / (‖W_OV‖ ‖W_QK‖) for q (of its transpose for k), with W_OV of the reader for v; the norm's γ is part of the reader.
     Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, section on composition.
     """
-    found: dict[tuple[str, int, str, int], float] = {}
+    scores: dict[tuple[str, int, str, int], float] = {}
     for layer, reader in traces.items():
         for earlier, writer in ((n, t) for n, t in traces.items() if n < layer):
             for h in range(1, reader.heads + 1):
@@ -245,10 +238,10 @@ def composition_scores(traces: Mapping[int, Trace]) -> dict[tuple[str, int, str,
                 for w in range(1, writer.heads + 1) if ends else ():
                     score = _scores(writer, w - 1, ends)
                     for component, value in score.items():
-                        own = h if component == "q" else (h - 1) // reader.group + 1
-                        key = f"{earlier}.h{w}", layer, component, own
-                        found[key] = max(value, found.get(key, 0.0))  # of the query heads that share a key/value head
-    return found
+                        shared = h if component == "q" else (h - 1) // reader.group + 1
+                        key = f"{earlier}.h{w}", layer, component, shared
+                        scores[key] = max(value, scores.get(key, 0.0))  # of the query heads that share a key/value head
+    return scores
 
 
 def _reading_maps(trace: Trace, head: int) -> dict[str, tuple[Float[Tensor, "D E"], Float[Tensor, "D E"]]]:
@@ -276,8 +269,8 @@ def _scores(
         return ((first.T @ first) @ middle * (middle @ (last.T @ last))).sum().clamp_min(0).sqrt()
 
     ov = norm(value, torch.eye(value.shape[1], dtype=torch.float64), out.T)
-    found = {}
+    scores = {}
     for component, (reads, follows) in ends.items():
-        whole = norm(reads, torch.eye(reads.shape[1], dtype=torch.float64), follows)
-        found[component] = float(norm(value, out @ reads, follows) / (ov * whole).clamp_min(1e-300))
-    return found
+        reader = norm(reads, torch.eye(reads.shape[1], dtype=torch.float64), follows)
+        scores[component] = float(norm(value, out @ reads, follows) / (ov * reader).clamp_min(1e-300))
+    return scores

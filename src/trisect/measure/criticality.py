@@ -97,13 +97,13 @@ def adaptive_curves(
     (1 + epsilon) times its value at the end of the grid (without `share`: with that value and epsilon) are evaluated
     exactly, as are the ends. `grid` runs from 0 to 1. Source of the interpolation: Berrut & Trefethen 2004, equation 5.4.
     """
-    known: dict[float, np.ndarray] = {}
+    evaluated: dict[float, np.ndarray] = {}
 
     def learn(points: list[float]) -> Float[np.ndarray, "C N"]:
-        new = [x for x in dict.fromkeys(points) if x not in known]
+        new = [x for x in dict.fromkeys(points) if x not in evaluated]
         if new:
-            known.update(zip(new, evaluate(new).T, strict=True))
-        return np.stack([known[x] for x in points], axis=1)
+            evaluated.update(zip(new, evaluate(new).T, strict=True))
+        return np.stack([evaluated[x] for x in points], axis=1)
 
     learn(_nodes(NODES[1]))  # two sets are always compared: evaluating both at once shares what their points share
     nodes, before, checks = _nodes(NODES[0]), learn(_nodes(NODES[0])), np.full(smooth, np.inf)
@@ -115,26 +115,26 @@ def adaptive_curves(
         if np.all(checks <= TOLERANCE):
             break
     else:
-        found = learn(grid.tolist())
-        mix = (grid[:, None] == np.array(list(known))).astype(float)
-        return GridCurves(found, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(known), mix)
+        curves = learn(grid.tolist())
+        mix = (grid[:, None] == np.array(list(evaluated))).astype(float)
+        return GridCurves(curves, np.ones(len(grid), dtype=bool), np.zeros(smooth), 0, tuple(evaluated), mix)
     inner = _weights(nodes, grid)
-    found = np.concatenate([before[:smooth] @ inner.T, *(np.interp(grid, nodes, v)[None] for v in before[smooth:])])
-    exact, wanted = np.zeros(len(grid), dtype=bool), np.isin(grid, nodes)
-    while np.any(wanted & ~exact):
-        points = np.flatnonzero(wanted & ~exact)
-        found[:, points] = learn(grid[points].tolist())
+    curves = np.concatenate([before[:smooth] @ inner.T, *(np.interp(grid, nodes, v)[None] for v in before[smooth:])])
+    exact, needed = np.zeros(len(grid), dtype=bool), np.isin(grid, nodes)
+    while np.any(needed & ~exact):
+        points = np.flatnonzero(needed & ~exact)
+        curves[:, points] = learn(grid[points].tolist())
         exact[points] = True
         # grid points beside which a loss passes (1 + epsilon) times its last value, or that value and epsilon
-        last = found[:smooth, -1:]
-        above = found[:smooth] - ((1 + epsilon) * last if share else last + epsilon) >= 0
+        last = curves[:smooth, -1:]
+        above = curves[:smooth] - ((1 + epsilon) * last if share else last + epsilon) >= 0
         turns = np.any(above[:, 1:] != above[:, :-1], axis=0)
-        wanted = exact | np.append(turns, False) | np.append(False, turns)
-    order = list(known)
+        needed = exact | np.append(turns, False) | np.append(False, turns)
+    order = list(evaluated)
     mix = np.zeros((len(grid), len(order)))
     mix[:, [order.index(x) for x in nodes]] = inner
     mix[exact] = grid[exact, None] == np.array(order)
-    return GridCurves(found, exact, checks, len(nodes), tuple(order), mix)
+    return GridCurves(curves, exact, checks, len(nodes), tuple(order), mix)
 
 
 def _nodes(count: int) -> list[float]:

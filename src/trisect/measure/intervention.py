@@ -41,13 +41,13 @@ def put(targets: Sequence[SiteTarget], source: Parts) -> Writer:
     def write(parts: Parts) -> Parts:
         new = parts._asdict()
         for target in targets:
-            there: Tensor = new[target.component]
-            made = getattr(source, target.component).to(there).expand_as(there)
+            old: Tensor = new[target.component]
+            part = getattr(source, target.component).to(old).expand_as(old)
             if target.heads is None:
-                new[target.component] = made.contiguous()
+                new[target.component] = part.contiguous()
                 continue
-            which = torch.tensor([head - 1 for head in target.heads], device=there.device)
-            new[target.component] = there.index_copy(1, which, made[:, which])
+            which = torch.tensor([head - 1 for head in target.heads], device=old.device)
+            new[target.component] = old.index_copy(1, which, part[:, which])
         return Parts(**new)
 
     return write
@@ -68,12 +68,12 @@ def round_to_bits(
     position of a head; other positions stay bit for bit. Source: Liu et al. 2024, KIVI, section 3 (asymmetric rounding).
     """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    kept = torch.ones_like(x, dtype=torch.bool) if real is None else real[:, None, :, None].expand_as(x)
+    counts = torch.ones_like(x, dtype=torch.bool) if real is None else real[:, None, :, None].expand_as(x)
     axis = {"channel": 2, "token": 3}[by]
-    low = wide.masked_fill(~kept, torch.inf).amin(axis, keepdim=True)
-    step = (wide.masked_fill(~kept, -torch.inf).amax(axis, keepdim=True) - low) / (2**bits - 1)
+    low = wide.masked_fill(~counts, torch.inf).amin(axis, keepdim=True)
+    step = (wide.masked_fill(~counts, -torch.inf).amax(axis, keepdim=True) - low) / (2**bits - 1)
     level = torch.where(step > 0, ((wide - low) / step).round() * step + low, wide)
-    return torch.where(kept, level.to(x.dtype), x)
+    return torch.where(counts, level.to(x.dtype), x)
 
 
 def cut_to_rank(
@@ -83,10 +83,10 @@ def cut_to_rank(
 
     Other positions stay bit for bit. Source: Eckart & Young 1936, The Approximation of One Matrix by Another of Lower Rank.
     """
-    kept = torch.ones_like(x, dtype=torch.bool) if real is None else real[:, None, :, None].expand_as(x)
-    there = x.masked_fill(~kept, 0).double()
-    main = torch.linalg.eigh(there.mT @ there).eigenvectors[..., -rank:]
-    return torch.where(kept, (there @ main @ main.mT).to(x.dtype), x)
+    counts = torch.ones_like(x, dtype=torch.bool) if real is None else real[:, None, :, None].expand_as(x)
+    matrix = x.masked_fill(~counts, 0).double()
+    main = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors[..., -rank:]
+    return torch.where(counts, (matrix @ main @ main.mT).to(x.dtype), x)
 
 
 class Means:
@@ -100,8 +100,8 @@ class Means:
         """Count in one batch; positions where `query_real` or `key_real` is false do not count."""
         for name, part, real in zip(Parts._fields, parts, (query_real, key_real, key_real), strict=True):
             # chosen, not multiplied: what stands at padding may be infinite
-            kept = part.detach().transpose(1, 2)[real.to(part.device)].double().sum(0)
-            self._sums[name] = self._sums[name] + kept if name in self._sums else kept
+            total = part.detach().transpose(1, 2)[real.to(part.device)].double().sum(0)
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] += int(real.sum())
 
     def parts(self) -> Parts:
@@ -126,14 +126,13 @@ def rows_of_donors(donors: Sequence[Float[Tensor, "H _ E"]], real: Bool[Tensor, 
     return torch.stack([d[:, (p % d.shape[1]).to(d.device)] for d, p in zip(donors, place, strict=True)])
 
 
-def relative_change(made: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
+def relative_change(y: Float[Tensor, "B T D"], clean: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
     """|y − clean|² / |clean|² at every position, in float64, row by row: no batch's outputs are held a second time."""
-    found = []
-    for new, old in zip(made, clean, strict=True):
-        kept = old.double()
-        size = kept.square().sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
-        found.append((new.double() - kept).square().sum(-1) / size)
-    return torch.stack(found)
+    tiny, rows = torch.finfo(torch.float64).tiny, []
+    for new, old in zip(y, clean, strict=True):
+        wide = old.double()
+        rows.append((new.double() - wide).square().sum(-1) / wide.square().sum(-1).clamp_min(tiny))
+    return torch.stack(rows)
 
 
 SwitchKind: TypeAlias = Literal["zero", "mean", "second"]
@@ -141,7 +140,7 @@ KINDS = get_args(SwitchKind)
 SHOWN = 10  # predictions of each side that are listed
 
 
-class Prediction(NamedTuple):
+class _Prediction(NamedTuple):
     """A token, and its probability at one position before and after the switches."""
 
     token: str
@@ -188,23 +187,25 @@ class Intervention:
         terms = (share * (first - then)).masked_fill_(share == 0, 0)  # 0 log 0 = 0: a token may be ruled out
         return terms.sum(-1).clamp_min(0)
 
-    def predictions(self, count: int = SHOWN) -> tuple[Prediction, ...]:
+    def predictions(self, count: int = SHOWN) -> tuple[_Prediction, ...]:
         """The likeliest tokens at `place`, before or after, by their probability before; none where the model predicts nothing."""
         if not self.predicts:
             return ()
         both = torch.stack([part[self.place].softmax(-1) for part in (self.before, self.after)])
         numbers = both.topk(min(count, both.shape[1])).indices.flatten().unique()
         order = sorted(numbers.tolist(), key=lambda n: (-float(both[0, n]), -float(both[1, n]), n))
-        return tuple(Prediction(self.name(n), n, float(both[0, n]), float(both[1, n])) for n in order)
+        return tuple(_Prediction(self.name(n), n, float(both[0, n]), float(both[1, n])) for n in order)
+
+    def _switch_words(self, joint: str = " ") -> str:
+        return ", ".join(f"{site}{joint}{how}" for site, how in self.switches) or "nothing switched"
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{site} {how}" for site, how in self.switches) or "nothing switched"
-        return f"<Intervention in {self.model}: {said}; {len(self.before)} positions>"
+        return f"<Intervention in {self.model}: {self._switch_words()}; {len(self.before)} positions>"
 
     def to_dict(self) -> dict[str, Json]:
         """What was switched, how far each position moves, and the predictions at `place`, as JSON-ready data."""
         moves: list[Json] = [{"token": t, "moved": float(m)} for t, m in zip(self.tokens, self.moved, strict=False)]
-        shown: list[Json] = [dict(one._asdict()) for one in self.predictions()]
+        shown: list[Json] = [dict(prediction._asdict()) for prediction in self.predictions()]
         return {
             **{"model": self.model, "switches": dict(self.switches), "place": self.place},
             **{"positions": moves, "predictions": shown, "notes": list(self.notes)},
@@ -212,23 +213,19 @@ class Intervention:
 
     def to_pandas(self) -> Any:
         """How far each position's output moves, as a pandas.DataFrame; needs the package pandas."""
-        moves = [float(one) for one in self.moved]
-        return pandas_frame({"token": list(self.tokens), "moved": moves})
+        return pandas_frame({"token": list(self.tokens), "moved": self.moved.tolist()})
 
     def __str__(self) -> str:
         """The predictions at `place`, or how far each token's output moves, as lines."""
-        said = ", ".join(f"{site} {how}" for site, how in self.switches) or "nothing switched"
         where = f" at {_tokens(self.positions)}" if self.positions and self.switches else ""
-        lines = [f"{self.model}: {said}{where}", *self.notes]
+        lines = [f"{self.model}: {self._switch_words()}{where}", *self.notes]
         if self.predicts:
-            lines.append(
-                f"At token {self.place + 1}, {self.tokens[self.place]!r}: {float(self.moved[self.place]):.4g} nats"
-            )
+            token, moved = self.tokens[self.place], float(self.moved[self.place])
+            lines.append(f"At token {self.place + 1}, {token!r}: {moved:.4g} nats")
             lines += [f"  {p.token!r:<16} {p.before:8.4f} → {p.after:.4f}" for p in self.predictions()]
         else:
-            lines += [
-                f"  {t!r:<16} moves by {100 * float(m):.3g} %" for t, m in zip(self.tokens, self.moved, strict=False)
-            ]
+            moves = zip(self.tokens, self.moved.tolist(), strict=False)
+            lines += [f"  {token!r:<16} moves by {100 * moved:.3g} %" for token, moved in moves]
         return "\n".join(lines)
 
 
@@ -250,11 +247,8 @@ class PreparedText:
         read = dict.fromkeys((*batch.notes, *(() if other is None else other.notes)))
         notes = (*read, *(f"Of a {which} longer than the model's window the first window is read." for which in long))
         if other is not None and (sizes := (_length(batch.source), _length(other.source)))[0] != sizes[1]:
-            few = min(sizes)
-            notes = (
-                *notes,
-                f"The texts have {sizes[0]} and {sizes[1]} tokens: the first {few} positions take the second's.",
-            )
+            lengths = f"The texts have {sizes[0]} and {sizes[1]} tokens"
+            notes = (*notes, f"{lengths}: the first {min(sizes)} positions take the second's.")
         return cls(subject, batch, other, notes)
 
     @functools.cached_property
@@ -274,67 +268,65 @@ class PreparedText:
         """Whether outputs are logits of tokens, one row for each position."""
         return self.subject.objective != "output" and len(self.before) == len(self.side.tokens[0])
 
-    def place(self, asked: int | None = None) -> int:
-        """The position that predictions are shown of: the one asked for, else that of a mask, else the last.
+    def place(self, position: int | None = None) -> int:
+        """The position that predictions are shown of: this one, else that of a mask, else the last.
 
         Raises CorpusError for one that the text does not have.
         """
         tokens = self.side.tokens[0]
-        if asked is None:
+        if position is None:
             return tokens.index(self.subject.mask) if self.subject.mask in tokens else len(tokens) - 1
-        if not isinstance(asked, int) or not 0 <= asked < len(tokens):
-            known = f"The text has {len(tokens)} tokens, counted from 0."
-            raise CorpusError(f"Place {asked} was asked for.", known, "Choose one of them.")
-        return asked
+        if not isinstance(position, int) or not 0 <= position < len(tokens):
+            reason = f"The text has {len(tokens)} tokens, counted from 0."
+            raise CorpusError(f"Place {position} was asked for.", reason, "Choose one of them.")
+        return position
 
     def plan(self, switches: Mapping[str, str | EditFunction]) -> tuple[Planned, ...]:
         """Switches resolved against the model, in their order; raises SiteError, SpecError."""
-        return tuple(self._planned(site, how) for site, how in switches.items())
-
-    def _planned(self, site: str, how: str | EditFunction) -> Planned:
-        if callable(how):
+        planned = []
+        for site, how in switches.items():
+            if not callable(how) and how not in KINDS:
+                reason = f"There are {', '.join(KINDS)}, and functions of a tensor and of where it is."
+                raise SpecError(f"{site} is switched to {how!r}.", reason, "Use one of them.")
+            if how == "second" and self.second is None:
+                reason = "It puts in what a second text has there, and no second text was given."
+                raise SpecError(f"{site} is switched to 'second'.", reason, "Give a second text.")
             parsed = Site.parse(site)
-            return Planned(str(parsed), how, self.subject.shape.resolve(parsed))
-        if how not in KINDS:
-            known = f"There are {', '.join(KINDS)}, and functions of a tensor and of where it is."
-            raise SpecError(f"{site} is switched to {how!r}.", known, "Use one of them.")
-        if how == "second" and self.second is None:
-            known = "It puts in what a second text has there, and no second text was given."
-            raise SpecError(f"{site} is switched to 'second'.", known, "Give a second text.")
-        parsed = Site.parse(site)
-        return Planned(str(parsed), cast(SwitchKind, how), self.subject.shape.resolve(parsed))
+            planned.append(
+                Planned(str(parsed), cast("SwitchKind | EditFunction", how), self.subject.shape.resolve(parsed))
+            )
+        return tuple(planned)
 
-    def positions(self, asked: Sequence[int]) -> tuple[int, ...]:
+    def positions(self, positions: Sequence[int]) -> tuple[int, ...]:
         """Positions that are switched, in their order and each once; raises CorpusError for one that the text does not have."""
         most = max(_length(side) for side in (self.batch.source, self.batch.target) if side is not None)
-        for one in asked:
-            if not 0 <= one < most:
-                known = f"The text has {most} tokens, counted from 0."
-                raise CorpusError(f"Position {one} is to be switched.", known, "Choose some of them, or none for all.")
-        return tuple(sorted(set(asked)))
+        for position in positions:
+            if not 0 <= position < most:
+                reason = f"The text has {most} tokens, counted from 0."
+                raise CorpusError(
+                    f"Position {position} is to be switched.", reason, "Choose some of them, or none for all."
+                )
+        return tuple(sorted(set(positions)))
 
     def beyond(self, planned: tuple[Planned, ...], positions: tuple[int, ...]) -> tuple[str, ...]:
         """Notes on positions that a switch has nothing at, being beyond its sequence; raises CorpusError where it has none of them."""
-        said: list[str] = []
-        for one in planned if positions else ():
-            for reached in self._sizes(one).values():
-                if min(positions) >= max(reached):
+        notes: list[str] = []
+        for switch in planned if positions else ():
+            # how many positions it reaches in each layer: one number for each of q, k and v
+            reached: dict[Address, list[int]] = {}
+            for target in switch.targets:
+                sources = [self._recorded] + [self._recorded_second] * (switch.how == "second")
+                size = min(source[target.address]._asdict()[target.component].shape[2] for source in sources)
+                reached.setdefault(target.address, []).append(size)
+            for sizes in reached.values():
+                if min(positions) >= max(sizes):
                     where = f"position{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}"
-                    given = f"{one.site} is to be switched to {edit_name(one.how)!r} at {where}."
-                    known = f"There are {max(reached)} tokens to switch there, counted from 0: it would do nothing."
-                    raise CorpusError(given, known, "Choose some of them, or none for all, or take this switch out.")
-                if left := [position for position in positions if position >= min(reached)]:
-                    said.append(f"{one.site} has {min(reached)} tokens to switch: none of {_tokens(left)}.")
-        return tuple(dict.fromkeys(said))
-
-    def _sizes(self, one: Planned) -> dict[Address, list[int]]:
-        """How many positions a switch can reach in each layer: one number for each of q, k and v."""
-        found: dict[Address, list[int]] = {}
-        for target in one.targets:
-            sides = [self._own[target.address], *([self._seconds[target.address]] if one.how == "second" else [])]
-            size = min(side._asdict()[target.component].shape[2] for side in sides)
-            found.setdefault(target.address, []).append(size)
-        return found
+                    problem = f"{switch.site} is to be switched to {edit_name(switch.how)!r} at {where}."
+                    reason = f"There are {max(sizes)} tokens to switch there, counted from 0: it would do nothing."
+                    raise CorpusError(problem, reason, "Choose some of them, or none for all, or take this switch out.")
+                if left := [position for position in positions if position >= min(sizes)]:
+                    notes.append(f"{switch.site} has {min(sizes)} tokens to switch: none of {_tokens(left)}.")
+        return tuple(dict.fromkeys(notes))
 
     def writers(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> dict[Address, Writer]:
         """One writer for each address that switches touch; with `positions` all others stay bit for bit.
@@ -342,15 +334,15 @@ class PreparedText:
         Raises CorpusError for a switch that would do nothing at these positions.
         """
         self.beyond(planned, positions)
-        found: dict[Address, list[Writer]] = {}
-        for one in planned:
-            for address in dict.fromkeys(target.address for target in one.targets):
-                here = tuple(t for t in one.targets if t.address == address)
-                found.setdefault(address, []).append(self._writer(one.how, address, here))
-        made = {address: functools.partial(write_in_order, tuple(several)) for address, several in found.items()}
+        writers: dict[Address, list[Writer]] = {}
+        for switch in planned:
+            for address in dict.fromkeys(target.address for target in switch.targets):
+                here = tuple(t for t in switch.targets if t.address == address)
+                writers.setdefault(address, []).append(self._writer(switch.how, address, here))
+        joint = {address: functools.partial(write_in_order, tuple(each)) for address, each in writers.items()}
         if not positions:
-            return dict(made)
-        return {address: functools.partial(_only, write, positions) for address, write in made.items()}
+            return dict(joint)
+        return {address: functools.partial(_write_only, write, positions) for address, write in joint.items()}
 
     def _writer(self, how: SwitchKind | EditFunction, address: Address, targets: tuple[SiteTarget, ...]) -> Writer:
         if callable(how):
@@ -358,22 +350,21 @@ class PreparedText:
         if how == "zero":
             return put(targets, zeros())
         if how == "mean":
-            means, own = Means(), self._own[address]
-            means.add(
-                own, _real(self.batch.queries(address.stack), own.q), _real(self.batch.keys(address.stack), own.k)
-            )
+            means, parts = Means(), self._recorded[address]
+            queries, keys = self.batch.queries(address.stack), self.batch.keys(address.stack)
+            means.add(parts, _real(queries, parts.q), _real(keys, parts.k))
             return put(targets, means.parts())
-        source = self._seconds[address]
+        source = self._recorded_second[address]
         sides = (self.batch.queries(address.stack), source.q), (self.batch.keys(address.stack), source.k)
         # positions within the other text's length
-        return put_at(targets, source, *(torch.arange(_length(mine))[None] < theirs.shape[2] for mine, theirs in sides))
+        return put_at(targets, source, *(torch.arange(_length(side))[None] < part.shape[2] for side, part in sides))
 
     @functools.cached_property
-    def _own(self) -> Mapping[Address, Parts]:
+    def _recorded(self) -> Mapping[Address, Parts]:
         return record(self.subject, self.batch, self.subject.shape.heads).parts
 
     @functools.cached_property
-    def _seconds(self) -> Mapping[Address, Parts]:
+    def _recorded_second(self) -> Mapping[Address, Parts]:
         assert self.second is not None
         return record(self.subject, self.second, self.subject.shape.heads).parts
 
@@ -383,13 +374,20 @@ class PreparedText:
         """The outputs with these switches beside those without; raises ModelError where they are no numbers."""
         write = self.writers(planned, positions)
         after = _rows(self.subject.outputs(self.batch, write)) if write else self.before
-        named = tuple((one.site, edit_name(one.how)) for one in planned)
+        switches = tuple((switch.site, edit_name(switch.how)) for switch in planned)
         tokens = self.side.tokens[0] if len(self.before) == len(self.side.tokens[0]) else ("the whole text",)
         notes = (*self.notes, *self.beyond(planned, positions))
         about = (self.place(place), self.before, after, self.predicts, self.subject.token, notes, positions)
-        made = Intervention(self.subject.name, named, tokens, *about)
-        _check_finite(made)
-        return made
+        result = Intervention(self.subject.name, switches, tokens, *about)
+        if wrong := int((~result.moved.isfinite()).sum()):
+            problem = (
+                f"How far the outputs of {result.model} move is no finite number ({result._switch_words(' to ')})."
+            )
+            reason = f"That is so at {wrong} of {len(result.moved)} positions: an overflow, or a token that is ruled out on one side alone."
+            raise ModelError(
+                problem, reason, "Take a switch out, give another text, or load the model with dtype='float32'."
+            )
+        return result
 
     def reading(self, planned: tuple[Planned, ...], positions: tuple[int, ...] = ()) -> Reading:
         """What attention does with these switches."""
@@ -416,40 +414,27 @@ def intervene(
     return ready.switched(ready.plan(switches), place, ready.positions(positions))
 
 
-def _check_finite(made: Intervention) -> None:
-    """Raises ModelError where an output, or how far it moves, is no finite number."""
-    wrong = int((~made.moved.isfinite()).sum())
-    if not wrong:
-        return
-    switched = ", ".join(f"{site} to {how}" for site, how in made.switches) or "nothing switched"
-    given = f"How far the outputs of {made.model} move is no finite number ({switched})."
-    known = f"That is so at {wrong} of {len(made.moved)} positions: an overflow, or a token that is ruled out on one side alone."
-    raise ModelError(given, known, "Take a switch out, give another text, or load the model with dtype='float32'.")
-
-
-def _only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
-    """What a writer makes at some positions, and what was there at all others."""
-    kept = []
-    for made, there in zip(write(parts), parts, strict=True):
-        chosen = torch.zeros(there.shape[2], dtype=torch.bool, device=there.device)
-        chosen[[one for one in positions if one < len(chosen)]] = True
-        kept.append(torch.where(chosen[None, None, :, None], made, there))
-    return Parts(*kept)
+def _write_only(write: Writer, positions: tuple[int, ...], parts: Parts) -> Parts:
+    """What a writer puts at some positions, and what was there at all others."""
+    merged = []
+    for new, old in zip(write(parts), parts, strict=True):
+        chosen = torch.zeros(old.shape[2], dtype=torch.bool, device=old.device)
+        chosen[[position for position in positions if position < len(chosen)]] = True
+        merged.append(torch.where(chosen[None, None, :, None], new, old))
+    return Parts(*merged)
 
 
 def _tokens(positions: Sequence[int]) -> str:
     """Positions from 0 as tokens from 1, in words."""
-    numbers = [str(one + 1) for one in positions]
-    return f"token{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+    return f"token{'s' * (len(positions) > 1)} {', '.join(str(position + 1) for position in positions)}"
 
 
 def _first(subject: AnsweringSubject, text: ReadGiven) -> tuple[Batch, bool]:
     """The first window of a text, and whether there are more."""
-    made = subject.batches([as_sample(text)], size=1)
-    batch = next(iter(made), None)
-    if batch is None:
+    batches = iter(subject.batches([as_sample(text)], size=1))
+    if (batch := next(batches, None)) is None:
         raise CorpusError("The text is empty.", "Nothing was read.", "Give a text of at least one token.")
-    return batch, next(iter(made), None) is not None
+    return batch, next(batches, None) is not None
 
 
 def _length(side: Side) -> int:
@@ -462,6 +447,6 @@ def _real(side: Side, part: Tensor) -> Bool[Tensor, "1 T"]:
     return side.real if same else torch.ones(1, part.shape[2], dtype=torch.bool)
 
 
-def _rows(made: Tensor) -> Float[Tensor, "T V"]:
+def _rows(outputs: Tensor) -> Float[Tensor, "T V"]:
     """One row for each position; an answer without positions is one row."""
-    return made[0].flatten(1).float() if made.dim() > 2 else made[:1].float()
+    return outputs[0].flatten(1).float() if outputs.dim() > 2 else outputs[:1].float()

@@ -39,18 +39,18 @@ def lens_logits(
     states = dict(zip((0, *layers), (*stream.inputs.values(), stream.output), strict=True))
     for layer, state in states.items():
         x = state[:, start:]
-        made = rescale_parts(x.flatten(0, 1)[:, None], unembedding.norm)[:, 0] @ unembedding.weight.T
-        made = made if unembedding.bias is None else made + unembedding.bias
-        yield layer, made.view(*x.shape[:2], -1)
+        logits = rescale_parts(x.flatten(0, 1)[:, None], unembedding.norm)[:, 0] @ unembedding.weight.T
+        logits = logits if unembedding.bias is None else logits + unembedding.bias
+        yield layer, logits.view(*x.shape[:2], -1)
 
 
 def lens_table(
     stream: WrittenStream, unembedding: Unembedding, tokens: Sequence[str], name: Callable[[int], str], top: int
 ) -> pl.DataFrame:
     """The likeliest tokens of the first row by the logit lens, and how far each layer's distribution is from the model's own."""
-    found = {layer: made[0].double().log_softmax(-1) for layer, made in lens_logits(stream, unembedding)}
-    last, rows = found[max(found)], list[NewRow]()
-    for layer, logged in found.items():
+    by_layer = {layer: made[0].double().log_softmax(-1) for layer, made in lens_logits(stream, unembedding)}
+    last, rows = by_layer[max(by_layer)], list[NewRow]()
+    for layer, logged in by_layer.items():
         apart = (last.exp() * (last - logged)).nan_to_num(0.0).sum(-1).clamp_min(0)
         best = logged.topk(min(top, logged.shape[-1]), -1)
         for position, token in enumerate(tokens):
@@ -91,8 +91,8 @@ def direct_table(
         return {**about, **where, "source": source, "source_token": at, "logit": logit}
 
     written = torch.stack([values[0, place].double() for values in stream.written.values()])
-    *whole, constant = split(written, torch.zeros_like(written[0]))
-    rows = [row(writer, logit) for writer, logit in zip(stream.written, whole, strict=True)]
+    *alone, constant = split(written, torch.zeros_like(written[0]))
+    rows = [row(writer, logit) for writer, logit in zip(stream.written, alone, strict=True)]
     rows.append(row(StreamWriter(CONSTANT), constant + shift))
     for layer, trace in stream.traces.items():
         assert trace.w_o is not None, "read_stream has looked"
@@ -117,12 +117,12 @@ def head_tokens(
     for layer, trace in stream.traces.items():
         parts = torch.stack([stream[f"{layer}.h{n + 1}"][0, start:] for n in range(trace.heads)], 1)
         rest = stream.output[0, start:] - parts.sum(1)
-        made = rescale_parts(torch.cat([parts, rest[:, None]], 1), unembedding.norm)[:, :-1]
-        found = list[tuple[Tensor, Tensor]]()
-        for position in made:  # never more than a vocabulary for each head at once
+        scaled = rescale_parts(torch.cat([parts, rest[:, None]], 1), unembedding.norm)[:, :-1]
+        extremes = list[tuple[Tensor, Tensor]]()
+        for position in scaled:  # never more than a vocabulary for each head at once
             logits = position @ unembedding.weight.T
             logits = logits - logits.mean(-1, keepdim=True)
             best = [logits.topk(min(count, logits.shape[-1]), -1, largest=largest) for largest in (True, False)]
-            found.append((torch.cat([b.indices for b in best], -1), torch.cat([b.values for b in best], -1)))
-        numbers, values = (torch.stack(one).cpu() for one in zip(*found, strict=True))
+            extremes.append((torch.cat([b.indices for b in best], -1), torch.cat([b.values for b in best], -1)))
+        numbers, values = (torch.stack(each).cpu() for each in zip(*extremes, strict=True))
         yield numbers, values.float()

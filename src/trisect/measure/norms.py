@@ -42,22 +42,15 @@ def per_layer(trace: Trace) -> Float[Tensor, "B T S"]:
 
     0 where query or key is padding. Raises ModelError as transformed_norms. Source: Kobayashi et al. 2020.
     """
-    return both(trace).layer
+    return both(trace)[1]
 
 
-class Both(NamedTuple):
-    """‖f_h(x_j)‖ of every head, and ‖Σ_h a^h_ij f_h(x_j)‖ of the layer; 0 at padding."""
-
-    transformed: Float[Tensor, "B H S"]
-    layer: Float[Tensor, "B T S"]
-
-
-def both(trace: Trace) -> Both:
+def both(trace: Trace) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
     """`transformed_norms` and `per_layer` in the time of the second. Raises ModelError as transformed_norms."""
-    alone, pairs = _norms_of_sums(trace.weights, trace.values, effective_projection(trace))
+    alone, pairs = sum_norms(trace.weights, trace.values, effective_projection(trace))
     scale = query_scale(trace)
     pairs = pairs if scale is None else pairs.mul_(scale[..., None].to(pairs))
-    return Both(alone.masked_fill(~trace.key_real[:, None], 0.0), within(trace, pairs))
+    return alone.masked_fill(~trace.key_real[:, None], 0.0), _mask_padding(trace, pairs)
 
 
 @torch.no_grad()
@@ -74,15 +67,15 @@ def contributions(trace: Trace, residual: bool = False) -> tuple[Float[Tensor, "
     weights, values = _effective_weights(trace).double() * real, trace.values.double()
     added = weights @ values
     toward = added @ (w_o @ w_o.mT)
-    whole = project(added, w_o)
-    x = single(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(whole)
-    whole = (whole + x) * trace.query_real[..., None]
+    total = project(added, w_o)
+    x = single(_block_of(trace, "residual").residual).double() if residual else torch.zeros_like(total)
+    total = (total + x) * trace.query_real[..., None]
     alone = weights * (toward @ values.mT)
-    joint = (weights * (torch.einsum("btd,hed->bhte", whole, w_o) @ values.mT)).sum(1)
+    joint = (weights * (torch.einsum("btd,hed->bhte", total, w_o) @ values.mT)).sum(1)
     if residual:
-        torch.diagonal(joint, dim1=1, dim2=2).add_((x * whole).sum(-1))
+        torch.diagonal(joint, dim1=1, dim2=2).add_((x * total).sum(-1))
     tiny = torch.finfo(torch.float64).tiny
-    sizes = (toward * added).sum(-1, keepdim=True), whole.square().sum(-1, keepdim=True)
+    sizes = (toward * added).sum(-1, keepdim=True), total.square().sum(-1, keepdim=True)
     heads, layer = (
         torch.where(size > 0, part / size.clamp_min(tiny), 0.0)
         for part, size in zip((alone, joint), sizes, strict=True)
@@ -102,16 +95,16 @@ def rollout_step(trace: Trace, kind: str) -> Float[Tensor, "B T T"]:
     real = trace.query_real[:, :, None] & trace.key_real[:, None]
     if kind == "weight":
         mean = single(trace.weights).mean(1).double() * real
-        found = mean / mean.sum(-1, keepdim=True).clamp_min(1e-30) + torch.eye(mean.shape[-1], device=mean.device)
+        step = mean / mean.sum(-1, keepdim=True).clamp_min(1e-30) + torch.eye(mean.shape[-1], device=mean.device)
     elif kind == "norm":
-        found = norms(trace, "residual").double()
+        step = norms(trace, "residual").double()
     else:
-        found = contributions(trace, residual=True)[1].clamp_min(0.0)
-    found = found * real
-    return found / found.sum(-1, keepdim=True).clamp_min(1e-30)
+        step = contributions(trace, residual=True)[1].clamp_min(0.0)
+    step = step * real
+    return step / step.sum(-1, keepdim=True).clamp_min(1e-30)
 
 
-def within(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, "B T S"]:
+def _mask_padding(trace: Trace, pairs: Float[Tensor, "B T S"]) -> Float[Tensor, "B T S"]:
     """The same numbers, 0 where query or key is padding."""
     return pairs.masked_fill(~(trace.query_real[:, :, None] & trace.key_real[:, None]), 0.0)
 
@@ -120,9 +113,9 @@ def output_projection(projections: Projections) -> Float[Tensor, "H E D"]:
     """W_O per head; raises ModelError, in the proof's words, where attention's output is not simply projected."""
     if projections.w_o is None:
         origin = projections.origins.get("o")
-        known = f"The proof says of its output: {origin.words}." if origin else "The proof found no output projection."
+        reason = f"The proof says of its output: {origin.words}." if origin else "The proof found no output projection."
         todo = "Norms need a plain output projection; weights, similarity and ablation work without it."
-        raise ModelError(f"The output projection of {projections.address} is not known per head.", known, todo)
+        raise ModelError(f"The output projection of {projections.address} is not known per head.", reason, todo)
     return single(projections.w_o)
 
 
@@ -195,38 +188,37 @@ def lengths(v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]) -> Float[T
     return torch.linalg.vector_norm(single(v) @ lower, dim=-1)
 
 
+@torch.no_grad()
 def sum_norms(
     weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
-) -> Float[Tensor, "B T S"]:
-    """‖Σ_h weights_ij^h v_j^h w_o[h]‖ for every i and j, in blocks of positions j.
-
-    With f_j as D × H and f_j = Q_j R_j, the norm is ‖R_j a_ij‖. R_j comes from f_j itself, not from f_jᵀ f_j, whose
-    condition is the square: where heads cancel, single precision would leave nothing right there.
-    """
-    return _norms_of_sums(weights, v, w_o)[1]
-
-
-@torch.no_grad()
-def _norms_of_sums(
-    weights: Float[Tensor, "B H T S"], v: Float[Tensor, "B H S E"], w_o: Float[Tensor, "H E D"]
 ) -> tuple[Float[Tensor, "B H S"], Float[Tensor, "B T S"]]:
-    """The lengths of the heads' own vectors, which are those of R_j's columns, and those of their weighted sums."""
+    """‖v_j^h w_o[h]‖ of every head and j, and ‖Σ_h weights_ij^h v_j^h w_o[h]‖ for every i and j, in blocks of positions j.
+
+    With f_j as D × H and f_j = Q_j R_j, the norm of the sum is ‖R_j a_ij‖, and those of the heads are the lengths of R_j's columns.
+    R_j comes from f_j itself, not from f_jᵀ f_j, whose condition is the square: where heads cancel, single precision would leave
+    nothing right there.
+    """
     weights, v = single(weights), single(v)
     if v.device.type != "cpu":
         return _norms_by_gram(weights, v, w_o)
     texts, heads, queries, keys = weights.shape
     width = w_o.shape[2]
     step = min(keys, max(1, BLOCK // (heads * max(width, queries))))
-    found, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
+    sums, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
     room = v.new_empty(step, heads, width), v.new_empty(step, min(heads, width))
     for text in range(texts):
         for start in range(0, keys, step):
-            some = slice(start, min(start + step, keys))
-            upper = _triangles(v[text, :, some], w_o, *room)
-            mixed = torch.bmm(upper, weights[text, :, :, some].permute(2, 0, 1).contiguous())
-            found[text, :, some] = mixed.square_().sum(1).sqrt_().T
-            alone[text, :, some] = upper.square_().sum(1).sqrt_().T
-    return alone, found
+            part = slice(start, min(start + step, keys))
+            f, scales = (buffer[: part.stop - start] for buffer in room)
+            for head, projection in enumerate(w_o):
+                torch.mm(v[text, head, part], projection, out=f[:, head])
+            # In its own place: a fresh array of this size would cost as much as the decomposition.
+            torch.geqrf(f.mT, out=(f.mT, scales))
+            upper = f.mT[:, : scales.shape[1]].triu()  # R_j: min(D, H) rows
+            mixed = torch.bmm(upper, weights[text, :, :, part].permute(2, 0, 1).contiguous())
+            sums[text, :, part] = mixed.square_().sum(1).sqrt_().T
+            alone[text, :, part] = upper.square_().sum(1).sqrt_().T
+    return alone, sums
 
 
 def _norms_by_gram(
@@ -238,26 +230,14 @@ def _norms_by_gram(
     """
     texts, heads, queries, keys = weights.shape
     step = max(1, _WIDE_BLOCK // (texts * heads * max(w_o.shape[2], queries)))
-    found, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
+    sums, alone = weights.new_empty(texts, queries, keys), weights.new_empty(texts, heads, keys)
     for start in range(0, keys, step):
-        some = slice(start, start + step)
-        f = (v[:, :, some] @ w_o).transpose(1, 2).double()
-        gram, a = f @ f.mT, weights[..., some].permute(0, 3, 1, 2).double()
-        found[..., some] = ((gram @ a) * a).sum(2).clamp_min_(0).sqrt_().mT
-        alone[..., some] = gram.diagonal(dim1=2, dim2=3).sqrt().mT
-    return alone, found
-
-
-def _triangles(
-    v: Float[Tensor, "H J E"], w_o: Float[Tensor, "H E D"], f: Float[Tensor, "N H D"], scales: Float[Tensor, "N R"]
-) -> Float[Tensor, "J R H"]:
-    """R_j of every position: R = min(D, H) rows, upper triangular. `f` and `scales` are room that is used again."""
-    f, scales = f[: v.shape[1]], scales[: v.shape[1]]
-    for head, mine in enumerate(w_o):
-        torch.mm(v[head], mine, out=f[:, head])
-    # In its own place: a fresh array of this size would cost as much as the decomposition.
-    torch.geqrf(f.mT, out=(f.mT, scales))
-    return f.mT[:, : scales.shape[1]].triu()
+        part = slice(start, start + step)
+        f = (v[:, :, part] @ w_o).transpose(1, 2).double()
+        gram, a = f @ f.mT, weights[..., part].permute(0, 3, 1, 2).double()
+        sums[..., part] = ((gram @ a) * a).sum(2).clamp_min_(0).sqrt_().mT
+        alone[..., part] = gram.diagonal(dim1=2, dim2=3).sqrt().mT
+    return alone, sums
 
 
 KINDS = ("attention", "residual", "full")
@@ -265,17 +245,17 @@ KINDS = ("attention", "residual", "full")
 NEAR, COARSE = {torch.float64: 5e-3, torch.float32: 5e-3}, 5e-2
 
 
-class Expansion(NamedTuple):
+class _Expansion(NamedTuple):
     """By how much an affine map lengthens a vector of unit variance: of the whole layer, and of every head alone."""
 
     layer: float
     heads: Float[Tensor, " H"]
 
 
-class Mixed(NamedTuple):
+class _Mixed(NamedTuple):
     """What position i's new vector takes from itself, and what from the other positions; in the layer's own width."""
 
-    own: Float[Tensor, "B T D"]
+    itself: Float[Tensor, "B T D"]
     context: Float[Tensor, "B T D"]
 
 
@@ -285,15 +265,17 @@ def norms(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T S"]:
     'attention' stops at the sum, 'residual' adds x_i, 'full' also subtracts the mean, scales by γ and divides by the
     deviation of the sum that enters the norm; in a pre-LN block the norm is inside f already, and 'full' is 'residual'.
     In stack 'cross' the residual is no position's. 0 at padding. Raises ModelError where the block is not known,
-    SpecError for another kind. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N, AttnResLn-N).
+    SpecError for another kind. 'feed-forward' is `feed_forward_norms`. Source: Kobayashi et al. 2021 (Attn-N, AttnRes-N,
+    AttnResLn-N).
     """
-    found = sum_norms(_effective_weights(trace), trace.values, _projection(trace, kind))
+    if kind == KIND:
+        return feed_forward_norms(trace)
+    pairs = sum_norms(_effective_weights(trace), trace.values, _projection(trace, kind))[1]
     if kind != "attention":
         if not trace.crosses:
-            own = torch.linalg.vector_norm(_own(trace, kind), dim=-1)
-            torch.diagonal(found, dim1=1, dim2=2).copy_(own)
-        found = found * _scale(trace, kind)[..., None]
-    return within(trace, found)
+            torch.diagonal(pairs, dim1=1, dim2=2).copy_(torch.linalg.vector_norm(_own_part(trace, kind), dim=-1))
+        pairs = pairs * _scale(trace, kind)[..., None]
+    return _mask_padding(trace, pairs)
 
 
 def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
@@ -301,14 +283,10 @@ def mixing_ratio(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
 
     0 at padding. Errors as `norms`. Source: Kobayashi et al. 2021, mixing ratio.
     """
-    return _ratio(trace, mixing_parts(trace, kind))
-
-
-def _ratio(trace: Trace, parts: Mixed) -> Float[Tensor, "B T"]:
-    """‖context‖ / (‖context‖ + ‖own‖) of both parts; 0 at padding."""
-    own, context = (torch.linalg.vector_norm(part, dim=-1) for part in parts)
-    whole = own + context
-    return torch.where(trace.query_real & (whole > 0), context / whole.clamp_min(torch.finfo(whole.dtype).tiny), 0.0)
+    parts = feed_forward_mixing(trace) if kind == KIND else mixing_parts(trace, kind)
+    itself, context = (torch.linalg.vector_norm(part, dim=-1) for part in parts)
+    total = itself + context
+    return torch.where(trace.query_real & (total > 0), context / total.clamp_min(torch.finfo(total.dtype).tiny), 0.0)
 
 
 def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B T"]:
@@ -318,15 +296,15 @@ def mixing_by_weights(trace: Trace, kind: str = "attention") -> Float[Tensor, "B
 
 
 @torch.no_grad()
-def mixing_parts(trace: Trace, kind: str = "attention") -> Mixed:
+def mixing_parts(trace: Trace, kind: str = "attention") -> _Mixed:
     """Both parts of every position's new vector, without β and the output's bias. Errors as `norms`."""
     w_o = _projection(trace, kind)
     context = project(single(_others(trace)) @ single(trace.values), w_o) * _behind(trace)
     scale = 1.0 if kind == "attention" else _scale(trace, kind)[..., None]
-    return Mixed(_own(trace, kind) * scale, context * scale)
+    return _Mixed(_own_part(trace, kind) * scale, context * scale)
 
 
-def expansion_rate(projections: Projections) -> Expansion:
+def expansion_rate(projections: Projections) -> _Expansion:
     """‖M‖ / √(D + 1) in Frobenius' norm, M being the affine map x ↦ Σ_h (x W_V^h + b_V^h) W_O^h + b_O on (x, 1).
 
     √ of the mean squared length of the output over that of the input, for inputs (x, 1) of independent unit variance.
@@ -335,19 +313,19 @@ def expansion_rate(projections: Projections) -> Expansion:
     """
     w_o, w_v, b_v = output_projection(projections).double(), projections.w_v, projections.b_v
     if w_v is None:
-        known = f"The proof says of its values: {projections.origins['v'].words}."
-        given = f"The value projection of {projections.address} is not known per head."
-        raise ModelError(given, known, "The expansion rate needs a plain value projection; norms from texts do not.")
+        reason = f"The proof says of its values: {projections.origins['v'].words}."
+        problem = f"The value projection of {projections.address} is not known per head."
+        raise ModelError(problem, reason, "The expansion rate needs a plain value projection; norms from texts do not.")
     group = w_o.shape[0] // w_v.shape[0]
     into = w_v.double() if b_v is None else torch.cat([w_v.double(), b_v.double()[:, None]], 1)
     into = into.repeat_interleave(group, 0)
     each = torch.linalg.matrix_norm(into @ torch.linalg.qr(w_o.mT, mode="r").R.mT)
-    whole = torch.einsum("hde,hef->df", into, w_o)
+    joint = torch.einsum("hde,hef->df", into, w_o)
     if projections.b_o is not None:
         shift = projections.b_o.double()
-        whole = torch.cat([whole, shift[None]]) if b_v is None else torch.cat([whole[:-1], whole[-1:] + shift])
+        joint = torch.cat([joint, shift[None]]) if b_v is None else torch.cat([joint[:-1], joint[-1:] + shift])
     root = (w_v.shape[1] + 1) ** 0.5
-    return Expansion(float((whole.square().sum() + 1).sqrt()) / root, each / root)
+    return _Expansion(float((joint.square().sum() + 1).sqrt()) / root, each / root)
 
 
 def layer_input(trace: Trace) -> Float[Tensor, "B T D"] | None:
@@ -369,27 +347,27 @@ def makes_values(trace: Trace, x: Float[Tensor, "B T D"]) -> Bool[Tensor, "B S"]
     w, b, v = trace.projections.w_v, trace.projections.b_v, single(trace.v)
     if w is None or x.shape[:2] != trace.key_real.shape or x.shape[2] != w.shape[1]:
         return torch.zeros_like(trace.key_real)
-    made = torch.einsum("bsd,kde->bkse", x.to(v), w.to(v))
-    made = made if b is None else made + b.to(v)[:, None]
-    size = made.norm(dim=(1, 3)) + x.to(v).norm(dim=2) * w.to(v).norm() / w.shape[1] ** 0.5
+    again = torch.einsum("bsd,kde->bkse", x.to(v), w.to(v))
+    again = again if b is None else again + b.to(v)[:, None]
+    size = again.norm(dim=(1, 3)) + x.to(v).norm(dim=2) * w.to(v).norm() / w.shape[1] ** 0.5
     origin = trace.projections.origins.get("v")
     rounding = max(NEAR.get(trace.v.dtype, COARSE), 4 * ((origin and origin.rounding) or 0.0))
-    return (made - v).norm(dim=(1, 3)) <= rounding * size
+    return (again - v).norm(dim=(1, 3)) <= rounding * size
 
 
 def _block_of(trace: Trace, kind: str) -> ResidualBlock:
     if trace.block is None:
-        given = f"The kind '{kind}' needs the residual and the layer norm around attention at {trace.address}."
-        known = "The proof found neither a norm after the residual sum nor one before attention there."
-        raise ModelError(given, known, "Use the kind 'attention', which needs neither.")
+        problem = f"The kind '{kind}' needs the residual and the layer norm around attention at {trace.address}."
+        reason = "The proof found neither a norm after the residual sum nor one before attention there."
+        raise ModelError(problem, reason, "Use the kind 'attention', which needs neither.")
     return trace.block
 
 
 def _projection(trace: Trace, kind: str) -> Float[Tensor, "H E D"]:
     """W_O and what is linear behind it, followed by what of the layer norm is: centring and γ."""
     if kind not in KINDS:
-        known = f"There are {', '.join(KINDS)}."
-        raise SpecError(f"The kind of block '{kind}' is not known.", known, "Use one of them.")
+        reason = f"There are {', '.join((*KINDS, KIND))}."
+        raise SpecError(f"The kind of block '{kind}' is not known.", reason, "Use one of them.")
     w_o = effective_projection(trace)
     return w_o if kind == "attention" else _linear(w_o, _block_of(trace, kind), kind)
 
@@ -406,8 +384,8 @@ def _scale(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
     block = _block_of(trace, kind)
     if kind != "full" or block.kind != "post":
         return torch.ones_like(single(block.residual[..., 0]))
-    made = project(single(trace.output), effective_projection(trace)) * _behind(trace) + effective_bias(trace)
-    return _deviation(made + single(block.residual), block)
+    summed = project(single(trace.output), effective_projection(trace)) * _behind(trace) + effective_bias(trace)
+    return _deviation(summed + single(block.residual), block)
 
 
 def _behind(trace: Trace) -> Float[Tensor, "B T 1"] | float:
@@ -420,18 +398,18 @@ def _deviation(x: Float[Tensor, "B T D"], block: ResidualBlock) -> Float[Tensor,
     return (spread + block.epsilon).rsqrt()
 
 
-def _own(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
+def _own_part(trace: Trace, kind: str) -> Float[Tensor, "B T D"]:
     """What a position takes from itself, before the scale: its own weight's share, and the residual."""
     w_o = _projection(trace, kind)
     if trace.crosses:
-        own = torch.zeros_like(project(single(trace.output), w_o))
+        part = torch.zeros_like(project(single(trace.output), w_o))
     else:
         itself = torch.diagonal(single(trace.weights), dim1=2, dim2=3)
-        own = project(itself[..., None] * single(trace.values), w_o) * _behind(trace)
+        part = project(itself[..., None] * single(trace.values), w_o) * _behind(trace)
     if kind == "attention":
-        return own
+        return part
     block = _block_of(trace, kind)
-    return own + _linear(single(block.residual), block, kind)
+    return part + _linear(single(block.residual), block, kind)
 
 
 def _others(trace: Trace) -> Float[Tensor, "B H T S"]:
@@ -475,16 +453,6 @@ class _Stage(NamedTuple):
     forward: FeedForward
 
 
-def block_norms(trace: Trace, kind: str) -> Float[Tensor, "B T S"]:
-    """mixing.norms, and for the kind 'feed-forward' the same behind the feed-forward block."""
-    return feed_forward_norms(trace) if kind == KIND else norms(trace, kind)
-
-
-def block_ratio(trace: Trace, kind: str) -> Float[Tensor, "B T"]:
-    """mixing.mixing_ratio, and for the kind 'feed-forward' the same behind the feed-forward block."""
-    return _ratio(trace, feed_forward_mixing(trace)) if kind == KIND else mixing_ratio(trace, kind)
-
-
 @torch.no_grad()
 def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     """‖F_ij‖ of what position i's vector behind the feed-forward block takes from j; where i = j the residual is with it.
@@ -494,29 +462,29 @@ def feed_forward_norms(trace: Trace) -> Float[Tensor, "B T S"]:
     """
     stage = _stage(trace)
     rows, _, queries, keys = trace.weights.shape
-    found = single(trace.weights).new_zeros(rows, queries, keys)
+    lengths = single(trace.weights).new_zeros(rows, queries, keys)
     step = max(1, ROOM // ((keys + 1) * len(stage.forward.inner)))
     for row in range(rows):
         for start in range(0, queries, step):
-            some = torch.arange(start, min(start + step, queries), device=found.device)
-            found[row, some] = _parts(stage, trace, row, some)[:, :keys].norm(dim=-1)
-    return within(trace, found)
+            few = torch.arange(start, min(start + step, queries), device=lengths.device)
+            lengths[row, few] = _parts(stage, trace, row, few)[:, :keys].norm(dim=-1)
+    return _mask_padding(trace, lengths)
 
 
 @torch.no_grad()
-def feed_forward_mixing(trace: Trace) -> Mixed:
+def feed_forward_mixing(trace: Trace) -> _Mixed:
     """What position i's vector behind the feed-forward block takes from itself, and from all others. Errors as `norms`."""
     stage = _stage(trace)
-    own, context = [], []
+    itself, context = [], []
     for row in range(len(trace.weights)):
         weights, values = single(trace.weights[row]), single(trace.values[row])
-        itself = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
-        both = [project((part @ values)[None], stage.w_o)[0] for part in (itself, weights - itself)]
+        diagonal = torch.zeros_like(weights) if trace.crosses else torch.diag_embed(torch.diagonal(weights, 0, 1, 2))
+        both = [project((part @ values)[None], stage.w_o)[0] for part in (diagonal, weights - diagonal)]
         queries = torch.arange(len(both[0]), device=both[0].device)
-        one, other, _ = _through(stage, trace, row, torch.stack(both, 1), queries, 0).unbind(1)
-        own.append(one)
-        context.append(other)
-    return Mixed(torch.stack(own), torch.stack(context))
+        first, second, _ = _through(stage, trace, row, torch.stack(both, 1), queries, 0).unbind(1)
+        itself.append(first)
+        context.append(second)
+    return _Mixed(torch.stack(itself), torch.stack(context))
 
 
 @torch.no_grad()
@@ -530,44 +498,40 @@ def parts(trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
 
 def _parts(stage: _Stage, trace: Trace, row: int, queries: Tensor) -> Float[Tensor, "Q P D"]:
     weights, values = single(trace.weights[row])[:, queries], single(trace.values[row])
-    f = values @ stage.w_o
-    whole = torch.einsum("hqs,hsd->qsd", weights, f)
-    return _through(stage, trace, row, whole, queries, None)
+    return _through(stage, trace, row, torch.einsum("hqs,hsd->qsd", weights, values @ stage.w_o), queries, None)
 
 
 def _through(
-    stage: _Stage, trace: Trace, row: int, given: Float[Tensor, "Q P D"], queries: Tensor, own: int | None
+    stage: _Stage, trace: Trace, row: int, parts: Float[Tensor, "Q P D"], queries: Tensor, at: int | None
 ) -> Float[Tensor, "Q P1 D"]:
-    """Parts of what W_O makes, through all that follows; the residual goes to part `own`, None for the part of the query itself."""
+    """Parts of W_O's output, through all that follows; the residual goes to part `at`, None for the part of the query itself."""
     block, forward = stage.block, stage.forward
-    made = torch.cat([given, torch.zeros_like(given[:, :1])], 1)
-    _shift(made, trace.projections.b_o)
-    made = rescale_parts(made, block.after)
+    parts = torch.cat([parts, torch.zeros_like(parts[:, :1])], 1)
+    _shift(parts, trace.projections.b_o)
+    parts = rescale_parts(parts, block.after)
     residual, index = single(block.residual[row])[queries], torch.arange(len(queries), device=queries.device)
     if trace.crosses:
-        own = made.shape[1] - 1
-    made[index, queries if own is None else own] += residual
+        at = parts.shape[1] - 1
+    parts[index, queries if at is None else at] += residual
     if block.kind == "post":
-        made = rescale_parts(made, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
-    inside = rescale_parts(made, forward.before)
-    hidden = _inner_units(forward, inside)
-    added = hidden @ forward.outer.T
+        parts = rescale_parts(parts, Rescaling(block.gamma, block.beta, block.epsilon, block.centred))
+    added = _inner_units(forward, rescale_parts(parts, forward.before)) @ forward.outer.T
     _shift(added, forward.outer_bias)
-    return rescale_parts(made + rescale_parts(added, forward.behind), forward.after)
+    return rescale_parts(parts + rescale_parts(added, forward.behind), forward.after)
 
 
 def _inner_units(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[Tensor, "Q P F"]:
     """The parts of the hidden units: of each operand the parts times the mean slope of the activation on the path."""
     operand = inside @ forward.inner.T
     _shift(operand, forward.inner_bias)
-    whole = operand.sum(1)
+    total = operand.sum(1)
     if forward.gate is None:
-        hidden = operand * mean_slope(forward.activation, whole)[:, None]
-        hidden[:, -1] += activation(forward.activation)(torch.zeros_like(whole))
+        hidden = operand * mean_slope(forward.activation, total)[:, None]
+        hidden[:, -1] += activation(forward.activation)(torch.zeros_like(total))
         return hidden
     beside = inside @ forward.gate.T
     _shift(beside, forward.gate_bias)
-    slopes = gate_slopes(forward.activation, whole, beside.sum(1))
+    slopes = gate_slopes(forward.activation, total, beside.sum(1))
     return operand * slopes[0][:, None] + beside * slopes[1][:, None]
 
 
@@ -597,37 +561,37 @@ def slope(name: str, x: Tensor) -> Tensor:
     """φ'(x)."""
     with torch.enable_grad():
         at = x.detach().clone().requires_grad_()
-        (found,) = torch.autograd.grad(activation(name)(at).sum(), at)
-    return found
+        (gradient,) = torch.autograd.grad(activation(name)(at).sum(), at)
+    return gradient
 
 
-def _shift(made: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
+def _shift(parts: Float[Tensor, "Q P D"], bias: Tensor | None) -> None:
     """Add a bias to the last part."""
     if bias is not None:
-        made[:, -1] += single(bias).to(made)
+        parts[:, -1] += single(bias).to(parts)
 
 
-def rescale_parts(made: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
+def rescale_parts(parts: Float[Tensor, "Q P D"], norm: Rescaling | None) -> Float[Tensor, "Q P D"]:
     """Parts behind a norm or a factor, linear given the deviation of their sum; the norm's shift goes to the last part."""
     if norm is None:
-        return made
-    whole = made.sum(1)
-    made = made - made.mean(-1, keepdim=True) if norm.centred else made
+        return parts
+    total = parts.sum(1)
+    parts = parts - parts.mean(-1, keepdim=True) if norm.centred else parts
     if norm.epsilon is not None:
-        spread = whole.var(-1, unbiased=False) if norm.centred else whole.square().mean(-1)
-        made = made * (spread + norm.epsilon).rsqrt()[:, None, None]
-    made = made * single(norm.gamma).to(made)
-    _shift(made, norm.beta)
-    return made
+        spread = total.var(-1, unbiased=False) if norm.centred else total.square().mean(-1)
+        parts = parts * (spread + norm.epsilon).rsqrt()[:, None, None]
+    parts = parts * single(norm.gamma).to(parts)
+    _shift(parts, norm.beta)
+    return parts
 
 
 def _stage(trace: Trace) -> _Stage:
     w_o, block = output_projection(trace.projections), trace.block
     if block is None or block.forward is None:
-        given = f"The kind '{KIND}' needs the feed-forward block behind attention at {trace.address}."
-        known = "There is none of one map, a known activation (perhaps gated), and a second map."
-        raise ModelError(given, known, "Use 'attention', 'residual' or 'full'.")
-    own = {f.name: getattr(block.forward, f.name) for f in fields(block.forward)}
+        problem = f"The kind '{KIND}' needs the feed-forward block behind attention at {trace.address}."
+        reason = "There is none of one map, a known activation (perhaps gated), and a second map."
+        raise ModelError(problem, reason, "Use 'attention', 'residual' or 'full'.")
+    tensors = ((f.name, getattr(block.forward, f.name)) for f in fields(block.forward))
     # they lie where the model does
-    near = {name: single(t).to(w_o) for name, t in own.items() if isinstance(t, Tensor)}
+    near = {name: single(t).to(w_o) for name, t in tensors if isinstance(t, Tensor)}
     return _Stage(w_o, block, replace(block.forward, **near))

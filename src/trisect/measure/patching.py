@@ -20,7 +20,7 @@ from trisect.stats.shares import jeffreys, ratios
 from trisect.stats.tested import finite
 
 
-class Recorded(NamedTuple):
+class _Recorded(NamedTuple):
     """What a model gives for a batch, and q, k and v at some addresses as they enter the dot product."""
 
     outputs: Float[Tensor, "B T V"]
@@ -33,25 +33,25 @@ def record(
     addresses: Iterable[Address],
     places: Int[Tensor, " B"] | None = None,
     room: int | None = None,
-) -> Recorded:
+) -> _Recorded:
     """Read one batch in a pass that changes nothing; with `places` its outputs are those at a row's place alone.
 
     Of the addresses, in the order of the model's calls, the first is recorded, and further ones as long as they fit in `room` bytes.
     """
-    found: dict[Address, Parts] = {}
+    parts_at: dict[Address, Parts] = {}
     sizes: list[int] = []
 
     def listener(address: Address) -> Writer:
         def write(parts: Parts) -> Parts:
             sizes.append(sum(part.numel() * part.element_size() for part in parts))
             if room is None or len(sizes) == 1 or sum(sizes) <= room:
-                found[address] = Parts(*(part.detach().clone() for part in parts))
+                parts_at[address] = Parts(*(part.detach().clone() for part in parts))
             return parts
 
         return write
 
     outputs = subject.outputs(batch, {address: listener(address) for address in addresses}, places=places)
-    return Recorded(outputs, found)
+    return _Recorded(outputs, parts_at)
 
 
 def put_at(
@@ -67,20 +67,20 @@ def put_at(
     def write(parts: Parts) -> Parts:
         new = parts._asdict()
         for target in targets:
-            there: Tensor = new[target.component]
-            chosen = (queries if target.component == "q" else keys)[:, None, :, None].to(there.device)
-            if chosen.shape[2] != there.shape[2]:
-                given = f"{target.component} at {target.address} has {there.shape[2]} positions."
-                known = f"The texts have {chosen.shape[2]} tokens: which of them stands where is not known."
-                raise ModelError(given, known, "Patch where layers see the tokens of the texts, one a position.")
+            old: Tensor = new[target.component]
+            chosen = (queries if target.component == "q" else keys)[:, None, :, None].to(old.device)
+            if chosen.shape[2] != old.shape[2]:
+                problem = f"{target.component} at {target.address} has {old.shape[2]} positions."
+                reason = f"The texts have {chosen.shape[2]} tokens: which of them stands where is not known."
+                raise ModelError(problem, reason, "Patch where layers see the tokens of the texts, one a position.")
             if target.heads is not None:
-                heads = torch.zeros(there.shape[1], dtype=torch.bool, device=there.device)
+                heads = torch.zeros(old.shape[1], dtype=torch.bool, device=old.device)
                 heads[[head - 1 for head in target.heads]] = True
                 chosen = chosen & heads[None, :, None, None]
-            made = getattr(source, target.component).to(there)[:, :, : there.shape[2]]
-            missing = there.shape[2] - made.shape[2]  # filled up at the end, where padding stands
-            made = torch.nn.functional.pad(made, (0, 0, 0, missing)) if missing else made
-            new[target.component] = torch.where(chosen, made, there)
+            part = getattr(source, target.component).to(old)[:, :, : old.shape[2]]
+            missing = old.shape[2] - part.shape[2]  # filled up at the end, where padding stands
+            part = torch.nn.functional.pad(part, (0, 0, 0, missing)) if missing else part
+            new[target.component] = torch.where(chosen, part, old)
         return Parts(**new)
 
     return write
@@ -96,30 +96,27 @@ def attribute(
     taken to be linear (Kramár et al. 2024, AtP*, section 3.1); v stays, and so do all where the scale of q·k is not known. Positions
     where `queries` or `keys` is false have 0.
     """
-    found = {}
+    moves = {}
     for name, chosen in (("q", queries), ("k", keys), ("v", keys)):
         part: Tensor = getattr(trace, name)
-        own, source = part.detach().double(), getattr(donor, name).to(part.device).double()[:, :, : part.shape[2]]
-        source = torch.nn.functional.pad(source, (0, 0, 0, own.shape[2] - source.shape[2]))
-        change = torch.where(chosen[:, None, :, None].to(own.device), source - own, 0.0)
+        base, source = part.detach().double(), getattr(donor, name).to(part.device).double()[:, :, : part.shape[2]]
+        source = torch.nn.functional.pad(source, (0, 0, 0, base.shape[2] - source.shape[2]))
+        change = torch.where(chosen[:, None, :, None].to(base.device), source - base, 0.0)
         plain = change.sum(-1) * 0 if part.grad is None else (part.grad.double() * change).sum(-1)
-        corrects = name != "v" and trace.scale is not None and trace.output.grad is not None
-        found[name] = (_through_softmax(trace, name, change) if corrects else plain), plain
-    return found
-
-
-def _through_softmax(trace: Trace, name: str, change: Float[Tensor, "B H T E"]) -> Float[Tensor, "B H T"]:
-    """How far a number moves by the weights that a change of q, or of one position's k, makes; of k by key/value head."""
-    assert trace.scale is not None
-    assert trace.output.grad is not None
-    weights, values = trace.weights.detach().double(), trace.values.detach().double()
-    reach = trace.output.grad.double() @ values.transpose(-1, -2)  # the derivative by each weight
-    if name == "q":
-        scores = trace.scale * change @ trace.keys.detach().double().transpose(-1, -2)
-        return (reach * (shift_weights(weights, scores) - weights)).sum(-1)
-    heads = trace.heads // change.shape[1]
-    scores = trace.scale * trace.q.detach().double() @ change.repeat_interleave(heads, 1).transpose(-1, -2)
-    return raise_each(weights, scores, reach).sum(2).unflatten(1, (-1, heads)).sum(2)
+        corrected = plain
+        if name != "v" and trace.scale is not None and trace.output.grad is not None:
+            weights, values = trace.weights.detach().double(), trace.values.detach().double()
+            reach = trace.output.grad.double() @ values.transpose(-1, -2)  # the derivative by each weight
+            if name == "q":
+                scores = trace.scale * change @ trace.keys.detach().double().transpose(-1, -2)
+                corrected = (reach * (shift_weights(weights, scores) - weights)).sum(-1)
+            else:  # one position's k at a time, by key/value head
+                group = trace.heads // change.shape[1]
+                changes = change.repeat_interleave(group, 1).transpose(-1, -2)
+                scores = trace.scale * trace.q.detach().double() @ changes
+                corrected = raise_each(weights, scores, reach).sum(2).unflatten(1, (-1, group)).sum(2)
+        moves[name] = corrected, plain
+    return moves
 
 
 LEAK = 1e-4  # of a row of weights: what rounding leaves is less, what a sink takes is more
@@ -154,29 +151,27 @@ def raise_each(
     leak = 1 - weights.sum(-1, keepdim=True)
     rest, mixed = others(weights) + torch.where(leak > LEAK, leak, 0.0), others(weights * reach)
     top = scores.clamp_min(0.0)
-    own, shrunk = weights * (scores - top).exp(), (-top).exp()
-    total = (rest * shrunk + own).clamp_min(torch.finfo(weights.dtype).tiny)
-    moves = (mixed * shrunk + own * reach) / total - (mixed + weights * reach) / (rest + weights)
+    raised, shrunk = weights * (scores - top).exp(), (-top).exp()
+    total = (rest * shrunk + raised).clamp_min(torch.finfo(weights.dtype).tiny)
+    moves = (mixed * shrunk + raised * reach) / total - (mixed + weights * reach) / (rest + weights)
     return torch.where((weights > 0) & (rest > 0), moves, 0.0)
 
 
 def moved(part: Float[Tensor, "B H T E"], start: Int[Tensor, " B"], end: Int[Tensor, " B"]) -> Float[Tensor, "B H S E"]:
     """Each row's numbers at one position put at another, zeros elsewhere."""
     rows = torch.arange(len(part), device=part.device)
-    found = part.new_zeros(*part.shape[:2], int(end.max()) + 1, part.shape[3])
-    found[rows, :, end.to(part.device)] = part[rows, :, start.to(part.device)]
-    return found
+    result = part.new_zeros(*part.shape[:2], int(end.max()) + 1, part.shape[3])
+    result[rows, :, end.to(part.device)] = part[rows, :, start.to(part.device)]
+    return result
 
 
-def put_all(source: Parts) -> Writer:
-    """A writer that puts all of `source`, recorded from the same batch, in place of what the call has."""
-    return lambda parts: Parts(*(made.to(there) for made, there in zip(source, parts, strict=True)))
+def hold_later(recorded: Mapping[Address, Parts], order: Sequence[Address], address: Address) -> dict[Address, Writer]:
+    """Writers that leave q, k and v of every layer after `address` as they were recorded, of the same batch; `order` is the calls'."""
 
+    def hold(source: Parts) -> Writer:
+        return lambda parts: Parts(*(new.to(old) for new, old in zip(source, parts, strict=True)))
 
-def hold_later(kept: Mapping[Address, Parts], order: Sequence[Address], address: Address) -> dict[Address, Writer]:
-    """Writers that leave q, k and v of every layer after `address` as they were recorded; `order` is that of the calls."""
-    later = order[order.index(address) + 1 :]
-    return {one: put_all(kept[one]) for one in later}
+    return {later: hold(recorded[later]) for later in order[order.index(address) + 1 :]}
 
 
 BASE = "base"  # the answer of the run that is patched, as it is without
@@ -184,7 +179,7 @@ OTHER = "other"  # an answer that nothing predicted
 UNKNOWN = -1  # a prediction that is not known
 
 
-class PairShare(NamedTuple):
+class _PairShare(NamedTuple):
     """A share of pairs with Jeffreys' 95 % interval over them; all None where there is no pair."""
 
     value: float | None
@@ -198,7 +193,7 @@ class PairShare(NamedTuple):
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
-def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, PairShare]:
+def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, _PairShare]:
     """Which of the predicted answers came when `component` was the donor's, among the pairs where all predictions differ.
 
     `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as
@@ -217,50 +212,45 @@ def share_hits(
     assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
     # the base's answer, those of q, k and v as far as there are any, and the component's own have to differ
     names = dict.fromkeys([BASE, *(name for name in "qkv" if name in predictions), component])
-    wanted = {name: np.asarray(predictions[name]) for name in names}
-    came = np.asarray(answers)
-    return {name: came == of for name, of in wanted.items()}, all_differ(list(wanted.values()))
+    table = np.stack([np.asarray(predictions[name]) for name in names])
+    ordered = np.sort(table, 0)
+    clear = (ordered[0] >= 0) & (np.diff(ordered, axis=0) != 0).all(0)
+    return dict(zip(names, np.asarray(answers) == table, strict=True)), clear
 
 
-def share_of(hits: Bool[np.ndarray, " N"]) -> PairShare:
+def share_of(hits: Bool[np.ndarray, " N"]) -> _PairShare:
     """The share of pairs that are true; its interval reaches to 0 or 1 where all pairs say so, as is the custom."""
     n, count = len(hits), int(hits.sum())
     if not n:
-        return PairShare(None, None, None, 0, 0)
+        return _PairShare(None, None, None, 0, 0)
     value = count / n
     low, high = jeffreys(value, n)
-    return PairShare(value, min(low, value) if count else 0.0, max(high, value) if count < n else 1.0, count, n)
-
-
-def all_differ(predictions: Sequence[Int[np.ndarray, " N"]]) -> Bool[np.ndarray, " N"]:
-    """For each pair, whether all its predictions are known and no two are the same."""
-    table = np.sort(np.stack(predictions), 0)
-    return (table[0] >= 0) & (np.diff(table, axis=0) != 0).all(0)
+    return _PairShare(value, min(low, value) if count else 0.0, max(high, value) if count < n else 1.0, count, n)
 
 
 def match_prediction(answers: ArrayLike, predictions: Mapping[str, ArrayLike]) -> tuple[str, ...]:
     """For each pair the first name in `predictions` whose answer came, or OTHER."""
-    came = np.asarray(answers)
-    found = np.full(len(came), OTHER, dtype=object)
+    numbers = np.asarray(answers)
+    matched = np.full(len(numbers), OTHER, dtype=object)
     for name in reversed(list(predictions)):
-        known = np.asarray(predictions[name])
-        found[(came == known) & (known >= 0)] = name
-    return tuple(map(str, found))
+        predicted = np.asarray(predictions[name])
+        matched[(numbers == predicted) & (predicted >= 0)] = name
+    return tuple(map(str, matched))
 
 
 def logit_ratio(
-    patched: Float[np.ndarray, " N"], own: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
+    patched: Float[np.ndarray, " N"], base: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"], Bool[np.ndarray, " N"]]:
     """What is added up over pairs for Σ (own − patched) / Σ (own − other), 0 as the patched run was, 1 as the other.
 
-    The arguments are differences of the logits of the two runs' answers: `own` in the run that is patched, `other` in the run
+    The arguments are differences of the logits of the two runs' answers: `base` in the run that is patched, `other` in the run
     patched from, `patched` under the patch. Returned are what each pair that says something adds above and below, and which
     those are. Sums before the ratio: a pair that both runs answer alike weighs little, where its own ratio would be boundless.
     Source: Wang et al. 2022, Interpretability in the Wild; Zhang & Nanda 2024, Towards Best Practices of Activation Patching.
     """
-    moved, room = own - patched, own - other
-    kept = np.isfinite(moved) & np.isfinite(room) & ((room != 0) | (moved != 0))
-    return moved[kept], room[kept], kept
+    moved, room = base - patched, base - other
+    counts = np.isfinite(moved) & np.isfinite(room) & ((room != 0) | (moved != 0))
+    return moved[counts], room[counts], counts
 
 
 def ratio_of_sums(above: Float[np.ndarray, " N"], below: Float[np.ndarray, " N"], seed: int = 0) -> NewRow:

@@ -57,32 +57,32 @@ def whiten(train: Float[Tensor, "S N I"], *others: Float[Tensor, "S _ I"]) -> li
     By the symmetric root, so that rotated representations are whitened to rotated ones; a linear probe with a penalty
     then depends on neither rotation nor scale.
     """
-    found: list[list[Tensor]] = [[] for _ in (train, *others)]
-    for site, own in enumerate(train):
-        wide = own.double()
+    whitened: list[list[Tensor]] = [[] for _ in (train, *others)]
+    for site, representation in enumerate(train):
+        wide = representation.double()
         mean = wide.mean(0)
         values, vectors = torch.linalg.eigh((wide - mean).T @ (wide - mean) / len(wide))
         values = values.clamp_min(0)
         floor = RIDGE * values.mean()
         scale = (values + floor).rsqrt() if floor > 0 else torch.zeros_like(values)  # a constant says nothing
-        root = ((vectors * scale) @ vectors.T).to(own)
-        for kept, x in zip(found, (train, *others), strict=True):
-            kept.append((x[site] - mean.to(own)) @ root)
-    return [torch.stack(kept) for kept in found]
+        root = ((vectors * scale) @ vectors.T).to(representation)
+        for results, x in zip(whitened, (train, *others), strict=True):
+            results.append((x[site] - mean.to(representation)) @ root)
+    return [torch.stack(results) for results in whitened]
 
 
 def probe(
-    kind: str, train: Examples, held: Examples, test: Examples, classes: int, draw: torch.Generator
+    kind: str, train: Examples, tuning: Examples, test: Examples, classes: int, draw: torch.Generator
 ) -> ProbeScores:
-    """Fit a probe a site to `train`, stop it by its loss on `held`, and score it on `test`; all of them whitened.
+    """Fit a probe a site to `train`, stop it by its loss on `tuning`, and score it on `test`; all of them whitened.
 
     'linear' is multinomial logistic regression with an L2 penalty, by L-BFGS from the prior on; 'mlp' has one hidden
     layer of 64 ReLUs. Sites do not influence each other.
     """
     if kind == "linear":
-        logits = torch.stack([_linear(train, held, test, i, classes) for i in range(len(train.x))])
+        logits = torch.stack([_linear(train, tuning, test, i, classes) for i in range(len(train.x))])
     else:
-        logits = _mlp(train, held, test, classes, draw)
+        logits = _mlp(train, tuning, test, classes, draw)
     logged = prior(train.y, classes).log().to(logits)
     entropy = -logged[test.y].double().mean()
     losses = _losses(logits, test.y).double()
@@ -95,7 +95,7 @@ def _losses(logits: Float[Tensor, "S N C"], y: Int[Tensor, " N"]) -> Float[Tenso
     return torch.logsumexp(logits, -1).mean(-1) - logits.gather(-1, y.expand(len(logits), -1)[..., None]).mean((1, 2))
 
 
-def _linear(train: Examples, held: Examples, test: Examples, site: int, classes: int) -> Float[Tensor, "N C"]:
+def _linear(train: Examples, tuning: Examples, test: Examples, site: int, classes: int) -> Float[Tensor, "N C"]:
     """One site's logits on the tokens tested."""
     x, y = train.x[site], train.y
     weight, bias = x.new_zeros(classes, x.shape[1]), prior(y, classes).log().to(x)
@@ -112,27 +112,27 @@ def _linear(train: Examples, held: Examples, test: Examples, site: int, classes:
         weight.grad, bias.grad = torch.mm(z, x).div_(len(y)) + _PENALTY * weight, z.mean(1)
         return loss
 
-    best, kept = math.inf, (weight.clone(), bias.clone())
+    best, weights = math.inf, (weight.clone(), bias.clone())
     for turn in range(ROUNDS + 1):
         if turn:
             fitter.step(close)
-        loss = float(F.cross_entropy(F.linear(held.x[site], weight, bias), held.y))
+        loss = float(F.cross_entropy(F.linear(tuning.x[site], weight, bias), tuning.y))
         if not loss < best - _GAIN:
             break
-        best, kept = loss, (weight.clone(), bias.clone())
-    return F.linear(test.x[site], *kept)
+        best, weights = loss, (weight.clone(), bias.clone())
+    return F.linear(test.x[site], *weights)
 
 
 def _mlp(
-    train: Examples, held: Examples, test: Examples, classes: int, draw: torch.Generator
+    train: Examples, tuning: Examples, test: Examples, classes: int, draw: torch.Generator
 ) -> Float[Tensor, "S N C"]:
     """Every site's logits on the tokens tested; the sites share initial values and the order of the tokens."""
     sites, count, width = train.x.shape
 
     def uniform(into: int, out: int) -> Tensor:
         bound = 1 / math.sqrt(into)
-        one = torch.empty(into, out, dtype=torch.float64).uniform_(-bound, bound, generator=draw)
-        return one.to(train.x).repeat(sites, 1, 1).requires_grad_()
+        values = torch.empty(into, out, dtype=torch.float64).uniform_(-bound, bound, generator=draw)
+        return values.to(train.x).repeat(sites, 1, 1).requires_grad_()
 
     start = prior(train.y, classes).log().to(train.x).repeat(sites, 1, 1)
     p = [uniform(width, HIDDEN), train.x.new_zeros(sites, 1, HIDDEN).requires_grad_(), uniform(HIDDEN, classes)]
@@ -142,28 +142,26 @@ def _mlp(
     def logits(x: Float[Tensor, "S N I"]) -> Float[Tensor, "S N C"]:
         return torch.relu(x @ p[0] + p[1]) @ p[2] + p[3]
 
-    best, kept, waited = torch.full((sites,), math.inf).to(train.x), [t.detach().clone() for t in p], 0
+    best, best_p, waited = torch.full((sites,), math.inf).to(train.x), [t.detach().clone() for t in p], 0
     for _ in range(EPOCHS):
         for few in torch.randperm(count, generator=draw).split(BATCH):
             fitter.zero_grad()
             _losses(logits(train.x[:, few]), train.y[few]).sum().backward()
             fitter.step()
         with torch.no_grad():
-            found = _losses(logits(held.x), held.y)
-            better = found < best - _GAIN
-            best = torch.where(better, found, best)
-            kept = [torch.where(better[:, None, None], new, old) for new, old in zip(p, kept, strict=True)]
+            losses = _losses(logits(tuning.x), tuning.y)
+            better = losses < best - _GAIN
+            best = torch.where(better, losses, best)
+            best_p = [torch.where(better[:, None, None], new, old) for new, old in zip(p, best_p, strict=True)]
         waited = 0 if bool(better.any()) else waited + 1
         if waited >= PATIENCE:
             break
-    p = kept
+    p = best_p
     with torch.no_grad():
         return logits(test.x)
 
 
-NOTHING = (
-    1e-8  # singular values of the whitened cross-covariance below this are rounding: labels have deviations of 0 to 1
-)
+NOTHING = 1e-8  # singular values of the whitened cross-covariance below this are rounding: labels deviate by 0 to 1
 
 
 class Eraser(NamedTuple):
@@ -186,9 +184,9 @@ class Eraser(NamedTuple):
         self, weight: Float[Tensor, "I D"], bias: Float[Tensor, " I"]
     ) -> tuple[Float[Tensor, "I D"], Float[Tensor, " I"]]:
         """The projection that makes, of what it reads, the representation without those directions."""
-        taken = self.left @ (self.right @ weight.to(self.mean))
+        removed = self.left @ (self.right @ weight.to(self.mean))
         shift = self.left @ (self.right @ (bias.to(self.mean) - self.mean))
-        return (weight - taken).to(weight), (bias - shift).to(bias)
+        return (weight - removed).to(weight), (bias - shift).to(bias)
 
 
 class LabelMoments:
@@ -224,15 +222,15 @@ class LabelMoments:
 
     def leace(self) -> Eraser:
         """What takes the label out with the least change in the mean square of the whitened representation."""
-        found = self._fitter.eraser
-        kept = found.proj_left.norm(dim=0) > 0
-        return Eraser(found.proj_left[:, kept].contiguous(), found.proj_right[kept].contiguous(), found.bias)
+        leace = self._fitter.eraser
+        removed = leace.proj_left.norm(dim=0) > 0
+        return Eraser(leace.proj_left[:, removed].contiguous(), leace.proj_right[removed].contiguous(), leace.bias)
 
     def random(self, rank: int, draw: torch.Generator) -> Eraser:
         """What takes out a random subspace of that rank, drawn evenly in the same whitened space about the same mean."""
         white, colour = self._roots()
-        there = torch.randn(len(white), rank, generator=draw, dtype=torch.float64)
-        basis = torch.linalg.qr(there).Q.to(white)
+        normal = torch.randn(len(white), rank, generator=draw, dtype=torch.float64)
+        basis = torch.linalg.qr(normal).Q.to(white)
         return Eraser(colour @ basis, basis.T @ white, self._fitter.mean_x)
 
     def linear_share(self) -> float:

@@ -53,7 +53,7 @@ class MapScores(NamedTuple):
     bits: Float[np.ndarray, "P L"]
 
 
-class ClassMoments(NamedTuple):
+class _ClassMoments(NamedTuple):
     """Second moments of the vectors, and sums and counts of each class, fold by fold; labels stand side by side in C."""
 
     gram: Float[Tensor, "F D D"]
@@ -67,12 +67,12 @@ def deal_folds(groups: Int[np.ndarray, " N"], folds: int, draw: np.random.Genera
     Groups in random order, each to the fold that is the smallest by then.
     """
     names, members = np.unique(groups, return_inverse=True)
-    sizes, held = np.bincount(members), np.zeros(folds, dtype=np.int64)
+    sizes, filled = np.bincount(members), np.zeros(folds, dtype=np.int64)
     chosen = np.zeros(len(names), dtype=np.int64)
     order = draw.permutation(len(names))
     for group in order[np.argsort(-sizes[order], kind="stable")]:
-        chosen[group] = int(held.argmin())
-        held[chosen[group]] += sizes[group]
+        chosen[group] = int(filled.argmin())
+        filled[chosen[group]] += sizes[group]
     return chosen[members]
 
 
@@ -101,10 +101,10 @@ class Prober:
     @cached_property
     def _parts(self) -> tuple[_Part, ...]:
         """The labels put together that the same words carry."""
-        found: dict[bytes, list[int]] = {}
+        groups: dict[bytes, list[int]] = {}
         for i, label in enumerate(self.labels):
-            found.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
-        return tuple(_Part.of(self, tuple(own)) for own in found.values())
+            groups.setdefault(np.packbits(label.y >= 0).tobytes(), []).append(i)
+        return tuple(_Part.of(self, tuple(group)) for group in groups.values())
 
     def scores(self, maps: Float[Tensor, "P D E"]) -> MapScores:
         """Accuracy and bits of every label in every map; every word is predicted by a probe fitted to other folds."""
@@ -114,12 +114,12 @@ class Prober:
         self, into: int, number: int, draw: torch.Generator, advance: Callable[[int], object] = lambda done: None
     ) -> MapScores:
         """The same of random maps, made as they are used: the numbers of `random_maps`, of which TOGETHER are held."""
-        found: list[MapScores] = []
+        scores: list[MapScores] = []
         for start in range(0, number, TOGETHER):
             few = min(TOGETHER, number - start)
-            found.append(self._few(random_maps(self.x.shape[1], into, few, draw)))
+            scores.append(self._few(random_maps(self.x.shape[1], into, few, draw)))
             advance(start + few)
-        return _concatenate(found)
+        return _concatenate(scores)
 
     def whole_scores(self) -> MapScores:
         """The same of the vectors as they are: of the identity, whose moments need no products of matrices."""
@@ -135,9 +135,9 @@ class Prober:
         return MapScores(accuracy, bits)
 
 
-def _concatenate(found: Sequence[MapScores]) -> MapScores:
+def _concatenate(scores: Sequence[MapScores]) -> MapScores:
     """What was found in maps, one after the other."""
-    return MapScores(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return MapScores(*(np.concatenate(parts) for parts in zip(*scores, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,16 +149,29 @@ class _Part:
     spans: tuple[slice, ...]
     y: Int[np.ndarray, "L N"]
     words: tuple[Int[np.ndarray, " _"], ...]
-    moments: ClassMoments
+    moments: _ClassMoments
 
     @classmethod
     def of(cls, prober: Prober, which: tuple[int, ...]) -> _Part:
         labels = [prober.labels[i] for i in which]
         ends = np.cumsum([0, *(len(label.classes) for label in labels)])
         spans = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
-        y, there = np.stack([label.y for label in labels]), labels[0].y >= 0
-        words = tuple(np.flatnonzero(there & (prober.fold == f)) for f in range(prober.folds))
-        return cls(prober.x, which, spans, y, words, gather_moments(prober.x, y, spans, words))
+        y, labelled = np.stack([label.y for label in labels]), labels[0].y >= 0
+        words = tuple(np.flatnonzero(labelled & (prober.fold == f)) for f in range(prober.folds))
+        # in double precision: where a layer takes in few different vectors, what varies within a class is left of large sums
+        width, classes = prober.x.shape[1], spans[-1].stop
+        gram = torch.zeros(len(words), width, width, dtype=torch.float64)
+        sums = torch.zeros(len(words), classes, width, dtype=torch.float64)
+        counts = torch.zeros(len(words), classes, dtype=torch.float64)
+        for f, few in ((f, few) for f, fold in enumerate(words) for few in _split(fold)):
+            rows = _rows(prober.x, few).double()
+            gram[f] += rows.T @ rows
+            hot = torch.zeros(len(few), classes, dtype=torch.float64)
+            for i, span in enumerate(spans):
+                hot[torch.arange(len(few)), torch.from_numpy(y[i, few]) + span.start] = 1
+            sums[f] += hot.T @ rows
+            counts[f] += hot.sum(0)
+        return cls(prober.x, which, spans, y, words, _ClassMoments(gram, sums, counts))
 
     def score(
         self, maps: Float[Tensor, "P D E"], diagonal: bool = False
@@ -167,9 +180,10 @@ class _Part:
         right = torch.zeros(len(maps), len(self.which), dtype=torch.float64)
         gained = torch.zeros_like(right)
         cat = maps.transpose(0, 1).flatten(1)
-        for (weight, bias, prior), own in zip(_fit(self.moments, maps, self.spans, diagonal), self.words, strict=True):
-            for start in range(0, len(own), BLOCK):
-                few = own[start : start + BLOCK]
+        for (weight, bias, prior), words in zip(
+            _fit(self.moments, maps, self.spans, diagonal), self.words, strict=True
+        ):
+            for few in _split(words):
                 z = _rows(self.x, few) @ cat
                 logits = torch.baddbmm(bias, weight, z.view(len(few), *maps.shape[::2]).permute(1, 2, 0))
                 for i, span in enumerate(self.spans):
@@ -177,35 +191,8 @@ class _Part:
                     hit, loss = _losses(logits[:, span], gold)
                     right[:, i] += hit
                     gained[:, i] += -prior[span][gold].sum() - loss
-        count = max(1, sum(len(own) for own in self.words))
+        count = max(1, sum(len(words) for words in self.words))
         return (right / count).numpy(), (gained / (count * math.log(2))).numpy()
-
-
-def gather_moments(
-    x: Float[np.ndarray, "N D"],
-    y: Int[np.ndarray, "L N"],
-    spans: Sequence[slice],
-    words: Sequence[Int[np.ndarray, " _"]],
-) -> ClassMoments:
-    """The moments of the words of each fold, read block by block; `spans` say where a label's classes stand in C.
-
-    In double precision: where a layer takes in few different vectors, what varies within a class is what is left of large sums.
-    """
-    width, classes = x.shape[1], spans[-1].stop
-    gram = torch.zeros(len(words), width, width, dtype=torch.float64)
-    sums = torch.zeros(len(words), classes, width, dtype=torch.float64)
-    counts = torch.zeros(len(words), classes, dtype=torch.float64)
-    for f, own in enumerate(words):
-        for start in range(0, len(own), BLOCK):
-            few = own[start : start + BLOCK]
-            rows = _rows(x, few).double()
-            gram[f] += rows.T @ rows
-            hot = torch.zeros(len(few), classes, dtype=torch.float64)
-            for i, span in enumerate(spans):
-                hot[torch.arange(len(few)), torch.from_numpy(y[i, few]) + span.start] = 1
-            sums[f] += hot.T @ rows
-            counts[f] += hot.sum(0)
-    return ClassMoments(gram, sums, counts)
 
 
 class _Fitted(NamedTuple):
@@ -217,12 +204,12 @@ class _Fitted(NamedTuple):
 
 
 def _fit(
-    moments: ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice], diagonal: bool = False
+    moments: _ClassMoments, maps: Float[Tensor, "P D E"], spans: Sequence[slice], diagonal: bool = False
 ) -> Iterator[_Fitted]:
     """For each fold the probes that are fitted to all others; a diagonal map's moments are made as they are added up."""
     wide, folds = maps.double(), range(len(moments.gram))
     grams = [] if diagonal else [wide.mT @ (gram @ wide) for gram in moments.gram]
-    sums = [one @ wide for one in moments.sums]
+    sums = [total_sums @ wide for total_sums in moments.sums]
     scale = wide[0].diagonal()
     for f in folds:
         gram = wide.new_zeros(len(wide), wide.shape[2], wide.shape[2])
@@ -230,8 +217,8 @@ def _fit(
             gram += scale[:, None] * (moments.gram[i] * scale) if diagonal else grams[i]
         total = sum((s for i, s in enumerate(sums) if i != f), torch.zeros_like(sums[f]))
         counts = moments.counts.sum(0) - moments.counts[f]
-        found = [_discriminant(gram, total[:, span], counts[span]) for span in spans]
-        yield _Fitted(*(torch.cat(pieces, 1 if pieces[0].dim() == 3 else 0) for pieces in zip(*found, strict=True)))
+        fitted = [_discriminant(gram, total[:, span], counts[span]) for span in spans]
+        yield _Fitted(*(torch.cat(pieces, 1 if pieces[0].dim() == 3 else 0) for pieces in zip(*fitted, strict=True)))
 
 
 def _discriminant(
@@ -260,20 +247,24 @@ def _discriminant(
 def _losses(logits: Float[Tensor, "P C N"], gold: Int[Tensor, " N"]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
     """How many words are predicted right (of m classes that tie each is predicted by 1/m), and their summed cross-entropy in nats."""
     at = gold.expand(len(logits), 1, -1)
-    own = logits.gather(1, at)[:, 0]
+    gold_logits = logits.gather(1, at)[:, 0]
     others = logits.scatter(1, at, -torch.inf).amax(1)
-    right = (own > others).sum(1).double()
-    which, words = (own == others).nonzero(as_tuple=True)  # of different vectors none ties
+    right = (gold_logits > others).sum(1).double()
+    which, words = (gold_logits == others).nonzero(as_tuple=True)  # of different vectors none ties
     if len(which):
-        as_high = (logits[which, :, words] == own[which, words, None]).sum(1)
+        as_high = (logits[which, :, words] == gold_logits[which, words, None]).sum(1)
         right.index_add_(0, which, 1 / as_high.double())
-    return right, (logits.logsumexp(1) - own).double().sum(1)
+    return right, (logits.logsumexp(1) - gold_logits).double().sum(1)
+
+
+def _split(words: Int[np.ndarray, " _"]) -> list[Int[np.ndarray, " _"]]:
+    return [words[start : start + BLOCK] for start in range(0, len(words), BLOCK)]
 
 
 def _rows(x: Float[np.ndarray, "N D"], words: Int[np.ndarray, " W"]) -> Float[Tensor, "W D"]:
     """A copy of some rows; of a file that is mapped no page stays in this process's memory, however long it is."""
-    found = torch.from_numpy(np.asarray(x[words], dtype=np.float32))
+    rows = torch.from_numpy(np.asarray(x[words], dtype=np.float32))
     mapped = getattr(x, "_mmap", None)  # NumPy's memmap and its views have it
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):  # where the system has this
         mapped.madvise(mmap.MADV_DONTNEED)
-    return found
+    return rows

@@ -47,7 +47,7 @@ class RiskCoverage(NamedTuple):
     area: Float[np.ndarray, "*S"]
 
 
-class AnswerThreshold(NamedTuple):
+class _AnswerThreshold(NamedTuple):
     """The lowest confidence with which to answer so that a stated share of wrong answers is kept; None: always abstain.
 
     `bound` is what the risk among answered is below, with confidence 1 − δ; `coverage` and `n` are of the held-out
@@ -62,7 +62,7 @@ class AnswerThreshold(NamedTuple):
     n: int
 
 
-class OutOfFold(NamedTuple):
+class _OutOfFold(NamedTuple):
     """A score for every answer by a model that was fitted without its name, and the fold that was left out for it."""
 
     scores: Float[np.ndarray, " N"]
@@ -108,16 +108,18 @@ def calibration(
     edges = np.linspace(0.0, 1.0, bins + 1)
     member = np.digitize(probabilities, edges[1:-1], right=True)
     inside = (member[:, None] == np.arange(bins)).astype(float)
-    count, right, said = (weights @ (inside * part[:, None]) for part in (np.ones(len(member)), correct, probabilities))
+    count, right, confidence = (
+        weights @ (inside * part[:, None]) for part in (np.ones(len(member)), correct, probabilities)
+    )
     total = weights.sum(-1)
     return Calibration(
         edges,
         member,
         count,
-        _ratio(said, count),
+        _ratio(confidence, count),
         _ratio(right, count),
-        _ratio(np.abs(right - said).sum(-1), total),
-        _ratio((said - right).sum(-1), total),
+        _ratio(np.abs(right - confidence).sum(-1), total),
+        _ratio((confidence - right).sum(-1), total),
     )
 
 
@@ -141,7 +143,7 @@ def risk_coverage(
 
 def threshold(
     confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], risk: float, delta: float = _DELTA
-) -> AnswerThreshold:
+) -> _AnswerThreshold:
     """The lowest threshold at which, with confidence 1 − `delta`, at most the share `risk` of what is answered is wrong.
 
     At T equal steps of coverage thresholds are tried, each by a one-sided Clopper–Pearson bound at δ / T, so that all of
@@ -151,20 +153,20 @@ def threshold(
     """
     n, confidence = len(confidence), _nan_lowest(confidence)
     ordered = np.sort(confidence)[::-1]
-    found, grid = AnswerThreshold(None, risk, None, None, 0.0, n), min(_TRIED, max(1, n // STEP))
+    best, grid = _AnswerThreshold(None, risk, None, None, 0.0, n), min(_TRIED, max(1, n // STEP))
     for step in range(1, grid + 1) if n else ():
         level = ordered[-(-step * n // grid) - 1]
         answered = confidence >= level
         many, errors = int(answered.sum()), int((answered & ~correct).sum())
         bound = upper_bound(errors, many, family_level(grid, delta))
         if bound <= risk:
-            found = AnswerThreshold(float(level), risk, bound, errors / many, many / n, n)
-    return found
+            best = _AnswerThreshold(float(level), risk, bound, errors / many, many / n, n)
+    return best
 
 
 def tell_apart(
     features: Float[np.ndarray, "N F"], correct: Bool[np.ndarray, " N"], names: Sequence[str], seed: int = 0
-) -> OutOfFold:
+) -> _OutOfFold:
     """Out-of-fold scores of a logistic regression of right against wrong on standardised features; higher: likelier right.
 
     Names are dealt into FOLDS folds (fewer, where there are fewer names), all answers of a name into the same. What is
@@ -179,14 +181,14 @@ def tell_apart(
     scores = np.zeros(len(correct))
     for fold in np.unique(folds):
         out = folds == fold
-        kept, right = features[~out], correct[~out]
+        others, right = features[~out], correct[~out]
         if right.all() or not right.any():
             continue  # one kind alone teaches nothing: every score stays the same
-        spread = kept.std(0)
-        mean, scale = kept.mean(0), np.where(spread > 0, spread, 1.0)
-        fitted = LogisticRegression().fit((kept - mean) / scale, right)
+        spread = others.std(0)
+        mean, scale = others.mean(0), np.where(spread > 0, spread, 1.0)
+        fitted = LogisticRegression().fit((others - mean) / scale, right)
         scores[out] = fitted.decision_function((features[out] - mean) / scale)
-    return OutOfFold(scores, folds)
+    return _OutOfFold(scores, folds)
 
 
 def _as_weights(weights: Float[np.ndarray, "*S N"] | None, n: int) -> Float[np.ndarray, "*S N"]:
@@ -221,7 +223,7 @@ def _ratio(above: ArrayLike, below: ArrayLike) -> Float[np.ndarray, "*S"]:
 LENGTHS = (2, 4)  # of the pieces of names that are compared
 
 
-class Neighbours(NamedTuple):
+class _Neighbours(NamedTuple):
     """For each of N names the `top` nearest known names, nearest first: their places in the list of these, and cosines.
 
     Where there are fewer, the place is −1 and the cosine NaN. A known name that is the name itself is no neighbour.
@@ -244,55 +246,57 @@ class Follows(NamedTuple):
 
 
 def nearest_names(
-    similarity: Float[np.ndarray, "N M"], names: Sequence[str], known: Sequence[str], top: int = 1
-) -> Neighbours:
-    """The nearest known names by any similarity (NaN: no neighbour); equally near ones come in the order of `known`."""
-    places = {name: np.flatnonzero(np.asarray(known, dtype=object) == name) for name in set(names) & set(known)}
+    similarity: Float[np.ndarray, "N M"], names: Sequence[str], candidates: Sequence[str], top: int = 1
+) -> _Neighbours:
+    """The nearest known names by any similarity (NaN: no neighbour); equally near ones come in the order of `candidates`."""
+    places = {
+        name: np.flatnonzero(np.asarray(candidates, dtype=object) == name) for name in set(names) & set(candidates)
+    }
     left = np.where(np.isnan(similarity), -np.inf, similarity)
     for row, name in enumerate(names):
         left[row, places.get(name, [])] = -np.inf
     nearest, cosines = np.full((len(names), top), -1), np.full((len(names), top), np.nan)
     rows = np.arange(len(names))
-    for rank in range(min(top, len(known))):
+    for rank in range(min(top, len(candidates))):
         best = left.argmax(1)
         near = left[rows, best]
         nearest[:, rank] = np.where(np.isfinite(near), best, -1)
         cosines[:, rank] = np.where(np.isfinite(near), near, np.nan)
         left[rows, best] = -np.inf
-    return Neighbours(nearest, cosines)
+    return _Neighbours(nearest, cosines)
 
 
-def character_similarity(names: Sequence[str], known: Sequence[str]) -> Float[np.ndarray, "N M"]:
-    """Cosines of character n-grams of 2 to 4 characters, weighted by TF-IDF of `known`: 1 for a name and itself, 0 where none is shared.
+def character_similarity(names: Sequence[str], candidates: Sequence[str]) -> Float[np.ndarray, "N M"]:
+    """Cosines of character n-grams of 2 to 4 characters, weighted by TF-IDF of `candidates`.
 
-    N-grams do not cross words, and the ends of words count.
+    1 for a name and itself, 0 where none is shared. N-grams do not cross words, and the ends of words count.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    if not len(names) or not len(known):
-        return np.zeros((len(names), len(known)))
+    if not len(names) or not len(candidates):
+        return np.zeros((len(names), len(candidates)))
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=LENGTHS, lowercase=True)
-    theirs = grams.fit_transform(known)
-    return np.asarray((grams.transform(names) @ theirs.T).toarray(), dtype=float)
+    weighted = grams.fit_transform(candidates)
+    return np.asarray((grams.transform(names) @ weighted.T).toarray(), dtype=float)
 
 
-def last_name_similarity(names: Sequence[str], known: Sequence[str]) -> Float[np.ndarray, "N M"]:
+def last_name_similarity(names: Sequence[str], candidates: Sequence[str]) -> Float[np.ndarray, "N M"]:
     """The same among names of two words or more that share the last one, and NaN elsewhere."""
-    ours, theirs = (
-        np.array([words[-1] if len(words := name.split(" ")) > 1 else "" for name in some], dtype=object)
-        for some in (names, known)
+    last, other = (
+        np.array([words[-1] if len(words := name.split(" ")) > 1 else "" for name in each], dtype=object)
+        for each in (names, candidates)
     )
-    same = (ours[:, None] == theirs[None]) & (ours[:, None] != "")
-    return np.where(same, character_similarity(names, known), np.nan)
+    same = (last[:, None] == other[None]) & (last[:, None] != "")
+    return np.where(same, character_similarity(names, candidates), np.nan)
 
 
 def vector_similarity(
     vectors: Float[np.ndarray, "N D"], known_vectors: Float[np.ndarray, "M D"]
 ) -> Float[np.ndarray, "N M"]:
     """Cosines of vectors that a model has for names; 0 for a vector of length 0."""
-    lengths = (np.linalg.norm(some, axis=1, keepdims=True) for some in (vectors, known_vectors))
+    lengths = [np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, known_vectors)]
     unit, others = (
-        some / np.where(length > 0, length, 1.0) for some, length in zip((vectors, known_vectors), lengths, strict=True)
+        each / np.where(length > 0, length, 1.0) for each, length in zip((vectors, known_vectors), lengths, strict=True)
     )
     return unit @ others.T
 
@@ -310,18 +314,16 @@ def follows(
         for i, (answer, place) in enumerate(zip(answers, places, strict=True))
         if place is not None
     ]
-    kept, ours, theirs = np.array(codes, dtype=int).reshape(-1, 3).T
-    counted = (np.ones(len(answers)) if weights is None else weights)[..., kept]
+    compared, answer, neighbour = np.array(codes, dtype=int).reshape(-1, 3).T
+    counted = _as_weights(weights, len(answers))[..., compared]
     n = np.asarray(counted.sum(-1))
-    classes = np.arange(max([*ours, *theirs], default=-1) + 1)
-    tables = [counted @ (of[:, None] == classes).astype(float) for of in (ours, theirs)]
+    tables = [counted @ (of[:, None] == np.arange(len(number))).astype(float) for of in (answer, neighbour)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.asarray(counted @ (ours == theirs).astype(float) / n)
+        share = np.asarray(counted @ (answer == neighbour).astype(float) / n)
         expected = np.asarray((tables[0] * tables[1]).sum(-1) / n**2)
     return Follows(share, expected, share - expected, n)
 
 
 def agreement(answers: Sequence[str], places: Sequence[str]) -> Float[np.ndarray, "N N"]:
     """1 where the answer about the name of the row is the place of the neighbour of the column's name, else 0."""
-    ours, theirs = (np.asarray(some, dtype=object) for some in (answers, places))
-    return (ours[:, None] == theirs[None]).astype(float)
+    return (np.asarray(answers, dtype=object)[:, None] == np.asarray(places, dtype=object)[None]).astype(float)

@@ -27,7 +27,7 @@ class Between(NamedTuple):
     angle: _NullDraws
 
 
-class Forms(NamedTuple):
+class _Forms(NamedTuple):
     """Of two random maps: linear CKA on white inputs, and the symmetric share of their product (NaN: widths differ)."""
 
     cka: _NullDraws
@@ -50,8 +50,15 @@ def random_subspaces(draw: Generator, dim: int, left: int, right: int, draws: in
         return Between(np.ones(draws), np.zeros(draws))
 
     def block(few: int) -> Float[np.ndarray, "2 R"]:
-        cosines, others = _jacobi(draw, n, abs(left - right), abs(dim - left - right), few)
-        diagonal, beside = _tridiagonal(cosines, others)
+        # squared cosines c_n² … c_1² [R n] and c'_{n−1}² … c'_1² [R n−1] of the bidiagonal model of real matrices
+        i, j, a, b = np.arange(n, 0, -1), np.arange(n - 1, 0, -1), abs(left - right), abs(dim - left - right)
+        cosines = draw.beta((a + i) / 2, (b + i) / 2, (few, n))
+        others = draw.beta(j / 2, (a + b + 1 + j) / 2, (few, n - 1))
+        # diagonal [R n] and squared off-diagonal [R n−1] of B Bᵀ, B having c_k s'_{k+1} and −s_k c'_{k−1} on its diagonals
+        main, side = cosines.copy(), (1 - cosines[:, :-1]) * others
+        main[:, 1:] *= 1 - others
+        diagonal, beside = main.copy(), side * main[:, 1:]
+        diagonal[:, :-1] += side
         angle = np.zeros(few) if forced else np.arccos(np.sqrt(_largest(diagonal, beside)))
         return np.stack([(forced + diagonal.sum(1)) / size, angle])
 
@@ -62,11 +69,11 @@ def random_cosines(draw: Generator, size: int, draws: int) -> _NullDraws:
     """Cosine of two Gaussian vectors of `size` numbers: one coordinate of a uniformly random direction."""
     if size == 1:
         return draw.choice([-1.0, 1.0], draws)
-    one = draw.standard_normal(draws)
-    return one / np.sqrt(one**2 + draw.chisquare(size - 1, draws))
+    coordinate = draw.standard_normal(draws)
+    return coordinate / np.sqrt(coordinate**2 + draw.chisquare(size - 1, draws))
 
 
-def random_forms(draw: Generator, dim: int, left: int, right: int, draws: int) -> Forms:
+def random_forms(draw: Generator, dim: int, left: int, right: int, draws: int) -> _Forms:
     """CKA and symmetric share of W_L [dim, left] and W_R [dim, right], both Gaussian.
 
     Turned so that W_L = [R; 0], only R, the first rows of W_R and the Gram matrix of its other rows are drawn.
@@ -84,7 +91,7 @@ def random_forms(draw: Generator, dim: int, left: int, right: int, draws: int) -
         trace = (cross * cross.mT).sum((1, 2))
         return np.stack([cka, (1 + trace / (grams[0] * grams[1]).sum((1, 2))) / 2])
 
-    return Forms(*_blocks(block, draws, 8 * max(left, right) ** 2))
+    return _Forms(*_blocks(block, draws, 8 * max(left, right) ** 2))
 
 
 def random_ranks(draw: Generator, dim: int, width: int, draws: int) -> _NullDraws:
@@ -135,18 +142,6 @@ def effective_ranks(squares: Float[np.ndarray, "H N"]) -> Float[np.ndarray, " H"
     return np.exp(-(shares * logs).sum(1))
 
 
-def overlap_moments(dim: int, left: int, right: int) -> tuple[float, float]:
-    """Mean and standard deviation of the overlap in closed form: what the draws are checked against.
-
-    Source: the first two moments of tr(P Q) for uniformly random projections of ranks `left` and `right`.
-    """
-    size = min(left, right)
-    if dim == 1:
-        return 1.0, 0.0
-    variance = 2 * left * right * (dim - left) * (dim - right) / (dim**2 * (dim - 1) * (dim + 2))
-    return left * right / dim / size, float(np.sqrt(variance)) / size
-
-
 def _blocks(block: Callable[[int], Float[np.ndarray, "S R"]], draws: int, numbers: int) -> Float[np.ndarray, "S R"]:
     """Null draws made block by block; `numbers` is how many a draw needs at once."""
     size = max(1, _TOGETHER // numbers)
@@ -164,23 +159,6 @@ def _triangles(draw: Generator, rows: int, width: int, draws: int) -> Float[np.n
     place = np.arange(height)
     upper[:, place, place] = np.sqrt(draw.chisquare(rows - place, (draws, height)))
     return upper
-
-
-def _jacobi(draw: Generator, n: int, a: int, b: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Squared cosines c_n² … c_1² [R n] and c'_{n−1}² … c'_1² [R n−1] of the bidiagonal model of real matrices."""
-    i, j = np.arange(n, 0, -1), np.arange(n - 1, 0, -1)
-    cosines = draw.beta((a + i) / 2, (b + i) / 2, (draws, n))
-    return cosines, draw.beta(j / 2, (a + b + 1 + j) / 2, (draws, n - 1))
-
-
-def _tridiagonal(cosines: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Diagonal [R n] and squared off-diagonal [R n−1] of B Bᵀ, B having c_k s'_{k+1} and −s_k c'_{k−1} on its diagonals."""
-    main = cosines.copy()
-    main[:, 1:] *= 1 - others
-    side = (1 - cosines[:, :-1]) * others
-    diagonal = main.copy()
-    diagonal[:, :-1] += side
-    return diagonal, side * main[:, 1:]
 
 
 def _largest(diagonal: np.ndarray, beside: np.ndarray) -> _NullDraws:
@@ -246,9 +224,9 @@ def angles(left: MapSpan, right: MapSpan) -> Angles:
 def overlaps(left: MapSpan, right: MapSpan) -> Float[Tensor, "H K"]:
     """The overlap (Angles) of what every head's left map reads with what every head's right map reads; NaN where a rank is 0."""
     (heads, dim, wide), (others, _, broad) = left.basis.shape, right.basis.shape
-    one = left.basis.transpose(0, 1).reshape(dim, heads * wide)
-    other = right.basis.transpose(0, 1).reshape(dim, others * broad)
-    squares = (one.mT @ other).square().reshape(heads, wide, others, broad).sum((1, 3))
+    first = left.basis.transpose(0, 1).reshape(dim, heads * wide)
+    second = right.basis.transpose(0, 1).reshape(dim, others * broad)
+    squares = (first.mT @ second).square().reshape(heads, wide, others, broad).sum((1, 3))
     size = torch.minimum(left.rank[:, None], right.rank[None])
     return torch.where(size > 0, squares / size.clamp(min=1), torch.nan)
 
@@ -265,7 +243,8 @@ def white_cka(left: Float[Tensor, "H D E"], right: Float[Tensor, "H D F"]) -> Fl
     ‖LᵀR‖² / (‖LᵀL‖ ‖RᵀR‖), Kornblith et al. 2019, equation 5 with the covariance in place of the sample.
     """
     a, b = left.detach().double(), right.detach().double()
-    return _similarity_squares(a.mT @ b) / (_similarity_squares(a.mT @ a) * _similarity_squares(b.mT @ b)).sqrt()
+    cross, first, second = ((x.mT @ y).square().sum((1, 2)) for x, y in ((a, b), (a, a), (b, b)))
+    return cross / (first * second).sqrt()
 
 
 def symmetric_share(w_q: Float[Tensor, "H D E"], w_k: Float[Tensor, "H D E"]) -> Float[Tensor, " H"]:
@@ -275,8 +254,8 @@ def symmetric_share(w_q: Float[Tensor, "H D E"], w_k: Float[Tensor, "H D E"]) ->
     """
     q, k = w_q.detach().double(), w_k.detach().double()
     cross = k.mT @ q
-    whole = ((q.mT @ q) * (k.mT @ k)).sum((1, 2))
-    return (1 + (cross * cross.mT).sum((1, 2)) / whole) / 2
+    size = ((q.mT @ q) * (k.mT @ k)).sum((1, 2))
+    return (1 + (cross * cross.mT).sum((1, 2)) / size) / 2
 
 
 def effective_rank(w: Float[Tensor, "H D E"]) -> Float[np.ndarray, " H"]:
@@ -296,16 +275,12 @@ def affine(w: Float[Tensor, "H D E"], b: Float[Tensor, "H E"] | None) -> Float[T
     return torch.cat([w, row], 1)
 
 
-def _similarity_squares(matrices: Float[Tensor, "H M N"]) -> Float[Tensor, " H"]:
-    return matrices.square().sum((1, 2))
-
-
 _SCORES_TOGETHER = 2**23  # scores of a block of heads
 SUMS = ("unequal", "product", "square", "total", "first", "ahead")
 _ROUNDINGS = 16  # of ‖q‖‖k‖: scores that differ by less are taken as equal
 
 
-class ScoreSums(NamedTuple):
+class _ScoreSums(NamedTuple):
     """Sums over one text, of the scores before mask, position bias and softmax; a row for each name in SUMS.
 
     `unequal` pairs {i, j} with s_ij ≠ s_ji; `product` sums s_ij s_ji, `square` (s_ij² + s_ji²) / 2, `total`
@@ -318,8 +293,8 @@ class ScoreSums(NamedTuple):
     queries: int
 
 
-def score_row(trace: Trace, row: int) -> ScoreSums | None:
-    """The ScoreSums of one row of a batch; None where queries and keys are not of one sequence, or fewer than two are real."""
+def score_row(trace: Trace, row: int) -> _ScoreSums | None:
+    """The _ScoreSums of one row of a batch; None where queries and keys are not of one sequence, or fewer than two are real."""
     real = trace.query_real[row]
     if trace.crosses or trace.key_real.shape[1] != len(real) or int(real.sum()) < 2:
         return None
@@ -327,26 +302,26 @@ def score_row(trace: Trace, row: int) -> ScoreSums | None:
     size = max(1, _SCORES_TOGETHER // q.shape[1] ** 2)
     parts = [_sums(a, b, trace.q.dtype) for a, b in zip(q.split(size), k.split(size), strict=True)]
     n = q.shape[1]
-    return ScoreSums(torch.cat(parts, 1), n * (n - 1) // 2, n)
+    return _ScoreSums(torch.cat(parts, 1), n * (n - 1) // 2, n)
 
 
 def _sums(q: Float[Tensor, "H T E"], k: Float[Tensor, "H T E"], stored: torch.dtype) -> Float[Tensor, "6 H"]:
     """The sums of some heads; the scale is left out, since nothing here changes with it."""
     scores, n = q @ k.mT, q.shape[1]
-    reverse, own = scores.mT, scores.diagonal(dim1=1, dim2=2)
+    reverse, diagonal = scores.mT, scores.diagonal(dim1=1, dim2=2)
     lengths = q.norm(dim=2)[:, :, None] * k.norm(dim=2)[:, None]
     apart = _ROUNDINGS * torch.finfo(stored).eps * (lengths + lengths.mT)
-    lower = (scores < own[:, :, None]).sum(2)
+    lower = (scores < diagonal[:, :, None]).sum(2)
     # over the whole square, less its diagonal, every pair is met twice; nothing is gathered
-    found = (
+    sums = (
         ((scores - reverse).abs() > apart).sum((1, 2)) / 2,
-        ((scores * reverse).sum((1, 2)) - own.square().sum(1)) / 2,
-        (scores.square().sum((1, 2)) - own.square().sum(1)) / 2,
-        (scores.sum((1, 2)) - own.sum(1)) / 2,
+        ((scores * reverse).sum((1, 2)) - diagonal.square().sum(1)) / 2,
+        (scores.square().sum((1, 2)) - diagonal.square().sum(1)) / 2,
+        (scores.sum((1, 2)) - diagonal.sum(1)) / 2,
         (lower == n - 1).sum(1),
         lower.sum(1).double() / (n - 1),
     )
-    return torch.stack([part.double() for part in found])
+    return torch.stack([part.double() for part in sums])
 
 
 class PartMoments:
@@ -369,21 +344,23 @@ class PartMoments:
         self.count += int(trace.key_real.sum())
         for name, part in parts.items():
             _add(self._sums, name, part.sum(1))
-        for one, other in ((a, b) for a in parts for b in parts if a <= b):
-            _add(self._products, (one, other), parts[one].mT @ parts[other])
+        for first, second in ((a, b) for a in parts for b in parts if a <= b):
+            _add(self._products, (first, second), parts[first].mT @ parts[second])
 
-    def cka(self, one: str, other: str) -> Float[Tensor, " H"] | None:
+    def cka(self, first: str, second: str) -> Float[Tensor, " H"] | None:
         """Linear CKA per head of two of q, k and v, centred; None where they were not of one sequence.
 
         Source: Kornblith et al. 2019, Similarity of Neural Network Representations Revisited, equation 5.
         """
-        if not {one, other} <= self._sums.keys():
+        if not {first, second} <= self._sums.keys():
             return None
-        squares = [self._covariance(*pair).square().sum((1, 2)) for pair in ((one, other), (one, one), (other, other))]
+        squares = [
+            self._covariance(*pair).square().sum((1, 2)) for pair in ((first, second), (first, first), (second, second))
+        ]
         return squares[0] / (squares[1] * squares[2]).sqrt()
 
-    def _covariance(self, one: str, other: str) -> Float[Tensor, "H E F"]:
-        first, second = sorted((one, other))
+    def _covariance(self, first_name: str, second_name: str) -> Float[Tensor, "H E F"]:
+        first, second = sorted((first_name, second_name))
         means = self._sums[first][:, :, None] * self._sums[second][:, None] / self.count
         return self._products[first, second] - means
 

@@ -27,14 +27,14 @@ class Sums:
 
     def __init__(self, groups: int, *shape: int) -> None:
         self._rows = np.zeros((groups, *shape))
-        self._there: Tensor | None = None
+        self._device_rows: Tensor | None = None
 
     @property
     def rows(self) -> Float[np.ndarray, "G ..."]:
         """The sums so far."""
-        if self._there is not None:
-            self._rows += self._there.cpu().numpy()
-            self._there = None
+        if self._device_rows is not None:
+            self._rows += self._device_rows.cpu().numpy()
+            self._device_rows = None
         return self._rows
 
     def add(self, group: Int[Tensor, " B"], values: Float[Tensor, "B ..."]) -> None:
@@ -44,8 +44,10 @@ class Sums:
             return
         # a product, since CUDA adds rows of one group to each other in no fixed order
         belongs = group[:, None] == torch.arange(len(self._rows), device=values.device)
-        found = (belongs.double().T @ values.double().reshape(len(values), -1)).view(self._rows.shape)
-        self._there = found if self._there is None else self._there.add_(found.to(self._there.device))
+        rows = (belongs.double().T @ values.double().reshape(len(values), -1)).view(self._rows.shape)
+        self._device_rows = (
+            rows if self._device_rows is None else self._device_rows.add_(rows.to(self._device_rows.device))
+        )
 
     def total(self, used: int) -> Float[np.ndarray, "*S"]:
         """The sum over the first `used` groups."""
@@ -67,9 +69,9 @@ def group_of(numbers: Int[Tensor, " B"], texts: int, groups: int) -> Int[Tensor,
 
 def moments(values: Float[Tensor, "B ... T"], real: Tensor) -> Float[Tensor, "B ... 3"]:
     """Number, sum and sum of squares over the last axis where `real` (broadcast to `values`)."""
-    kept = torch.where(real, values.double(), 0.0)
+    counted = torch.where(real, values.double(), 0.0)
     count = real.expand_as(values).sum(-1).double()
-    return torch.stack([count, kept.sum(-1), kept.square().sum(-1)], -1)
+    return torch.stack([count, counted.sum(-1), counted.square().sum(-1)], -1)
 
 
 class Ranks:
@@ -115,8 +117,8 @@ class Ranks:
         value = self._correlate(counts[:, :used].sum(1, dtype=float))
         if times is None:
             return DrawnEstimate(value, np.empty((0, self.series)))
-        drawn = [self._resample(times, one[: times.shape[1]]) for one in counts]
-        return DrawnEstimate(value, np.stack(drawn, -1))
+        draws = [self._resample(times, series[: times.shape[1]]) for series in counts]
+        return DrawnEstimate(value, np.stack(draws, -1))
 
     def _resample(self, times: Float[np.ndarray, "R G"], counts: Int[np.ndarray, "G C"]) -> Float[np.ndarray, " R"]:
         """ρ of one series in every draw, a block of draws at a time: all of them together would need a gigabyte.
@@ -125,15 +127,13 @@ class Ranks:
         """
         filled = np.flatnonzero(counts.any(0))
         across, down = np.divmod(filled, self.bins)
-        whole, cells = counts.reshape(-1, self.bins, self.bins), counts[:, filled].astype(float)
-        x, y = (whole.sum(axis, dtype=float) for axis in (2, 1))
+        square, cells = counts.reshape(-1, self.bins, self.bins), counts[:, filled].astype(float)
+        x, y = (square.sum(axis, dtype=float) for axis in (2, 1))
         blocks = np.array_split(times, max(1, len(times) // 500))
         if 2 * len(filled) > counts.shape[1]:
             every = counts.astype(float)
-            return np.concatenate([self._correlate(some @ every) for some in blocks])
-        return np.concatenate(
-            [spearman_of_cells(some @ cells, (across, down), (some @ x, some @ y)) for some in blocks]
-        )
+            return np.concatenate([self._correlate(few @ every) for few in blocks])
+        return np.concatenate([spearman_of_cells(few @ cells, (across, down), (few @ x, few @ y)) for few in blocks])
 
     def _home(self, first: torch.device) -> torch.device:
         """The device that pairs are kept and counted on, of a model that lies on several too."""
@@ -162,14 +162,14 @@ class Ranks:
 
 def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:
     """Inner edges of bins; a value that equals an edge lies above it. Unneeded edges lie beyond all values."""
-    found = torch.full((len(values), bins - 1), torch.inf, device=values.device)
-    for row, mine in enumerate(values):
-        distinct = torch.unique(mine)
+    edges = torch.full((len(values), bins - 1), torch.inf, device=values.device)
+    for row, series in enumerate(values):
+        distinct = torch.unique(series)
         if len(distinct) > bins:
-            ranks = torch.arange(1, bins, device=values.device) * len(mine) // bins
-            distinct = torch.cat([distinct[:1], torch.unique(mine.sort().values[ranks])])
-        found[row, : len(distinct[1:bins])] = distinct[1:bins]
-    return found
+            ranks = torch.arange(1, bins, device=values.device) * len(series) // bins
+            distinct = torch.cat([distinct[:1], torch.unique(series.sort().values[ranks])])
+        edges[row, : len(distinct[1:bins])] = distinct[1:bins]
+    return edges
 
 
 CATEGORIES = ("cls", "sep", "first", "punctuation", "other")
@@ -185,16 +185,16 @@ def find_categories(side: Side, causal: bool = False) -> Int[Tensor, "B S"]:
     </s>). Where attention is `causal`, the first token of a window is 'first', special or not. Science C2.
     """
     real, special = side.real.cpu(), (side.special & side.real).cpu()
-    found = torch.full(real.shape, OTHER)
+    categories = torch.full(real.shape, OTHER)
     for row, tokens in enumerate(side.tokens):
         marks = [place for place, token in enumerate(tokens) if bare(token) in (".", ",")]
-        found[row, marks] = CATEGORIES.index("punctuation")
+        categories[row, marks] = CATEGORIES.index("punctuation")
     start = _starts(real)
-    found[special] = CATEGORIES.index("sep")
-    found[special & start] = CATEGORIES.index("cls")
+    categories[special] = CATEGORIES.index("sep")
+    categories[special & start] = CATEGORIES.index("cls")
     if causal:
-        found[start & real] = CATEGORIES.index("first")
-    return found.masked_fill(~real, OTHER)
+        categories[start & real] = CATEGORIES.index("first")
+    return categories.masked_fill(~real, OTHER)
 
 
 def _starts(real: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
@@ -210,11 +210,11 @@ def opening_tokens(side: Side) -> set[str]:
 
 def find_words(side: Side) -> Bool[Tensor, "B S"]:
     """Which positions hold a word or a piece of one: something with a letter or a digit that the tokenizer did not add."""
-    found = (side.real & ~side.special).cpu()
+    words = (side.real & ~side.special).cpu()
     for row, tokens in enumerate(side.tokens):
         marks = [place for place, token in enumerate(tokens) if not any(map(str.isalnum, bare(token)))]
-        found[row, marks] = False
-    return found
+        words[row, marks] = False
+    return words
 
 
 def bare(token: str) -> str:
@@ -263,19 +263,14 @@ class Whose(NamedTuple):
         return Whose(*(part.to(device) for part in self))
 
 
-def _by_category(series: int, groups: int, bins: int) -> tuple[Ranks, ...]:
-    """Rank correlations of a_ij and ‖f(x_j)‖ over pairs (i, j) with j of each category, for several series at once."""
-    return tuple(Ranks(series, groups, bins) for _ in CATEGORIES)
-
-
 class PooledTally:
     """What is pooled over all layers of a stack: cancelling by category, and frequency, also of words alone."""
 
     def __init__(self) -> None:
-        self.cancel = _by_category(1, GROUPS, FINE)
-        self.frequency = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
-        self.words = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
-        self.within = {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")}
+        self.cancel = [Ranks(1, GROUPS, FINE) for _ in CATEGORIES]  # of a_ij and ‖f(x_j)‖ over pairs, by j's category
+        self.frequency, self.words, self.within = (
+            {name: Ranks(1, GROUPS, FINE) for name in ("f", "a")} for _ in range(3)
+        )
 
     def add_frequency(self, seen: list[TokenNorms], whose: Whose) -> None:
         """Add every token with a rank, its ‖f(x)‖ and its weight being means over heads and layers.
@@ -287,7 +282,7 @@ class PooledTally:
         home = seen[0].f.device
         whose = whose.on(home)
         for name in ("f", "a"):
-            mean = torch.stack([getattr(one, name).mean(1).to(home) for one in seen]).mean(0)[:, None]
+            mean = torch.stack([getattr(norms, name).mean(1).to(home) for norms in seen]).mean(0)[:, None]
             for ranks, which in ((self.frequency[name], None), (self.words[name], ~whose.special)):
                 rank, values, row = _rank_pairs(mean, whose, which)
                 ranks.add(rank, values, whose.group[row])
@@ -322,21 +317,30 @@ class LayerTally:
         self.mixing = Sums(GROUPS, kinds)  # by weight, by norm: added up over queries
         self.contributions = Sums(GROUPS, heads + 1, many)  # of the layer, then of its heads: added up over queries
         self.sinks, self.sink_kinds = Sums(GROUPS, heads, 9), Sums(GROUPS, many)  # what _add_sinks counts
-        self.cancel, self.head_cancel = _by_category(1, FEWER, BINS), _by_category(heads, 1, BINS)
-        self.frequency = {name: Ranks(1, FEWER, BINS) for name in ("f", "a")}
-        self.head_frequency = {name: Ranks(heads, 1, BINS) for name in ("f", "a")}
+        self.cancel, self.head_cancel = (
+            [Ranks(series, groups, BINS) for _ in CATEGORIES] for series, groups in ((1, FEWER), (heads, 1))
+        )
+        self.frequency, self.head_frequency = (
+            {name: Ranks(series, groups, BINS) for name in ("f", "a")} for series, groups in ((1, FEWER), (heads, 1))
+        )
 
     @torch.no_grad()
     def add(self, trace: Trace, whose: Whose, model: PooledTally) -> TokenNorms:
         """Add one batch, all on one device; `model` gets the pairs too. Raises ModelError where a norm cannot be computed."""
         weights = single(trace.weights) * (trace.query_real[:, None, :, None] & trace.key_real[:, None, None])
         f, attention = both(trace)
-        layer = [attention] if self.kind == "attention" else [attention, measure_norms.block_norms(trace, self.kind)]
+        layer = [attention] if self.kind == "attention" else [attention, measure_norms.norms(trace, self.kind)]
         scale = query_scale(trace)
         added = weights if scale is None else weights * scale[:, None, :, None].to(weights)
         a = _mean_weights(weights)
         seen = TokenNorms(f, a, f * (a if scale is None else _mean_weights(added)))
-        self._add_dispersion(trace, seen, whose)
+        x = None if trace.crosses else measure_norms.layer_input(trace)
+        if x is not None:
+            real, sizes = measure_norms.makes_values(trace, x), torch.linalg.vector_norm(single(x), dim=-1)
+            sizes = sizes.where(real, torch.nan) if real.shape == sizes.shape else f[:, 0] * torch.nan
+            self.x.add(whose.group, moments(sizes, trace.key_real))
+        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
+            sums.add(whose.group, moments(values, trace.key_real[:, None]))
         self._add_shares(trace, (weights.sum(2), added.sum(2)), layer, seen, whose)
         self._add_sinks(trace, weights, seen, whose)
         self._add_pairs(trace, weights, seen, whose, model)
@@ -348,72 +352,58 @@ class LayerTally:
             self.head_frequency[name].add(rank, each, torch.zeros_like(row))
         return seen
 
-    def _add_dispersion(self, trace: Trace, seen: TokenNorms, whose: Whose) -> None:
-        group, real = whose.group, trace.key_real[:, None]
-        x = None if trace.crosses else measure_norms.layer_input(trace)
-        if x is not None:
-            own, sizes = measure_norms.makes_values(trace, x), torch.linalg.vector_norm(single(x), dim=-1)
-            sizes = sizes.where(own, torch.nan) if own.shape == sizes.shape else seen.f[:, 0] * torch.nan
-            self.x.add(group, moments(sizes, trace.key_real))
-        for sums, values in ((self.f, seen.f), (self.a, seen.a), (self.af, seen.af)):
-            sums.add(group, moments(values, real))
-
     def _add_shares(
-        self, trace: Trace, given: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, whose: Whose
+        self, trace: Trace, weights: tuple[Tensor, Tensor], norms: list[Tensor], seen: TokenNorms, whose: Whose
     ) -> None:
-        """`given` are the weights [B H S] that tokens get, added up over queries: as they are, and as they are added."""
-        group, whole = whose.group, given[0]
-        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(whole.dtype)
+        """`weights` [B H S] are those that tokens get, added up over queries: as they are, and as they are added."""
+        group, (plain, added) = whose.group, weights
+        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(plain.dtype)
         belongs = belongs * trace.key_real[..., None]
-        heads = torch.stack([whole @ belongs, (given[1] * seen.f) @ belongs], 1)
-        layers = [one.sum(1, keepdim=True) @ belongs for one in norms]
+        heads = torch.stack([plain @ belongs, (added * seen.f) @ belongs], 1)
+        layers = [pairs.sum(1, keepdim=True) @ belongs for pairs in norms]
         self.head_sums.add(group, heads)
         self.sums.add(group, torch.cat([heads[:, 0].mean(1, keepdim=True), *layers], 1))
         self.queries.add(group, trace.query_real.sum(1).double())
         self.means.add(group, torch.stack([seen.a @ belongs, seen.f @ belongs], 1))
         self.tokens.add(group, belongs.sum(1))
         if not trace.crosses:
-            both = [
-                measure_norms.mixing_by_weights(trace, self.kind).sum(1),
-                measure_norms.block_ratio(trace, self.kind).sum(1),
-            ]
-            self.mixing.add(group, torch.stack(both, 1))
+            views = (measure_norms.mixing_by_weights, measure_norms.mixing_ratio)
+            self.mixing.add(group, torch.stack([view(trace, self.kind).sum(1) for view in views], 1))
 
     def _add_sinks(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose) -> None:
         """What tokens contribute; and of every head: rows, rows with a sink, the sinks' weight and contribution, how many sinks and
-
         other tokens there are and their ‖f(x)‖, and rows in which the head is dormant. Rows shorter than SHORTEST do not count.
         """
         heads, layer = measure_norms.contributions(trace)
-        given = torch.cat([layer[:, None], heads], 1).sum(2)
-        belongs = torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(given) * trace.key_real[..., None]
-        self.contributions.add(whose.group, given @ belongs)
+        contributed = torch.cat([layer[:, None], heads], 1).sum(2)
+        belongs = (
+            torch.nn.functional.one_hot(whose.category, len(CATEGORIES)).to(contributed) * trace.key_real[..., None]
+        )
+        self.contributions.add(whose.group, contributed @ belongs)
         sinks, queries = find_sinks(trace), trace.query_real.sum(1)
         long = torch.minimum(queries, trace.key_real.sum(1)) >= SHORTEST
         others = (~sinks & trace.key_real[:, None]) & long[:, None, None]
         w_o, added = measure_norms.effective_projection(trace), weights @ single(trace.values).to(weights)
         sizes = measure_norms.lengths(added, w_o).sum(2)
-        per_query = [(part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (weights.sum(2), given[:, 1:])]
-        counts = (sinks.any(2), *per_query, sinks.sum(2), (seen.f * sinks).sum(2))
-        rest = (
-            others.sum(2),
-            (seen.f * others).sum(2),
-            (sizes < DORMANT * sizes.mean(1, keepdim=True)) & long[:, None],
-        )
-        rows = long[:, None].expand_as(sizes)
-        self.sinks.add(whose.group, torch.stack([part.double() for part in (rows, *counts, *rest)], 2))
+        per_query = [
+            (part * sinks).sum(2) / queries.clamp_min(1)[:, None] for part in (weights.sum(2), contributed[:, 1:])
+        ]
+        dormant = (sizes < DORMANT * sizes.mean(1, keepdim=True)) & long[:, None]
+        counts = [long[:, None].expand_as(sizes), sinks.any(2), *per_query, sinks.sum(2), (seen.f * sinks).sum(2)]
+        counts += [others.sum(2), (seen.f * others).sum(2), dormant]
+        self.sinks.add(whose.group, torch.stack([part.double() for part in counts], 2))
         self.sink_kinds.add(whose.group, sinks.sum(1).to(belongs)[:, None].matmul(belongs)[:, 0])
 
     def _add_pairs(self, trace: Trace, weights: Tensor, seen: TokenNorms, whose: Whose, model: PooledTally) -> None:
         """At most QUERIES evenly spaced queries of a row stand for all: their pairs are alike, and time is not."""
         chosen = torch.linspace(0, weights.shape[2] - 1, min(QUERIES, weights.shape[2])).round().long()
         chosen = chosen.to(weights.device)
-        some = weights[:, :, chosen]
-        allowed = (some > 0).any(1) & trace.query_real[:, chosen, None]
+        few = weights[:, :, chosen]
+        allowed = (few > 0).any(1) & trace.query_real[:, chosen, None]
         for category in range(len(CATEGORIES)):
-            mine = allowed & (whose.category == category)[:, None] & trace.key_real[:, None]
-            row, query, key = mine.nonzero(as_tuple=True)
-            x, y = some[row, :, query, key].T, seen.f[row, :, key].T
+            real = allowed & (whose.category == category)[:, None] & trace.key_real[:, None]
+            row, query, key = real.nonzero(as_tuple=True)
+            x, y = few[row, :, query, key].T, seen.f[row, :, key].T
             group, fewer = whose.group[row], whose.fewer[row]
             self.head_cancel[category].add(x, y, torch.zeros_like(group))
             flat = x.reshape(1, -1), y.reshape(1, -1)
@@ -431,10 +421,10 @@ def _rank_pairs(
     values: Float[Tensor, "B H S"], whose: Whose, which: Bool[Tensor, "B S"] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens that have a rank, all or `which`: ranks and values as [H N], and the row of each."""
-    known = torch.isfinite(whose.rank)
-    row, place = (known if which is None else known & which).nonzero(as_tuple=True)
-    found = values[row, :, place].T
-    return whose.rank[row, place].expand(len(found), -1), found, row
+    ranked = torch.isfinite(whose.rank)
+    row, place = (ranked if which is None else ranked & which).nonzero(as_tuple=True)
+    pairs = values[row, :, place].T
+    return whose.rank[row, place].expand(len(pairs), -1), pairs, row
 
 
 def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor, Tensor, Tensor]:
@@ -446,16 +436,16 @@ def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor,
 
     values, whose = values.cpu(), whose.on(torch.device("cpu"))
     kept = torch.isfinite(whose.rank) & whose.word
-    found: list[np.ndarray] = []
+    ranks: list[np.ndarray] = []
     groups: list[Tensor] = []
     for row in (kept.sum(1) >= LEAST).nonzero()[:, 0].tolist():
         mine = kept[row]
         both = np.stack([whose.rank[row, mine].double().numpy(), values[row, 0][mine].double().numpy()])
-        found.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
+        ranks.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
         groups.append(whose.group[row].expand(both.shape[1]))
-    if not found:
+    if not ranks:
         return torch.empty(1, 0), torch.empty(1, 0), torch.empty(0, dtype=torch.long)
-    places = torch.from_numpy(np.concatenate(found, 1))
+    places = torch.from_numpy(np.concatenate(ranks, 1))
     return places[:1], places[1:], torch.cat(groups)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy import special
 
 from trisect.stats.null import p_of_draws
@@ -35,11 +35,6 @@ Order: TypeAlias = Literal["counts", "places"]
 OfSeed: TypeAlias = Callable[[int, Float[np.ndarray, "R N"]], Float[np.ndarray, "R ..."]]
 
 
-def draw_places(draw: Generator, units: int, draws: int) -> Int[np.ndarray, "R N"]:
-    """Which unit stands at each of N places in every draw of N units with replacement."""
-    return draw.integers(units, size=(draws, units))
-
-
 def draw_times(
     draw: Generator, units: int, draws: int, order: Order = "counts", size: int | None = None
 ) -> Float[np.ndarray, "R N"]:
@@ -51,7 +46,7 @@ def draw_times(
     if order == "counts":
         return draw.multinomial(units if size is None else size, np.full(units, 1 / units), size=draws).astype(float)
     assert size is None
-    flat = draw_places(draw, units, draws) + units * np.arange(draws)[:, None]
+    flat = draw.integers(units, size=(draws, units)) + units * np.arange(draws)[:, None]
     return np.bincount(flat.ravel(), minlength=draws * units).reshape(draws, units).astype(float)
 
 
@@ -62,19 +57,19 @@ def bootstrap_ratios(
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapter 6.
     """
-    draw, found = np.random.default_rng(seed), []
+    draw, ratios = np.random.default_rng(seed), []
     size = max(1, _NUMBERS // len(counts))
     for start in range(0, draws, size):
         times = draw_times(draw, len(counts), min(size, draws - start), "places")
         # what is no number, or over 0, makes a replicate that is none
         with np.errstate(invalid="ignore", divide="ignore"):
-            found.append((times @ sums) / (times @ counts)[:, None])
-    return np.concatenate(found)
+            ratios.append((times @ sums) / (times @ counts)[:, None])
+    return np.concatenate(ratios)
 
 
 def bootstrap_means(values: Float[np.ndarray, "*R N"], draw: Generator, draws: int = DRAWS) -> Float[np.ndarray, " R"]:
     """Means of N values in every draw of them; with a row of values for each draw, which were drawn from something else."""
-    places = draw_places(draw, values.shape[-1], draws)
+    places = draw.integers(values.shape[-1], size=(draws, values.shape[-1]))
     return np.take_along_axis(np.broadcast_to(values, places.shape), places, 1).mean(1)
 
 
@@ -84,12 +79,12 @@ def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> 
     There is none with fewer than two units, or where a replicate is no number. Source: Hesterberg 2015, What Teachers
     Should Know About the Bootstrap, section 5.3.
     """
-    known = np.isfinite(replicates).all(0) & (n > 1) & (len(replicates) > 0)
+    defined = np.isfinite(replicates).all(0) & (n > 1) & (len(replicates) > 0)
     if n < 2 or not len(replicates):
-        return Interval(np.full(known.shape, np.nan), np.full(known.shape, np.nan))
+        return Interval(np.full(defined.shape, np.nan), np.full(defined.shape, np.nan))
     tail = float(special.ndtr(np.sqrt(n / (n - 1)) * special.stdtrit(n - 1, (1 - level) / 2)))
-    low, high = np.quantile(np.where(known, replicates, 0.0), [tail, 1 - tail], axis=0)
-    return Interval(np.where(known, low, np.nan), np.where(known, high, np.nan))
+    low, high = np.quantile(np.where(defined, replicates, 0.0), [tail, 1 - tail], axis=0)
+    return Interval(np.where(defined, low, np.nan), np.where(defined, high, np.nan))
 
 
 def percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
@@ -98,14 +93,12 @@ def percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> 
     Each is the share of draws on the wrong side, made as wide as Student's t with n − 1 degrees of freedom; draws that
     are no number count against both.
     """
-
-    def beyond(bound: Reals) -> Reals:
-        return expand_p(int(np.count_nonzero(~(replicates > bound))), len(replicates), n)
-
-    def short_of(bound: Reals) -> Reals:
-        return expand_p(int(np.count_nonzero(~(replicates < bound))), len(replicates), n)
-
-    return by_direction(beyond, short_of, direction, np.asarray(bound))
+    return by_direction(
+        lambda b: expand_p(int(np.count_nonzero(~(replicates > b))), len(replicates), n),
+        lambda b: expand_p(int(np.count_nonzero(~(replicates < b))), len(replicates), n),
+        direction,
+        np.asarray(bound),
+    )
 
 
 def expand_p(reached: int, draws: int, n: int) -> Reals:
@@ -116,11 +109,11 @@ def expand_p(reached: int, draws: int, n: int) -> Reals:
 
 def draws_spread(replicates: Reals) -> float:
     """Standard deviation of the replicates that are numbers, 0 where rounding alone could make it; NaN with fewer than two."""
-    known = replicates[np.isfinite(replicates)]
-    if len(known) < 2:
+    numbers = replicates[np.isfinite(replicates)]
+    if len(numbers) < 2:
         return float("nan")
-    found = float(known.std(ddof=1))
-    return found if found > ROUNDING * max(1.0, float(np.abs(known).max())) else 0.0
+    spread = float(numbers.std(ddof=1))
+    return spread if spread > ROUNDING * max(1.0, float(np.abs(numbers).max())) else 0.0
 
 
 def percentile_result(
@@ -218,22 +211,21 @@ class CrossedBootstrap:
         if (seeds := len(units)) > 1:
             share = draw_times(np.random.default_rng([self.seed, 1]), seeds, self.draws, size=seeds - 1) / (seeds - 1)
         share = share.reshape(-1, len(units), *[1] * values[0].ndim)
-        drawn = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
-        return CrossedEstimate(
-            np.mean(values, 0), drawn, len(distinct), _groups(np.array(values), drawn, len(distinct)), len(units)
-        )
+        means = np.where(share > 0, share * np.stack(draws, 1), 0.0).sum(1)
+        groups = _groups(np.array(values), means, len(distinct))
+        return CrossedEstimate(np.mean(values, 0), means, len(distinct), groups, len(units))
 
     def share(self, units: Sequence[Sequence[Hashable]], of: OfSeed, stream: int = 0) -> CrossedEstimate:
         """The same for one share of the units, which is not treated as certain where it is 0 or 1 for all of them.
 
         There the draws are of Jeffreys' posterior (shares.jeffreys_draws). Shares that are compared need a `stream` each.
         """
-        found = self(units, of)
-        value = float(found.value)
+        estimate = self(units, of)
+        value = float(estimate.value)
         if value not in (0.0, 1.0):
-            return found
+            return estimate
         draw = np.random.default_rng([self.seed, 2, stream])
-        return found._replace(draws=jeffreys_draws(value, found.units, draw, self.draws))
+        return estimate._replace(draws=jeffreys_draws(value, estimate.units, draw, self.draws))
 
 
 def _groups(values: Float[np.ndarray, "S ..."], draws: Float[np.ndarray, "R ..."], units: int) -> np.ndarray:

@@ -90,7 +90,7 @@ def permutation_spearman(x: Float[np.ndarray, " L"], y: Float[np.ndarray, " L"],
         orders = np.array(list(itertools.permutations(range(n))))
     else:
         orders = np.random.default_rng([seed, 5]).permuted(np.broadcast_to(np.arange(n), (ORDERS, n)), axis=1)
-    left, right = (rankdata(one) - (n + 1) / 2 for one in (x, y))
+    left, right = (rankdata(values) - (n + 1) / 2 for values in (x, y))
     rho = right[orders] @ left
     scale = np.sqrt((left**2).sum() * (right**2).sum())
     reached = [(rho <= observed * scale + ROUNDING * n**3).sum(), (rho >= observed * scale - ROUNDING * n**3).sum()]

@@ -69,14 +69,8 @@ def t_quantile(level: float, n: ArrayLike) -> Reals:
 
 def t_test(sample: Sample, direction: str, bound: ArrayLike) -> PValues:
     """p-values for and against "the mean lies above (below) `bound`" or "within ±`bound`"; 1 where no test can be made."""
-
-    def beyond(bound: Reals) -> Reals:
-        return _tail(sample, bound, 1.0)
-
-    def short_of(bound: Reals) -> Reals:
-        return _tail(sample, bound, -1.0)
-
-    return by_direction(beyond, short_of, direction, np.asarray(bound, dtype=float))
+    tails = (lambda b: _tail(sample, b, 1.0)), (lambda b: _tail(sample, b, -1.0))
+    return by_direction(*tails, direction, np.asarray(bound, dtype=float))
 
 
 def t_result(sample: Sample, direction: str, bound: float, family: int, reason: Any) -> Tested:

@@ -28,8 +28,8 @@ def smallest_p(method: Literal["bootstrap", "permutation"], n: int, draws: int |
     if method == "bootstrap":
         one_sided = expand_p(0, DRAWS if draws is None else draws, n)
     else:
-        drawn = p_of_draws(0, PERMUTATIONS if draws is None else draws)
-        one_sided = max(math.exp(-math.lgamma(n + 1)), float(drawn))
+        floor = p_of_draws(0, PERMUTATIONS if draws is None else draws)
+        one_sided = max(math.exp(-math.lgamma(n + 1)), float(floor))
     return float(bonferroni(one_sided, 2))
 
 

@@ -69,8 +69,8 @@ def paired_difference(
     beyond = max(beyond - n / 2, 0.0) if beyond > 0 else beyond
     alike = beyond / np.sqrt(margins) if margins > 0 else 0.0
 
-    def reach(one: float, other: float) -> float:
-        return float(np.sqrt(max(one**2 - 2 * alike * one * other + other**2, 0.0)))
+    def reach(first_reach: float, second_reach: float) -> float:
+        return float(np.sqrt(max(first_reach**2 - 2 * alike * first_reach * second_reach + second_reach**2, 0.0)))
 
     difference = float(q - p)
     return difference - reach(q - low_q, high_p - p), difference + reach(high_q - q, p - low_p)
@@ -86,7 +86,7 @@ def ratios(sums: Float[np.ndarray, "N C"], counts: Float[np.ndarray, " N"]) -> F
     return sums.sum(0) / counts.sum()
 
 
-class Band(NamedTuple):
+class _Band(NamedTuple):
     """95 % intervals of a curve's rise over its last point, and of the mean rise (the area)."""
 
     low: Float[np.ndarray, " A"]
@@ -95,7 +95,7 @@ class Band(NamedTuple):
     area_high: float
 
 
-def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], population: int) -> Band:
+def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], population: int) -> _Band:
     """What a sample of whole rows says about the rise of the loss that all of them would show.
 
     `sums` are each row's summed losses along the curve, in nats, and `tokens` the rows' lengths; the R rows were drawn
@@ -114,4 +114,4 @@ def paired_band(sums: Float[np.ndarray, "A R"], tokens: Int[np.ndarray, " R"], p
     else:
         half = np.full(len(mean), 0.0 if count == population else np.nan)
     low, high = mean - half, mean + half
-    return Band(low[:-1], high[:-1], float(low[-1]), float(high[-1]))
+    return _Band(low[:-1], high[:-1], float(low[-1]), float(high[-1]))

@@ -119,22 +119,17 @@ def holm(p: ArrayLike) -> Reals:
 OneSided: TypeAlias = Callable[[Reals], Reals]  # a bound -> the p-value of lying on the wrong side of it
 
 
-def equivalent(beyond: OneSided, short_of: OneSided, margin: Reals) -> PValues:
-    """p-values for and against "within ±`margin`".
+def by_direction(beyond: OneSided, short_of: OneSided, direction: str, bound: Reals) -> PValues:
+    """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`".
 
-    `beyond(b)` tests H0: the number is at most b, `short_of(b)` H0: it is at least b. p_for is the larger of the two
-    one-sided tests against ±margin; p_against is twice the smaller of the tests for lying outside, at most 1.
+    `beyond(b)` tests H0: the number is at most b, `short_of(b)` H0: it is at least b. Within: p_for is the larger of the two
+    one-sided tests against ±bound; p_against is twice the smaller of the tests for lying outside, at most 1.
     Source: Schuirmann 1987, A Comparison of the Two One-Sided Tests Procedure and the Power Approach.
     """
-    inside = np.maximum(beyond(-margin), short_of(margin))
-    outside = np.minimum(beyond(margin), short_of(-margin))
-    return PValues(inside, bonferroni(outside, 2))
-
-
-def by_direction(beyond: OneSided, short_of: OneSided, direction: str, bound: Reals) -> PValues:
-    """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`"."""
     if direction == "within":
-        return equivalent(beyond, short_of, bound)
+        inside = np.maximum(beyond(-bound), short_of(bound))
+        outside = np.minimum(beyond(bound), short_of(-bound))
+        return PValues(inside, bonferroni(outside, 2))
     assert direction in ("above", "below"), direction
     both = PValues(beyond(bound), short_of(bound))
     return both if direction == "above" else PValues(both.p_against, both.p_for)
