@@ -195,10 +195,10 @@ EDITED = [
 def test_a_member_trained_alone_and_in_any_fleet_agrees_whatever_the_edits(order, optimizer):
     training = replace(BASE.training, optimizer=optimizer[0], rate=optimizer[1] / 3, weight_decay=0.1)
     runs = [replace(EDITED[i], training=training) for i in order]
-    together = trained(runs)
+    together = trained(runs, 10)
     for slot in (0, 4, len(runs) - 1):
         # an attack multiplies rounding, which differs between products of many members and of one
-        torch.testing.assert_close(together[slot], trained([runs[slot]])[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(together[slot], trained([runs[slot]], 10)[0], rtol=1e-9, atol=1e-9)
 
 
 def test_a_fleet_of_all_edits_goes_on_from_a_snapshot_to_the_same_bits(tmp_path):
@@ -248,19 +248,14 @@ def test_what_is_tied_stays_equal_to_the_bit_and_starts_as_its_first_component(o
 
 def test_counts_of_parameters_by_hand():
     whole, square = count_parameters(BASE.model, WORDS), WIDE * WIDE + WIDE
-    each = {
-        "tie q+k@1": square,
-        "tie q+k+v@all": 4 * square,
-        "tie q+k@1.h1": square // HEADS,
-        "identity v@all": 2 * square,
-        "freeze q+k@2": 2 * square,
-    }
     assert parameters_of(BASE.model, WORDS) == whole
-    for text, without in each.items():
-        kind, place = text.split(" ")
-        assert parameters_of(BASE.model, WORDS, run(kind, place).edit) == whole - without, text
-    attack = attacked("q@1", "plain")
-    assert parameters_of(BASE.model, WORDS, attack.edit) == whole
+    for edited, without in (
+        (run("tie", "q+k+v@all"), 4 * square),
+        (run("tie", "q+k@1.h1"), square // HEADS),
+        (run("freeze", "q+k@2"), 2 * square),
+        (attacked("q@1", "plain"), 0),
+    ):
+        assert parameters_of(BASE.model, WORDS, edited.edit) == whole - without
     narrow = run("narrow", "q+k+v@1", width=3)  # of 4 dimensions a head: a quarter of q, k, v and of W_O's columns goes
     assert parameters_of(BASE.model, WORDS, narrow.edit) == whole - (3 * square + WIDE * WIDE) // 4
 
@@ -280,10 +275,8 @@ def test_the_distance_of_control_labels_is_a_row_of_epoch_0_of_those_attacks_alo
         assert outcome.status == "finished"
 
 
-@pytest.mark.parametrize("kind", ["tie", "identity", "narrow"])
-def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, kind):
-    where = {"tie": "q+k+v@all", "identity": "q@all", "narrow": "q+k+v@all"}
-    runs = [BASE, run(kind, where[kind], 2 if kind == "narrow" else None)]
+def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
+    runs = [BASE, run("tie", "q+k+v@all"), run("identity", "q@all"), run("narrow", "q+k+v@all", 2)]
     whole = train_fleet(runs, CORPUS, RunFiles(tmp_path / "a", {}))
 
     class StoppedError(Exception):
@@ -299,4 +292,4 @@ def test_a_fleet_of_edits_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, 
     for one, other in zip(whole, again, strict=True):
         assert one.rows == other.rows
         assert all(one.final[name].equal(other.final[name]) for name in one.final)
-    assert whole[0].rows != whole[1].rows
+    assert len({str(outcome.rows) for outcome in whole}) == len(runs)

@@ -270,7 +270,7 @@ def test_what_cannot_be_measured_is_refused_by_name():
     with pytest.raises(SpecError) as error:
         norms.norms(trace, "whole")
     assert str(error.value) == (
-        "The kind of block 'whole' is not known.\n  There are attention, residual, full.\n  Use one of them."
+        "The kind of block 'whole' is not known.\n  There are attention, residual, full, feed-forward.\n  Use one of them."
     )
 
 

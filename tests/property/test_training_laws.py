@@ -5,8 +5,7 @@ import torch
 from tests import tiny
 
 from trisect.core.spec import Model, Run
-from trisect.lm.fleet import Dropout, forward, generator, initial, layout, views
-from trisect.lm.loss import loss_and_gradients
+from trisect.lm.fleet import Dropout, generator, initial, layout, views
 from trisect.lm.train import Trainer
 
 CORPUS = tiny.corpus()
@@ -28,43 +27,38 @@ def test_members_differ_from_the_baseline_by_their_edit_alone():
     flat = trained(RUNS, 3)
     base = RUNS.index(next(r for r in RUNS if r.edit is None))
     assert all(not torch.equal(flat[base], flat[i]) for i in range(len(RUNS)) if i != base)
-    unattacked = [
-        r if r.edit is None else replace(r, edit=replace(r.edit, strength=0.0))
-        for r in RUNS
-        if r.edit is None or r.edit.column
-    ]
-    flat = trained(unattacked, 3)
-    for own in flat[1:]:
-        torch.testing.assert_close(own, flat[0], rtol=1e-12, atol=1e-12)
 
 
-def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_models():
+@pytest.fixture
+def attackers():
+    """A group of attackers."""
     trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"], CORPUS, dtype=torch.float64)
-    group = tiny.attackers_of(trainer)[0]
-    x = torch.randn(len(group.slots), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
+    return tiny.attackers_of(trainer)[0]
+
+
+def test_batch_statistics_are_updated_by_the_attackers_own_pass_and_not_by_the_models(attackers):
+    x = torch.randn(len(attackers.slots), attackers.places["1.weight"].shape[1], 30, dtype=torch.float64)
     y = torch.arange(30) % len(CORPUS.column("pos"))
-    mean, flat = group.mean.clone(), group.flat.clone()
-    group.gradient(x, y)
-    group.judge(x, y)
-    assert torch.equal(group.mean, mean)
-    assert torch.equal(group.flat, flat)
-    group.learn(x, y)
-    assert not torch.equal(group.mean, mean)
-    assert not torch.equal(group.flat, flat)
+    mean, flat = attackers.mean.clone(), attackers.flat.clone()
+    attackers.gradient(x, y)
+    attackers.judge(x, y)
+    assert torch.equal(attackers.mean, mean)
+    assert torch.equal(attackers.flat, flat)
+    attackers.learn(x, y)
+    assert not torch.equal(attackers.mean, mean)
+    assert not torch.equal(attackers.flat, flat)
 
 
-def test_tokens_without_a_label_teach_the_attacker_nothing():
-    trainer = Trainer([r for r in RUNS if r.edit and r.edit.kind == "attack"], CORPUS, dtype=torch.float64)
-    group = tiny.attackers_of(trainer)[0]
-    x = torch.randn(len(group.slots), group.places["1.weight"].shape[1], 30, dtype=torch.float64)
+def test_tokens_without_a_label_teach_the_attacker_nothing(attackers):
+    x = torch.randn(len(attackers.slots), attackers.places["1.weight"].shape[1], 30, dtype=torch.float64)
     y = torch.arange(30) % 3
     y[10:] = -1
     changed = x.clone()
     changed[..., 10:] = 7.0
-    assert torch.equal(group.gradient(x, y)[..., :10], group.gradient(changed, y)[..., :10])
-    assert torch.equal(group.gradient(x, y)[..., 10:], torch.zeros_like(x[..., 10:]))
-    assert group.learn(x, torch.full_like(y, -1)) is None
-    assert torch.equal(group.gradient(x, torch.full_like(y, -1)), torch.zeros_like(x))
+    assert torch.equal(attackers.gradient(x, y)[..., :10], attackers.gradient(changed, y)[..., :10])
+    assert torch.equal(attackers.gradient(x, y)[..., 10:], torch.zeros_like(x[..., 10:]))
+    assert attackers.learn(x, torch.full_like(y, -1)) is None
+    assert torch.equal(attackers.gradient(x, torch.full_like(y, -1)), torch.zeros_like(x))
 
 
 def test_an_attacker_learns_what_the_representation_holds_and_the_push_unlearns_it():
@@ -182,18 +176,6 @@ def test_on_an_accelerator_a_snapshot_goes_on_as_if_never_stopped(tmp_path):
     for t in (trainer, again):
         t.step()
     torch.testing.assert_close(trainer.flat, again.flat, rtol=1e-4, atol=1e-5)
-
-
-def test_gradient_of_a_fleet_is_the_sum_over_members_not_the_mean():
-    model, vocabulary = tiny.MODEL, 9
-    flat = initial(model, vocabulary, 1).double().repeat(3, 1)
-    p = views(flat, layout(model, vocabulary))
-    x = torch.arange(8).view(2, 4)
-    hidden = forward(p, x, model).hidden.flatten(1, 2)
-    one = loss_and_gradients(hidden[:1], p["decoder.weight"][:1], p["decoder.bias"][:1], x.flatten())
-    three = loss_and_gradients(hidden, p["decoder.weight"], p["decoder.bias"], x.flatten())
-    for a, b in zip(one[1], three[1], strict=True):
-        torch.testing.assert_close(a[0], b[2], rtol=1e-12, atol=1e-12)
 
 
 def test_dropout_masks_are_shared_by_members_and_a_function_of_seed_and_step():

@@ -19,7 +19,7 @@ from trisect.experiments.study import figures, findings, removal
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, charts
-from trisect.report.cards import spelt, survival_sentence, survivals, tally_survival, whole
+from trisect.report.cards import survival_sentence, survivals, tally_survival
 from trisect.report.charts import FigureView, Measure, around, site_panel
 from trisect.report.format import Point, place
 
@@ -195,14 +195,18 @@ def test_the_page_holds_its_sections_cards_and_escapes_words(study):
 
 
 def test_a_claim_survives_where_every_part_does(rows):
-    assert whole(["survives", "undecided"]) == "undecided"
-    assert whole(["survives", "no such effect", "undecided"]) == "no such effect"
-    assert whole(["does not survive", "no such effect"]) == "does not survive"
-    assert whole(["survives"] * 3) == "survives"
+    for readings, joint in (
+        (["survives", "undecided"], "undecided"),
+        (["survives", "no such effect", "undecided"], "no such effect"),
+        (["does not survive", "no such effect"], "does not survive"),
+        (["survives"] * 3, "survives"),
+    ):
+        parts = [{"claim": "A-1", "control": "control", "part": str(i), "reading": r} for i, r in enumerate(readings)]
+        assert tally_survival(frame("controls", parts)) == {"control": {joint: ["A-1"]}}
     found = survivals(rows.controls, "submodules", "A-1")
     assert [one.name for one in found] == ["Control labels", "Bounded attack", "Gradient limited to this projection"]
-    assert found[0].said == spelt("control", "survives")
-    assert found[1].said == spelt("bounded", "does not survive")
+    assert found[0].reading == "survives: a label drawn by chance does not do as much"
+    assert found[1].reading == "does not survive: an attack whose loss has a floor does not do it"
     assert len(found[0].parts) == 2
     assert survivals(rows.controls, "submodules", "A-12") == ()
     assert "A-1" in tally_survival(rows.controls)["control"][SURVIVES]

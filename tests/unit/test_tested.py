@@ -10,9 +10,9 @@ from scipy import stats as scipy_stats
 
 from trisect.stats import tested
 from trisect.stats.bootstrap import percentile_interval, percentile_result, percentile_test
-from trisect.stats.null import Null, permutation_p
+from trisect.stats.null import Null
 from trisect.stats.paired import summary, t_interval, t_quantile, t_result, t_test
-from trisect.stats.shares import jeffreys, jeffreys_draws, upper_bound
+from trisect.stats.shares import jeffreys, jeffreys_draws
 from trisect.stats.tested import bonferroni, by_direction, family_level, holm
 
 
@@ -93,12 +93,9 @@ def test_the_record_of_a_t_test_holds_what_scipy_says():
     assert (found.n, found.reason) == (6, None)
     assert found.p_for == pytest.approx(float(one.pvalue), rel=1e-9)
     assert found.p_for + found.p_against == pytest.approx(1)
+    two_sided: Any = scipy_stats.ttest_1samp(a - b, 0)
     for level, ends in ((0.95, (found.low, found.high)), (0.99, (found.low_family, found.high_family))):
-        assert ends == pytest.approx(tuple(one_two_sided(a - b).confidence_interval(level)), rel=1e-8)
-
-
-def one_two_sided(values: np.ndarray) -> Any:
-    return scipy_stats.ttest_1samp(values, 0)
+        assert ends == pytest.approx(tuple(two_sided.confidence_interval(level)), rel=1e-8)
 
 
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, 0.5, 0.5]])
@@ -128,34 +125,12 @@ def test_what_is_no_number_is_null_in_a_table():
     assert tested.value_row(0.5, ends, 9) == {"value": 0.5, "low": None, "high": 0.7, "n": 9}
 
 
-@pytest.mark.parametrize(("errors", "units"), [(0, 10), (3, 10), (9, 10), (1, 200)])
-def test_the_upper_bound_of_a_share_is_that_of_scipys_exact_test(errors, units):
-    wanted: Any = scipy_stats.binomtest(errors, units, alternative="less").proportion_ci(0.9, "exact")
-    assert upper_bound(errors, units, 0.9) == pytest.approx(wanted.high, abs=1e-9)  # scipy solves by bisection
-    assert upper_bound(units, units, 0.9) == 1.0
-
-
 @pytest.mark.parametrize(("hits", "units"), [(0, 12), (5, 12), (12, 12)])
 def test_jeffreys_interval_is_of_the_posterior_that_is_drawn_from(hits, units):
     posterior = scipy_stats.beta(hits + 0.5, units - hits + 0.5)
     assert jeffreys(hits / units, units) == pytest.approx(posterior.interval(0.95), rel=1e-9)
     draws = jeffreys_draws(hits / units, units, np.random.default_rng(0), 4000)
     assert float(scipy_stats.kstest(draws, posterior.cdf).pvalue) > 0.01
-
-
-def test_random_pairings_are_tested_as_scipy_permutes_them():
-    """All 5! pairings instead of random ones: the exact p, from which that of 20,000 draws is within three standard errors."""
-    agreement = np.random.default_rng(1).random((5, 5))
-
-    def agreed(place: np.ndarray) -> float:
-        return float(agreement[np.arange(5), place.astype(int)].sum())
-
-    exact: Any = scipy_stats.permutation_test(
-        (np.arange(5),), agreed, permutation_type="pairings", alternative="greater", n_resamples=1000
-    )
-    p, draws = float(exact.pvalue), 20_000
-    found = permutation_p(agreement, np.random.default_rng(2), draws)
-    assert found == pytest.approx(p, abs=3 * (p * (1 - p) / draws) ** 0.5)
 
 
 def test_the_interval_of_an_excess_turns_the_nulls_quantiles_round():

@@ -78,9 +78,13 @@ class OwnModel:
         """Always causal."""
         return "causal"
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """Hex digits of the weights."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         total = hashlib.blake2b(digest_size=8)
         for name, value in sorted(self.parameters.items()):
             total.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())

@@ -315,7 +315,7 @@ class PreparedText:
             # how many positions it reaches in each layer: one number for each of q, k and v
             reached: dict[Address, list[int]] = {}
             for target in switch.targets:
-                sources = [self._recorded] + [self._recorded_second] * (switch.how == "second")
+                sources = [self._recorded, self._recorded_second] if switch.how == "second" else [self._recorded]
                 size = min(source[target.address]._asdict()[target.component].shape[2] for source in sources)
                 reached.setdefault(target.address, []).append(size)
             for sizes in reached.values():

@@ -338,9 +338,9 @@ class PartMoments:
     def add(self, trace: Trace) -> None:
         """Count in one batch."""
         together = not trace.crosses and trace.query_real.shape == trace.key_real.shape
-        parts = {"k": _kept(trace.keys, trace.key_real), "v": _kept(trace.values, trace.key_real)}
+        parts = {"k": _select_real(trace.keys, trace.key_real), "v": _select_real(trace.values, trace.key_real)}
         if together:
-            parts["q"] = _kept(trace.q, trace.query_real)
+            parts["q"] = _select_real(trace.q, trace.query_real)
         self.count += int(trace.key_real.sum())
         for name, part in parts.items():
             _add(self._sums, name, part.sum(1))
@@ -365,7 +365,7 @@ class PartMoments:
         return self._products[first, second] - means
 
 
-def _kept(part: Float[Tensor, "B H T E"], real: Bool[Tensor, "B T"]) -> Float[Tensor, "H N E"]:
+def _select_real(part: Float[Tensor, "B H T E"], real: Bool[Tensor, "B T"]) -> Float[Tensor, "H N E"]:
     # chosen, not multiplied: what stands at padding may be infinite
     return part.detach().transpose(1, 2)[real.to(part.device)].double().transpose(0, 1)
 

@@ -435,12 +435,12 @@ def _within_texts(values: Float[Tensor, "B 1 S"], whose: Whose) -> tuple[Tensor,
     from scipy.stats import rankdata
 
     values, whose = values.cpu(), whose.on(torch.device("cpu"))
-    kept = torch.isfinite(whose.rank) & whose.word
+    ranked = torch.isfinite(whose.rank) & whose.word
     ranks: list[np.ndarray] = []
     groups: list[Tensor] = []
-    for row in (kept.sum(1) >= LEAST).nonzero()[:, 0].tolist():
-        mine = kept[row]
-        both = np.stack([whose.rank[row, mine].double().numpy(), values[row, 0][mine].double().numpy()])
+    for row in (ranked.sum(1) >= LEAST).nonzero()[:, 0].tolist():
+        counted = ranked[row]
+        both = np.stack([whose.rank[row, counted].double().numpy(), values[row, 0][counted].double().numpy()])
         ranks.append((rankdata(both, axis=1) - 0.5) / both.shape[1] - 0.5)
         groups.append(whose.group[row].expand(both.shape[1]))
     if not ranks:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -42,63 +43,56 @@ HEADS = {SURVIVES: "survive", NOT: "do not", SURVIVAL_UNDECIDED: "undecided", NO
 RANK = (NOT, NOTHING, SURVIVAL_UNDECIDED, SURVIVES)  # the reading of a claim is the first of its parts' in this order
 
 
-class Survival(NamedTuple):
+class _Survival(NamedTuple):
     """How one claim stands against one control: the reading in words, and a line of numbers for each part."""
 
     name: str
-    said: str
+    reading: str
     parts: tuple[str, ...]
 
 
-def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[Survival, ...]:
+def survivals(controls: pl.DataFrame, source: str, claim: str) -> tuple[_Survival, ...]:
     """The controls of one claim in words; empty where none was run."""
     rows = controls.filter((pl.col("source") == source) & (pl.col("claim") == claim))
-    found = []
-    for control in CONTROLS:
+    results = []
+    for (control,), group in rows.sort("part").group_by("control", maintain_order=True):
         parts = []
-        mine = rows.filter(pl.col("control") == control).sort("part").to_dicts()
-        for row in mine:
+        for row in group.iter_rows(named=True):
             difference = words.mean_words(Mean(row["difference"], row["low"], row["high"], row["n"]))
             attack, beside = (words.number(row[name], True) for name in ("effect", "control_effect"))
             numbers = f"{attack} with the attack, {beside} with the control; difference {difference}"
             parts.append(f"{row['part']}: {numbers}. {row['reading'].capitalize()}.")
-        if mine:
-            reading = spelt(control, whole([row["reading"] for row in mine]))
-            found.append(Survival(NAMES[control], reading, tuple(parts)))
-    return tuple(found)
+        name, who, survives, fails = CONTROL_WORDS[control]
+        reading = _joint_reading(group["reading"].to_list())
+        clear = f"survives: {who} {survives}" if reading == SURVIVES else f"does not survive: {who} {fails}"
+        results.append((CONTROLS.index(control), _Survival(name, OPEN.get(reading, clear), tuple(parts))))
+    return tuple(survival for _, survival in sorted(results, key=lambda pair: pair[0]))
 
 
-def whole(readings: Sequence[str]) -> str:
+def _joint_reading(readings: Sequence[str]) -> str:
     """The reading of a claim from those of its parts: a claim survives where every part does."""
     return next(reading for reading in RANK if reading in readings)
 
 
-def spelt(control: str, reading: str) -> str:
-    """A reading against one control, in words."""
-    _, who, survives, fails = CONTROL_WORDS[control]
-    if reading in OPEN:
-        return OPEN[reading]
-    return f"survives: {who} {survives}" if reading == SURVIVES else f"does not survive: {who} {fails}"
-
-
 def tally_survival(table: pl.DataFrame) -> dict[str, dict[str, list[str]]]:
     """For each control that was run, the claims by their reading against it."""
-    said: dict[str, dict[str, list[str]]] = {}
+    by_control: dict[str, dict[str, list[str]]] = {}
     for control in CONTROLS:
         readings: dict[str, list[str]] = {}
         for row in table.filter(pl.col("control") == control).iter_rows(named=True):
             readings.setdefault(row["claim"], []).append(row["reading"])
         sorts: dict[str, list[str]] = {}
         for claim in sorted(readings, key=lambda c: (c.partition("-")[0], int(c.partition("-")[2]))):
-            sorts.setdefault(whole(readings[claim]), []).append(claim)
+            sorts.setdefault(_joint_reading(readings[claim]), []).append(claim)
         if sorts:
-            said[control] = {reading: sorts[reading] for reading in HEADS if reading in sorts}
-    return said
+            by_control[control] = {reading: sorts[reading] for reading in HEADS if reading in sorts}
+    return by_control
 
 
 def survival_sentence(control: str, sorts: Mapping[str, Sequence[str]]) -> str:
     """Which claims survive one control and which do not, as a sentence."""
-    return f"{NAMES[control]}: {'; '.join(f'{HEADS[reading]}: {words.join_words(found)}' for reading, found in sorts.items())}."
+    parts = [f"{HEADS[reading]}: {words.join_words(claims)}" for reading, claims in sorts.items()]
+    return f"{NAMES[control]}: {'; '.join(parts)}."
 
 
 WIDTH, HEIGHT, EDGE = 220, 34, 8
@@ -135,7 +129,7 @@ class Card:
     early_stopping: str
     diverged: str
     replication: bool
-    controls: tuple[Survival, ...] = ()
+    controls: tuple[_Survival, ...] = ()
     collapsed: str = ""
     revision: int = REVISION
 
@@ -148,18 +142,16 @@ def cards(claims: pl.DataFrame, controls: pl.DataFrame | None = None) -> list[Ca
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in claims.iter_rows(named=True):
         grouped.setdefault((row["source"], row["claim"]), []).append(row)
-    found = [(key, _card(rows)) for key, rows in grouped.items() if any(r["part"] is None for r in rows)]
+    by_claim = {key: _card(rows) for key, rows in grouped.items() if any(r["part"] is None for r in rows)}
     if controls is None:
-        return [card for _, card in found]
-    return [replace(card, controls=survivals(controls, *key)) for key, card in found]
+        return list(by_claim.values())
+    return [replace(card, controls=survivals(controls, *key)) for key, card in by_claim.items()]
 
 
-def tally(found: Iterable[Card]) -> dict[str, int]:
+def tally(cards: Iterable[Card]) -> dict[str, int]:
     """How many cards have each verdict."""
-    counts: dict[str, int] = dict.fromkeys(VERDICTS, 0)
-    for card in found:
-        counts[card.verdict] += 1
-    return counts
+    counts = Counter(card.verdict for card in cards)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 def badge(verdict: str, size: int = 22) -> Markup:
@@ -177,56 +169,56 @@ def badge(verdict: str, size: int = 22) -> Markup:
 
 
 def _card(rows: Sequence[Mapping[str, Any]]) -> Card:
-    whole = next(r for r in rows if r["part"] is None)
+    claim = next(r for r in rows if r["part"] is None)
     parts = [r for r in rows if r["part"] is not None]
     spans = {unit: _span([r for r in parts if r["unit"] == unit]) for unit in dict.fromkeys(r["unit"] for r in parts)}
-    verdict = whole["verdict"] if whole["verdict"] in VERDICTS else "inconclusive"
-    many, fell = whole["diverged"] or 0, whole.get("collapsed") or 0
-    unit = f" {whole['unit']}" if whole["unit"] else ""
-    source = source_of(whole["source"])
-    varies, needs = whole.get("over") or source.unit, whole.get("over") or source.needs or source.unit
-    spread = "–" if whole["spread"] is None else f"{number(whole['spread'])}{unit}"
+    verdict = claim["verdict"] if claim["verdict"] in VERDICTS else "inconclusive"
+    many, fell = claim["diverged"] or 0, claim.get("collapsed") or 0
+    unit = f" {claim['unit']}" if claim["unit"] else ""
+    source = source_of(claim["source"])
+    varies, needs = claim.get("over") or source.unit, claim.get("over") or source.needs or source.unit
+    spread = "–" if claim["spread"] is None else f"{number(claim['spread'])}{unit}"
     turned, early = [r["part"] for r in parts if r["early_stopping"]], ""
-    if whole["early_stopping"] is not None:
+    if claim["early_stopping"] is not None:
         early = "Early stopping: no part about validation turns round at the best epoch or at matched train loss."
-        if whole["early_stopping"] or turned:
+        if claim["early_stopping"] or turned:
             early = "Explained by early stopping: turned round at the best validation epoch or at matched train loss: "
             early += f"{'; '.join(turned)}."
     return Card(
-        id=whole["claim"],
-        sentence=whole["sentence"] or "",
+        id=claim["claim"],
+        sentence=claim["sentence"] or "",
         verdict=verdict,
         badge=badge(verdict),
-        reason=why_open(dict(whole)),
+        reason=why_open(dict(claim)),
         parts=tuple(_part(r, spans[r["unit"]]) for r in parts),
         facts=(
-            (f"{varies.capitalize()}s (n)", count(whole["n"])),
-            (f"{needs.capitalize()}s needed", _units_needed(whole, parts, varies)),
+            (f"{varies.capitalize()}s (n)", count(claim["n"])),
+            (f"{needs.capitalize()}s needed", _units_needed(claim, parts, varies)),
             ("Paired spread" if varies in TRAINED else "Spread", spread),
-            ("p (Holm)", words.p_value(whole["p_holm"])),
+            ("p (Holm)", words.p_value(claim["p_holm"])),
         ),
         reasons=tuple(dict.fromkeys(r["margin_reason"] for r in parts if r["margin_reason"])),
         early_stopping=early,
         diverged=f"{several(many, 'run')} of this claim diverged and entered with the last finite loss." * bool(many),
         collapsed=f"{several(fell, 'run')} of this claim collapsed: the attack kept the model at word frequencies throughout."
         * bool(fell),
-        revision=whole["revision"],
+        revision=claim["revision"],
         replication=verdict != "supported",
     )
 
 
-def _units_needed(whole: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
+def _units_needed(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], varies: str) -> str:
     """How many seeds, or texts, would decide the claim: a rule that bars a verdict is lifted by no number of them.
 
     Nobody can give a model more heads, and a spread that is not known tells nothing.
     """
-    if whole["verdict"] == "not tested":
+    if claim["verdict"] == "not tested":
         return "not tested"
-    if whole["verdict"] != "inconclusive":
+    if claim["verdict"] != "inconclusive":
         return "sample size sufficient"
-    if whole["seeds_needed"] is not None:
-        return count(whole["seeds_needed"])
-    reason = read_reason(whole["reason"])
+    if claim["seeds_needed"] is not None:
+        return count(claim["seeds_needed"])
+    reason = read_reason(claim["reason"])
     match reason.kind:
         case "few trained" if reason.unit != "layer":
             return str(reason.need)
@@ -307,7 +299,15 @@ def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
     ]
     for bound in _bounds(row):
         marks.append(f'<line class="bound" x1="{at(bound)}" x2="{at(bound)}" y1="0" y2="{FOOT}"/>')
-    marks += [_words_below(row, at)]
+    ticks = {value: f"{value:+g}".replace("-", "−") if value else "0" for value in (*_bounds(row), 0.0)}
+    if len(ticks) == 3 and at(max(ticks)) - at(0.0) < TIGHT:
+        ticks = {0.0: f"±{max(ticks):g}"}
+    places: list[float] = []
+    for value, text in ticks.items():  # less those that would run into their neighbour
+        x = min(max(at(value), EDGE + 10), WIDTH - EDGE - 10)
+        if all(abs(x - other) >= TIGHT for other in places):
+            places.append(x)
+            marks.append(f'<text x="{x}" y="{HEIGHT - 2}" text-anchor="middle">{text}</text>')
     for kind, first, last in (("family", "low_family", "high_family"), ("ci", "low", "high")):
         a, b = row[first], row[last]
         if a is not None and b is not None and not (b < low or a > high):
@@ -319,33 +319,16 @@ def _forest(row: Mapping[str, Any], span: tuple[float, float]) -> Markup:
             marks.append(f'<path class="early" d="M{at(row[key])} {y}l3.5 {5 * way}h-7Z"/>')
     if row["effect"] is not None:
         marks.append(f'<circle class="dot" cx="{at(row["effect"])}" cy="{MIDDLE}" r="4"/>')
-    said = "no number" if row["effect"] is None else f"effect {number(row['effect'], True)}"
-    head = Markup('<svg class="forest" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{said}">')
-    return head.format(w=WIDTH, h=HEIGHT, said=f"{row['sentence'] or row['part']}: {said}") + Markup(
-        "".join(marks) + "</svg>"
-    )
+    effect = "no number" if row["effect"] is None else f"effect {number(row['effect'], True)}"
+    head = Markup('<svg class="forest" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">')
+    head = head.format(w=WIDTH, h=HEIGHT, label=f"{row['sentence'] or row['part']}: {effect}")
+    return head + Markup("".join(marks) + "</svg>")
 
 
 def _bounds(row: Mapping[str, Any]) -> tuple[float, ...]:
-    bound = row["bound"]
-    if bound is None or not bound:
+    if not (bound := row["bound"]):
         return ()
     return (-bound, bound) if row["direction"] == "within" else (bound,)
-
-
-def _words_below(row: Mapping[str, Any], at: Callable[[float], float]) -> str:
-    """Zero and the bounds as numbers, less those that would run into their neighbour."""
-    ticks = {value: f"{value:+g}".replace("-", "−") if value else "0" for value in (*_bounds(row), 0.0)}
-    if len(ticks) == 3 and at(max(ticks)) - at(0.0) < TIGHT:
-        ticks = {0.0: f"±{max(ticks):g}"}
-    said: list[str] = []
-    taken: list[float] = []
-    for value, text in ticks.items():
-        x = min(max(at(value), EDGE + 10), WIDTH - EDGE - 10)
-        if all(abs(x - other) >= TIGHT for other in taken):
-            taken.append(x)
-            said.append(f'<text x="{x}" y="{HEIGHT - 2}" text-anchor="middle">{text}</text>')
-    return "".join(said)
 
 
 def _arrow(x: float, way: int) -> str:

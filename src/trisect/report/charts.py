@@ -86,9 +86,9 @@ def label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list
     When they do not all fit, those at the top go beyond it.
     """
 
-    def centre(wanted: float, size: int) -> float:
+    def centre(value: float, size: int) -> float:
         half = gap * (size - 1) / 2
-        return max(min(wanted, axis.high - half), axis.low + half)
+        return max(min(value, axis.high - half), axis.low + half)
 
     rank = sorted(range(len(values)), key=lambda i: (values[i], i))
     blocks: list[tuple[float, list[int]]] = []
@@ -173,15 +173,15 @@ Strokes = Mapping[str, tuple[Stroke, ...]]  # layer of the drawing -> its marks 
 
 def of_runs(points: Iterable[Point], measure: Measure) -> list[Series]:
     """A series for every run at every site, in the order of first appearance; numbers in the order of `at`."""
-    found: dict[tuple[str, int, str], list[Point]] = {}
+    by_run: dict[tuple[str, int, str], list[Point]] = {}
     for point in points:
-        found.setdefault((point.site, point.seed, point.run), []).append(point)
+        by_run.setdefault((point.site, point.seed, point.run), []).append(point)
     series = []
-    for (site, seed, run), mine in found.items():
-        mine.sort(key=lambda p: p.at or 0.0)
-        at = tuple(p.at for p in mine if p.at is not None)
+    for (site, seed, run), group in by_run.items():
+        group.sort(key=lambda p: p.at or 0.0)
+        at = tuple(p.at for p in group if p.at is not None)
         series.append(
-            Series(measure, site, run, seed, at, tuple(p.value for p in mine), diverged=any(p.diverged for p in mine))
+            Series(measure, site, run, seed, at, tuple(p.value for p in group), diverged=any(p.diverged for p in group))
         )
     return series
 
@@ -194,12 +194,12 @@ def mean_of(runs: Sequence[Series]) -> Series:
     columns = [dict(zip(run.at or (None,), run.values, strict=True)) for run in runs]
     count = Counter(at for column in columns for at in column)
     full = max(count.values())
-    kept = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == full]
-    kept.sort(key=lambda at: at or 0.0)
-    sample = summary([[column[at] for column in columns if at in column] for at in kept])
+    places = [at for at in dict.fromkeys(at for column in columns for at in column) if count[at] == full]
+    places.sort(key=lambda at: at or 0.0)
+    sample = summary([[column[at] for column in columns if at in column] for at in places])
     low, high = t_interval(sample)
     ends = [[as_number(v) for v in end] for end in (low, high)]
-    at = tuple(at for at in kept if at is not None)
+    at = tuple(at for at in places if at is not None)
     means = tuple(float(m) for m in sample.mean)
     off = any(run.diverged for run in runs)
     return Series(runs[0].measure, runs[0].site, "", None, at, means, tuple(ends[0]), tuple(ends[1]), full, off)
@@ -235,15 +235,15 @@ def pack(views: Sequence[tuple[str, Sequence[tuple[Sequence[Series], Strokes]]]]
         key = code("keys", stroke.key)
         if stroke.series is None:
             return [key]
-        whole = (stroke.offset, stroke.length) == (0, 1)
-        return [key, series_number(stroke.series), *(() if whole else (stroke.offset, stroke.length))]
+        single = (stroke.offset, stroke.length) == (0, 1)
+        return [key, series_number(stroke.series), *(() if single else (stroke.offset, stroke.length))]
 
     arranged = []
     for name, panels in views:
         shown = []
         for series, strokes in panels:
-            drawn = {layer: [stroke_numbers(one) for one in of] for layer, of in strokes.items()}
-            shown.append({"series": [series_number(one) for one in dict.fromkeys(series)], "strokes": drawn})
+            numbered = {layer: [stroke_numbers(item) for item in of] for layer, of in strokes.items()}
+            shown.append({"series": [series_number(item) for item in dict.fromkeys(series)], "strokes": numbered})
         arranged.append({"name": name, "panels": shown})
     return {"at": at, **words, "series": packed, "views": arranged}
 
@@ -370,9 +370,9 @@ def heat(
 
 def look_of(looks: Mapping[str, render.Mark]) -> tuple[alt.Color, alt.Shape]:
     """Colour and shape of every group, as encodings."""
-    domain, found = list(looks), looks.values()
+    domain, values = list(looks), looks.values()
     colours, shapes = (
-        alt.Scale(domain=domain, range=ends) for ends in ([m.colour for m in found], [m.shape for m in found])
+        alt.Scale(domain=domain, range=ends) for ends in ([m.colour for m in values], [m.shape for m in values])
     )
     return alt.Color("group:N", scale=colours, title=None), alt.Shape("group:N", scale=shapes, title=None)
 
@@ -443,11 +443,11 @@ def site_panel(
 
     runs = of_runs(points, measure or Measure(title, axis.unit.partition(",")[0]))
     wholes = {site: mean_of([r for r in runs if r.site == site]) for site in means}
-    whole = [row(s, "") | {"value": m.mean, "low": m.low, "high": m.high} for s, m in means.items()]
+    main = [row(s, "") | {"value": m.mean, "low": m.low, "high": m.high} for s, m in means.items()]
     seeds = [row(r.site, " seeds") | {"value": r.values[0], "seed": r.seed} for r in runs]
     small = seeds if max(m.n for m in means.values()) > 1 else ()
     slots = [slot for group in groups for slot in (group, f"{group} seeds")]
-    layers = marks(whole, axis, x, {g: render.mark(g) for g in groups}, slots, levels, small)
+    layers = marks(main, axis, x, {g: render.mark(g) for g in groups}, slots, levels, small)
     every = {f"level{i}": (Stroke(level.name),) for i, level in enumerate(levels)} | {
         "seeds": tuple(Stroke(places[r.site].group, r) for r in runs),
         "bars": tuple(Stroke(places[s].group) for s, m in means.items() if m.low is not None),
@@ -456,8 +456,8 @@ def site_panel(
     strokes = {str(layer.name): every[str(layer.name)] for layer in layers}
     width = max(PANEL_WIDTH, 13 * len(columns) * len(groups))
     ends = ((word, extreme(means, way)) for word, way in (("Highest", 1), ("lowest", -1)))
-    said = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
-    words = f"{title}, in {axis.unit}, for {len(means)} sites. {said}."
+    extremes = ", ".join(f"{word} mean {means[sites[0]].mean:.3g} at {', '.join(sites)}" for word, sites in ends)
+    words = f"{title}, in {axis.unit}, for {len(means)} sites. {extremes}."
     return Panel(title, overlay(title, *layers, width=width), words, (*runs, *wholes.values()), strokes)
 
 
@@ -497,19 +497,19 @@ def curve_panel(
     ends: list[MarkRow] = []
     strokes: dict[str, list[Stroke]] = {name: [] for name in ("seeds", "main", "dots", "signs", "dashes", "names")}
     wholes = [mean_of(line.series) for line in lines]
-    for number, (line, whole) in enumerate(zip(lines, wholes, strict=True)):
+    for number, (line, mean) in enumerate(zip(lines, wholes, strict=True)):
         look = {"line": f"{number}", "colour": line.colour, "dash": list(line.dash)}
-        for one in line.series:
-            thin += [look | {"at": a, "value": v, "seed": f"{number} {one.seed}"} for a, v in _numbers(one)]
-            strokes["seeds"].append(Stroke(line.name, one, 0, len(one.at)))
-        bold += [look | {"at": a, "value": v} for a, v in _numbers(whole)]
-        strokes["main"].append(Stroke(line.name, whole, 0, len(whole.at)))
+        for run in line.series:
+            thin += [look | {"at": a, "value": v, "seed": f"{number} {run.seed}"} for a, v in _numbers(run)]
+            strokes["seeds"].append(Stroke(line.name, run, 0, len(run.at)))
+        bold += [look | {"at": a, "value": v} for a, v in _numbers(mean)]
+        strokes["main"].append(Stroke(line.name, mean, 0, len(mean.at)))
         if line.shape is not None:
-            every = math.ceil(len(whole.at) / DOTS)
-            kept = [pair for i, pair in enumerate(_numbers(whole)) if (i + number) % every == 0]
-            dots += [look | {"at": a, "value": v, "shape": line.shape} for a, v in kept]
-            strokes["dots"] += [Stroke(line.name)] * len(kept)
-        ends.append(look | {"value": whole.values[-1], "name": line.name, "shape": line.shape or "stroke"})
+            every = math.ceil(len(mean.at) / DOTS)
+            shown = [pair for i, pair in enumerate(_numbers(mean)) if (i + number) % every == 0]
+            dots += [look | {"at": a, "value": v, "shape": line.shape} for a, v in shown]
+            strokes["dots"] += [Stroke(line.name)] * len(shown)
+        ends.append(look | {"value": mean.values[-1], "name": line.name, "shape": line.shape or "stroke"})
         strokes["signs" if line.shape else "dashes"].append(Stroke(line.name))
         strokes["names"].append(Stroke(line.name))
     last = max(line.last for line in lines)
@@ -522,11 +522,11 @@ def curve_panel(
     whole_x = alt.Axis(values=whole_ticks(last), tickCount=40, format="d")
     x = alt.X("at:Q", scale=alt.Scale(domain=[0, last or 1], nice=False), title=x_title, axis=whole_x)
     layers = _curves(thin, bold, dots, ends, axis, x)
-    said = "; ".join(f"{line.name} ends at {whole.values[-1]:.3g}" for line, whole in zip(lines, wholes, strict=True))
-    words = f"{title}: curves over {x_title}, in {axis.unit}. {said}."
-    series = tuple(s for line, whole in zip(lines, wholes, strict=True) for s in (*line.series, whole))
-    drawn = {layer.name for layer in layers}
-    kept_strokes = {name: tuple(found) for name, found in strokes.items() if name in drawn}
+    ends_at = "; ".join(f"{line.name} ends at {mean.values[-1]:.3g}" for line, mean in zip(lines, wholes, strict=True))
+    words = f"{title}: curves over {x_title}, in {axis.unit}. {ends_at}."
+    series = tuple(s for line, mean in zip(lines, wholes, strict=True) for s in (*line.series, mean))
+    names = {layer.name for layer in layers}
+    kept_strokes = {name: tuple(group) for name, group in strokes.items() if name in names}
     return Panel(title, overlay(title, *layers, width=PANEL_WIDTH - 50), words, series, kept_strokes)
 
 
@@ -544,8 +544,8 @@ def _curves(
     if len({row["seed"] for row in thin}) > len({row["line"] for row in thin}):
         seeds = chart_of("seeds", thin).mark_line(strokeWidth=0.8, opacity=0.4)
         layers.append(seeds.encode(x, y, colour, alt.Detail("seed:N")))
-    whole = chart_of("main", bold).mark_line(strokeWidth=2)
-    layers.append(whole.encode(x, y, colour, dash, alt.Detail("line:N")))
+    means = chart_of("main", bold).mark_line(strokeWidth=2)
+    layers.append(means.encode(x, y, colour, dash, alt.Detail("line:N")))
     if dots:
         layers.append(chart_of("dots", dots).mark_point(size=34, filled=True, opacity=1).encode(x, y, colour, shape))
     marked = [row for row in ends if row["shape"] != "stroke"]
@@ -566,13 +566,13 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     runs = of_runs(cells, measure)
     sites = sorted({r.site for r in runs}, key=order)
     wholes = {site: mean_of([r for r in runs if r.site == site]) for site in sites}
-    heights = sorted({at for whole in wholes.values() for at in whole.at})
+    heights = sorted({at for mean in wholes.values() for at in mean.at})
     half = (heights[-1] - heights[0]) / max(1, len(heights) - 1) / 2 or 0.5
     names = {site: place(site).layers for site in sites}
     rows = [
         {"layers": names[s], "from": at - half, "to": at + half, "value": value}
-        for s, whole in wholes.items()
-        for at, value in _numbers(whole)
+        for s, mean in wholes.items()
+        for at, value in _numbers(mean)
     ]
     x = alt.X(
         "layers:O", sort=list(names.values()), scale=alt.Scale(paddingInner=0.04, paddingOuter=0.02), title="layer"
@@ -582,7 +582,7 @@ def heat_panel(title: str, cells: Sequence[Point], low: float, high: float, meas
     chart = heat(title, rows, x, (y, alt.Y2("to")), (low, high), measure.unit, size=(PANEL_WIDTH, 202))
     most = max(rows, key=lambda r: r["value"])
     words = f"{title}: heat map over alpha and layer, in {measure.unit}. Highest {most['value']:.3g} at layer {most['layers']}."
-    strokes = tuple(Stroke("", whole, i) for whole in wholes.values() for i in range(len(whole.at)))
+    strokes = tuple(Stroke("", mean, i) for mean in wholes.values() for i in range(len(mean.at)))
     return Panel(title, chart, words, (*runs, *wholes.values()), {"cells": strokes})
 
 
@@ -622,18 +622,18 @@ def read_out(figure: Figure) -> Figure:
 def _layers(panel: Panel) -> Iterator[_Layer]:
     """Every layer that has a name, with its rows; the chart library keeps them in one place, by a name of their own."""
     spec = panel.chart.to_dict(validate=False)
-    for one in spec["layer"]:
-        data = one.get("data", spec.get("data", {}))
+    for layer in spec["layer"]:
+        data = layer.get("data", spec.get("data", {}))
         values = data.get("values", spec.get("datasets", {}).get(data.get("name"), []))
         channels = {}
-        for name, code in one["encoding"].items():
+        for name, code in layer["encoding"].items():
             if isinstance(code, dict) and isinstance(code.get("field"), str):
                 # a place without an axis is a matter of drawing
                 number = code.get("type") == "quantitative" and code.get("axis", {}) is not None
                 channels[name] = _Channel(code["field"], number, str(code.get("title", code["field"]) or ""))
-        if "name" in one:
-            kind = one["mark"] if isinstance(one["mark"], str) else one["mark"]["type"]
-            yield one["name"], kind, channels, json.loads(values) if isinstance(values, str) else values
+        if "name" in layer:
+            kind = layer["mark"] if isinstance(layer["mark"], str) else layer["mark"]["type"]
+            yield layer["name"], kind, channels, json.loads(values) if isinstance(values, str) else values
 
 
 def _with_numbers(panel: Panel, key: Sequence[LegendEntry], layers: Iterable[_Layer]) -> Panel:
@@ -644,7 +644,9 @@ def _with_numbers(panel: Panel, key: Sequence[LegendEntry], layers: Iterable[_La
         for layer in layers
         if not layer[0].startswith("level")
     }
-    series = tuple(dict.fromkeys(one.series for marks in strokes.values() for one in marks if one.series is not None))
+    series = tuple(
+        dict.fromkeys(mark.series for marks in strokes.values() for mark in marks if mark.series is not None)
+    )
     return panel._replace(series=series, strokes=strokes)
 
 
@@ -657,7 +659,7 @@ def _strokes(title: str, layer: _Layer, key: Sequence[LegendEntry]) -> Iterator[
 
     def hides(row: MarkFields) -> str:
         """The name in the key that a mark belongs to: one of the row's words, else that of its colour; empty for none."""
-        words = {found for found in row.values() if isinstance(found, str)}
+        words = {word for word in row.values() if isinstance(word, str)}
         named = [entry.name for entry in key if entry.name in words]
         return next(iter(named or [entry.name for entry in key if entry.colour in words]), "")
 
@@ -717,12 +719,12 @@ def _place(row: MarkFields, channels: Mapping[str, _Channel], passed: set[str]) 
     """Where a mark stands, in words: what names it, and where it lies on axes that are not its number."""
     axes = {channels[name].field: channels[name].title for name in ("x", "y") if name in channels}
     places = []
-    for field, found in row.items():
+    for field, value in row.items():
         counted = field in ("layer", "head")
-        named = isinstance(found, str) or field in axes or counted
-        if field in passed or found is None or not named or (field in LOOKS and field not in axes):
+        named = isinstance(value, str) or field in axes or counted
+        if field in passed or value is None or not named or (field in LOOKS and field not in axes):
             continue
-        plain = f"{found:.4g}" if isinstance(found, float) else str(found)
+        plain = f"{value:.4g}" if isinstance(value, float) else str(value)
         # a field's own name says nothing to a reader but for layers and heads
         title = axes.get(field, field if counted else "")
         title = "" if title == field and not counted else title
@@ -745,10 +747,10 @@ def arrangement(name: str, view: FigureView) -> dict[str, object]:
         text = render.slim(render.svg(panel.chart, f"{name}-{i}", legend=False))
         width = math.ceil(float(text.partition('width="')[2].partition('"')[0]))
         root = Markup('<svg role="img" aria-label="{}" ').format(panel.alt)
-        drawn = root + Markup(text.removeprefix("<svg "))
-        panels.append({"svg": drawn, "width": width, "wide": width > DRAWN_WIDTH, "alt": panel.alt})
+        picture = root + Markup(text.removeprefix("<svg "))
+        panels.append({"svg": picture, "width": width, "wide": width > DRAWN_WIDTH, "alt": panel.alt})
     hides = {stroke.key for panel in view.panels for strokes in panel.strokes.values() for stroke in strokes}
-    key = [(swatch(one), one.name, one.name in hides) for one in view.key]
+    key = [(swatch(entry), entry.name, entry.name in hides) for entry in view.key]
     return {"name": view.name, "panels": panels, "key": key, "width": max((p["width"] for p in panels), default=0)}
 
 

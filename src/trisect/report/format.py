@@ -34,9 +34,9 @@ class HasInterval(Protocol):
     def high(self) -> float | None: ...  # noqa: D102
 
 
-def side(one: HasInterval) -> int:
+def side(estimate: HasInterval) -> int:
     """1 or −1 where the interval lies above or below 0, else 0."""
-    return 0 if one.low is None or one.high is None else (one.low > 0) - (one.high < 0)
+    return 0 if estimate.low is None or estimate.high is None else (estimate.low > 0) - (estimate.high < 0)
 
 
 class _SitePosition(NamedTuple):
@@ -77,12 +77,12 @@ class Mean(NamedTuple):
 @cache
 def place(site: str) -> _SitePosition:
     """Read a site of the rows; combined components and several layers make a place of their own."""
-    known = Site.parse(site)
-    group = "+".join(known.components)
-    if known.layers is None:
+    parsed = Site.parse(site)
+    group = "+".join(parsed.components)
+    if parsed.layers is None:
         return _SitePosition(group, "all", math.inf, False)
-    depth = sum(known.layers) / len(known.layers)
-    return _SitePosition(group, str(known).rpartition("@")[2], depth, len(known.layers) == 1 and known.heads is None)
+    depth = sum(parsed.layers) / len(parsed.layers)
+    return _SitePosition(group, str(parsed).rpartition("@")[2], depth, len(parsed.layers) == 1 and parsed.heads is None)
 
 
 def order(site: str) -> tuple[bool, float, str, bool, int, str]:
@@ -176,29 +176,29 @@ def number(value: float | None, signed: bool = False, places: int | None = None)
 
 
 def ends(
-    one: HasInterval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
+    estimate: HasInterval, signed: bool = False, places: int | None = None, text: Callable[[float], str] | None = None
 ) -> str:
     """The ends of an interval, as in `0.191 to 0.270`, or a dash; `text` spells an end where it is no plain number.
 
     Those of a share are no further apart than a share can be.
     """
-    if one.low is None or one.high is None:
+    if estimate.low is None or estimate.high is None:
         return "–"
     if text is share:
-        return " to ".join(share(min(max(end, 0.0), 1.0)) for end in (one.low, one.high))
-    return " to ".join(text(end) if text else number(end, signed, places) for end in (one.low, one.high))
+        return " to ".join(share(min(max(end, 0.0), 1.0)) for end in (estimate.low, estimate.high))
+    return " to ".join(text(end) if text else number(end, signed, places) for end in (estimate.low, estimate.high))
 
 
 def cells(
-    one: HasInterval | None,
+    estimate: HasInterval | None,
     signed: bool = False,
     places: int | None = None,
     text: Callable[[float], str] | None = None,
 ) -> tuple[str, str]:
     """A number and its interval as two cells of a table; dashes where there is none."""
-    if one is None or one.mean is None:
+    if estimate is None or estimate.mean is None:
         return "–", "–"
-    return text(one.mean) if text else number(one.mean, signed, places), ends(one, signed, places, text)
+    return text(estimate.mean) if text else number(estimate.mean, signed, places), ends(estimate, signed, places, text)
 
 
 def p_value(value: float | None) -> str:
@@ -227,9 +227,9 @@ def several(n: int, one: str, many: str | None = None) -> str:
     return f"{count(n)} {one if n == 1 else many or one + 's'}"
 
 
-def sample(n: int, one: str) -> str:
+def sample(n: int, noun: str) -> str:
     """`n = 30 texts`, for a caption."""
-    return f"n\u00a0=\u00a0{several(n, one)}"
+    return f"n\u00a0=\u00a0{several(n, noun)}"
 
 
 def capital(text: str) -> str:
@@ -246,20 +246,20 @@ def display_name(name: str, command: str = "") -> str:
     """
     if run := _RUN.fullmatch(name):
         return f"{run[1].replace('-', ' ')}, seed {run[2]}"
-    own = [_OWN.fullmatch(one) for one in name.split(", ")]
-    found = [one for one in own if one is not None]
     if "MODEL" in command.split() and (plain := _FOLDER.fullmatch(name)):
         return plain[1]
-    if len(found) < len(own) or len({one[1] for one in found}) > 1:
+    names = name.split(", ")
+    parsed = [match for part in names if (match := _OWN.fullmatch(part))]
+    if len(parsed) < len(names) or len({match[1] for match in parsed}) > 1:
         return name
-    of, seeds = TRAINED[found[0][1]], join_words([one[2] for one in found])
-    return f"model{of}, seed {seeds}" if len(found) == 1 else f"models{of}, seeds {seeds}"
+    of, seeds = TRAINED[parsed[0][1]], join_words([match[2] for match in parsed])
+    return f"model{of}, seed {seeds}" if len(parsed) == 1 else f"models{of}, seeds {seeds}"
 
 
 def display_names(names: Sequence[str]) -> tuple[str, ...]:
     """Several models by names for people, or all by their own where two would be called the same."""
-    found = tuple(map(display_name, names))
-    return found if len(set(found)) == len(found) else tuple(names)
+    shown = tuple(map(display_name, names))
+    return shown if len(set(shown)) == len(shown) else tuple(names)
 
 
 def join_words(names: Sequence[str]) -> str:
@@ -276,9 +276,9 @@ def slug(text: str) -> str:
 def mean_words(mean: Mean, unit: str = "", signed: bool = True) -> str:
     """A mean with its interval, as in `+0.120 nats (95 %: +0.0100 to +0.230)`."""
     unit = f"\u00a0{unit}" if unit else ""
-    said = "one seed" if mean.n < 2 else f"the same in all {mean.n} seeds"
-    said = said if mean.low is None else f"95\u00a0%: {ends(mean, signed)}"
-    return f"{number(mean.mean, signed)}{unit} ({said})"
+    spread = "one seed" if mean.n < 2 else f"the same in all {mean.n} seeds"
+    spread = spread if mean.low is None else f"95\u00a0%: {ends(mean, signed)}"
+    return f"{number(mean.mean, signed)}{unit} ({spread})"
 
 
 def tally(verdicts: Mapping[str, int]) -> str:
@@ -294,11 +294,11 @@ ClaimRow = dict[str, Any]  # a row of the table claims
 
 def verdict_lines(claims: pl.DataFrame) -> list[tuple[ClaimRow, str]]:
     """Each claim's row with a line: its verdict, the part that speaks for it least with its bound, and why if it is inconclusive."""
-    found = []
+    lines = []
     for row, weakest in weakest_parts(claims):
         line = f"{row['claim']}  {row['verdict']}: {row['sentence']}" + f" {weakest}" * bool(weakest)
-        found.append((row, line + (f" ({why})" if (why := why_open(row)) else "")))
-    return found
+        lines.append((row, line + (f" ({why})" if (why := why_open(row)) else "")))
+    return lines
 
 
 def weakest_parts(claims: pl.DataFrame) -> Iterator[tuple[ClaimRow, str]]:
@@ -376,10 +376,10 @@ def stack_order(stack: str) -> tuple[int, str]:
     return (names.index(stack), "") if stack in names else (len(names), stack)
 
 
-def number_words(one: HasInterval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
+def number_words(estimate: HasInterval, signed: bool = True, text: Callable[[float], str] | None = None) -> str:
     """A number and its interval, as in `+0.120 (95 %: +0.0100 to +0.230)`; `text` spells a number that is no plain one."""
-    said = number(one.mean, signed) if text is None or one.mean is None else text(one.mean)
-    return said if one.low is None else f"{said} (95\u00a0%: {ends(one, signed, text=text)})"
+    value = number(estimate.mean, signed) if text is None or estimate.mean is None else text(estimate.mean)
+    return value if estimate.low is None else f"{value} (95\u00a0%: {ends(estimate, signed, text=text)})"
 
 
 def unit(facts: ReadFacts) -> str:
@@ -414,8 +414,9 @@ def comparison_words(compared: Mapping[str, Json] | None, unit: str) -> str:
     """What paired differences over texts or articles say of q, k and v, a sentence with a space before it; empty where none were made."""
     if compared is None:
         return ""
-    one = Comparison.of(compared)
-    return f" Paired by {unit} (n = {one.n:,}; t tests, Holm over the pairs, margin {one.margin:g}): {one.words(unit)}."
+    comparison = Comparison.of(compared)
+    tests = f"n = {comparison.n:,}; t tests, Holm over the pairs, margin {comparison.margin:g}"
+    return f" Paired by {unit} ({tests}): {comparison.words(unit)}."
 
 
 def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, str], ...]:
@@ -429,11 +430,11 @@ def read_facts(facts: ReadFacts, weights: str = "weights") -> tuple[tuple[str, s
 
 def baseline_finding(what: str, measures: pl.DataFrame, facts: ReadFacts, more: str = "") -> Finding:
     """What changes are of, and the loss of the model as it is; `what` begins the sentence, as in 'Changes'."""
-    said = f"{what} are of {LOSSES[facts.objective]}"
+    sentence = f"{what} are of {LOSSES[facts.objective]}"
     if facts.objective == "output":
-        said += f": the squared length of the change over that of the output, averaged over tokens.{more}"
-        return Finding("unedited", said, "share")
+        sentence += f": the squared length of the change over that of the output, averaged over tokens.{more}"
+        return Finding("unedited", sentence, "share")
     row = measures.filter(pl.col("measure") == "loss_nats").row(0, named=True)
     loss = Estimate("unedited", row["value"], row["low"], row["high"], row["n"])
-    said += f", in nats per token. Unedited it is {number_words(loss, False)}."
-    return Finding("unedited", said, "nats", (loss,), signed=False)
+    sentence += f", in nats per token. Unedited it is {number_words(loss, False)}."
+    return Finding("unedited", sentence, "nats", (loss,), signed=False)

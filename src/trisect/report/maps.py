@@ -86,17 +86,17 @@ def label_maps(
         panels.setdefault(GROUP.get(component, component), []).append((layer, label, value, marked))
     ends = _ends([value for cells in panels.values() for _, _, value, _ in cells], signed)
     stops = render.DIVERGING if signed else render.VIRIDIS
-    drawn = tuple(_labels(title, cells, ends, unit, down, across, stops) for title, cells in panels.items())
-    return Figure(*names, caption, drawn, (), (*ends, unit), stops=stops)
+    plots = tuple(_labels(title, cells, ends, unit, down, across, stops) for title, cells in panels.items())
+    return Figure(*names, caption, plots, (), (*ends, unit), stops=stops)
 
 
 def _ends(values: Sequence[float], diverging: bool) -> tuple[float, float]:
     """The ends of the colours: least and largest value, or the same on both sides of 0; never the same number twice."""
-    known = [v for v in values if math.isfinite(v)] or [0.0]
+    finite = [v for v in values if math.isfinite(v)] or [0.0]
     if diverging:
-        most = max(abs(v) for v in known) or 1.0
+        most = max(abs(v) for v in finite) or 1.0
         return -most, most
-    low, high = min(known), max(known)
+    low, high = min(finite), max(finite)
     return (low, high) if high > low else (low, low + (abs(low) or 1.0))
 
 

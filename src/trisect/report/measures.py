@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -63,15 +64,15 @@ def layer_figure(
     """
     small, apart = units or {}, axes or {}
     shared = frame_of([bar for of in (panels, small) for t, bars in of.items() if t not in apart for bar in bars], unit)
-    drawn, framed = [], []
+    plots, framed = [], []
     for title, bars in panels.items():
-        given, beside = apart.get(title, shared), small.get(title, ())
-        axis = frame_of([*bars, *beside], given) if isinstance(given, str) else given
-        lined = bool(zero) and (axis is shared or isinstance(given, str))
-        drawn.append(layer_panel(title, bars, axis, lined, across, beside))
+        axis, beside = apart.get(title, shared), small.get(title, ())
+        lined = bool(zero) and (axis is shared or isinstance(axis, str))
+        axis = frame_of([*bars, *beside], axis) if isinstance(axis, str) else axis
+        plots.append(layer_panel(title, bars, axis, lined, across, beside))
         framed.append((axis, bars))
     key = layer_key([bar for bars in panels.values() for bar in bars], zero)
-    return Figure(*names, caption + cut_ends(framed), tuple(drawn), key)
+    return Figure(*names, caption + cut_ends(framed), tuple(plots), key)
 
 
 def layer_panel(
@@ -125,13 +126,13 @@ def near(values: Sequence[float], intervals: Iterable[Bar | Mean | Estimate]) ->
         return []
     low, high = min(values), max(values)
     margin = AIR * (high - low)
-    ends = (end for one in intervals for end in (one.low, one.high) if end is not None)
+    ends = (end for interval in intervals for end in (interval.low, interval.high) if end is not None)
     return [end for end in ends if low - margin <= end <= high + margin]
 
 
 def cut_ends(framed: Iterable[tuple[SharedAxis, Iterable[Bar | Mean | Estimate]]]) -> str:
     """How many ends of intervals lie beyond their axes, as the end of a caption; empty where none does."""
-    ends = sum(axis.outside(e for one in of for e in (one.low, one.high) if e is not None) for axis, of in framed)
+    ends = sum(axis.outside(end for i in of for end in (i.low, i.high) if end is not None) for axis, of in framed)
     if not ends:
         return ""
     return f" {words.several(ends, 'end')} of intervals {'reaches' if ends == 1 else 'reach'} beyond the frame."
@@ -190,19 +191,13 @@ class MeasuredValue(NamedTuple):
 
 def _named(what: str, group: str | None) -> str:
     """The numbers that a group names: of 'denoise, layers 1-2, heads 1,3' the layers are '1-2'."""
-    found = re.search(rf"{what} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
-    return found[1] if found else ""
+    numbers = re.search(rf"{what} ([0-9,-]+?)(?=, [a-z]|$)", group or "")
+    return numbers[1] if numbers else ""
 
 
 def component_order(component: str) -> tuple[int, int]:
     """q, k and v before what joins them."""
     return component.count("+"), "qkv".find(component[:1])
-
-
-def place_order(row: MeasuredValue) -> tuple[Any, ...]:
-    """Sort key of places: by stack, layer and head, then q, k and v."""
-    own = component_order(row.component or "")
-    return stack_order(row.stack), row.layer or 0, row.head or 0, own, row.group or ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +210,8 @@ class Measures:
     def of(cls, table: pl.DataFrame, missing: bool = False) -> Measures:
         """The rows of a table; those without a number only where `missing` ones are wanted."""
         number = pl.col("value").fill_null(float("nan"))
-        kept = table.with_columns(number) if missing else table.filter(number.is_finite())
-        return cls(tuple(MeasuredValue(*row) for row in kept.select(MeasuredValue._fields).iter_rows()))
+        table = table.with_columns(number) if missing else table.filter(number.is_finite())
+        return cls(tuple(MeasuredValue(*row) for row in table.select(MeasuredValue._fields).iter_rows()))
 
     @property
     def known(self) -> Measures:
@@ -235,15 +230,12 @@ class Measures:
             (MeasuredValue._fields.index(n), v if isinstance(v, Collection) and not isinstance(v, str) else (v,))
             for n, v in place.items()
         ]
-        found = self.rows if not measures else [row for name in measures for row in self._by_measure.get(name, ())]
-        return Measures(tuple(row for row in found if all(row[at] in known for at, known in tests)))
+        rows = self.rows if not measures else [row for name in measures for row in self._by_measure.get(name, ())]
+        return Measures(tuple(row for row in rows if all(row[at] in values for at, values in tests)))
 
     @cached_property
-    def _by_measure(self) -> Mapping[str, list[MeasuredValue]]:
-        found: dict[str, list[MeasuredValue]] = {}
-        for row in self.rows:
-            found.setdefault(row.measure, []).append(row)
-        return found
+    def _by_measure(self) -> Mapping[str, Measures]:
+        return self.by("measure")
 
     @cached_property
     def _by_place(self) -> Mapping[tuple[Any, ...], MeasuredValue]:
@@ -263,8 +255,13 @@ class Measures:
         return self._by_place.get((measure, stack, layer, head, component, group, at))
 
     def ordered(self) -> Measures:
-        """The rows in the order of places."""
-        return Measures(tuple(sorted(self.rows, key=place_order)))
+        """The rows in the order of places: by stack, layer and head, then q, k and v."""
+
+        def key(row: MeasuredValue) -> tuple[Any, ...]:
+            component = component_order(row.component or "")
+            return stack_order(row.stack), row.layer or 0, row.head or 0, component, row.group or ""
+
+        return Measures(tuple(sorted(self.rows, key=key)))
 
     def distinct(self, column: str) -> list[Any]:
         """The values of a column, in the order of first appearance."""
@@ -272,11 +269,10 @@ class Measures:
 
     def by(self, *columns: str) -> dict[Any, Measures]:
         """The rows apart by the values of a column, or of several, in the order of first appearance."""
-        found: dict[Any, list[MeasuredValue]] = {}
+        key, groups = attrgetter(*columns), dict[Any, list[MeasuredValue]]()
         for row in self.rows:
-            key = tuple(getattr(row, column) for column in columns)
-            found.setdefault(key if len(columns) > 1 else key[0], []).append(row)
-        return {key: Measures(tuple(rows)) for key, rows in found.items()}
+            groups.setdefault(key(row), []).append(row)
+        return {value: Measures(tuple(rows)) for value, rows in groups.items()}
 
     def first(self, column: str) -> dict[Any, MeasuredValue]:
         """The first row of each value of a column."""
@@ -358,9 +354,9 @@ def site_panels(
 
 def site_figure(names: tuple[str, str, str], caption: str, panels: Sequence[SitePanel]) -> Figure:
     """The panels as a figure with a key; `names` are its name, number and title. The caption ends with what is cut."""
-    drawn = tuple(site_panel(one.title, one.points, one.axis, one.levels, one.measure) for one in panels)
-    looks = [(g, render.mark(g)) for g in groups_of(point for one in panels for point in one.points)]
-    levels = {level.name: level for one in panels for level in one.levels}
+    plots = tuple(site_panel(p.title, p.points, p.axis, p.levels, p.measure) for p in panels)
+    looks = [(g, render.mark(g)) for g in groups_of(point for panel in panels for point in panel.points)]
+    levels = {level.name: level for panel in panels for level in panel.levels}
     key = [LegendEntry(g, m.colour, m.shape) for g, m in looks]
     key += [LegendEntry(level.name, render.BASELINE, None, level.dash) for level in levels.values()]
-    return Figure(*names, caption + cut((one.axis, one.points) for one in panels), drawn, tuple(key))
+    return Figure(*names, caption + cut((panel.axis, panel.points) for panel in panels), plots, tuple(key))

@@ -41,26 +41,25 @@ STYLE = Markup("""<style>
 .trisect .dot { fill: currentColor; }
 .trisect .early { fill: currentColor; opacity: .6; }
 </style>""")
-ROW = Markup("<tr><th>{name}</th><td>{said}</td></tr>")
 
 
 class Chart(alt.ConcatChart):
     """A chart of Altair's that shows itself as SVG, drawn here: a notebook needs no network for it."""
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, str]:
-        drawn = render.svg(self, "chart")
-        name = f"chart-{hashlib.blake2b(drawn.encode(), digest_size=4).hexdigest()}"  # one page holds many charts
-        return {"image/svg+xml": render.stable(drawn, name), "text/plain": "a chart of trisect"}
+        picture = render.svg(self, "chart")
+        name = f"chart-{hashlib.blake2b(picture.encode(), digest_size=4).hexdigest()}"  # one page holds many charts
+        return {"image/svg+xml": render.stable(picture, name), "text/plain": "a chart of trisect"}
 
 
 def _frame(body: Markup) -> str:
     return safe(str(Markup('{}<div class="trisect">{}</div>').format(STYLE, body)))
 
 
-def chart(drawn: alt.ConcatChart) -> Chart:
+def chart(original: alt.ConcatChart) -> Chart:
     """The same chart, showing itself as SVG."""
     shown = Chart.__new__(Chart)  # built again, a chart checks every part of itself again: a second each
-    shown.__dict__.update(drawn.__dict__)
+    shown.__dict__.update(original.__dict__)
     return shown
 
 
@@ -111,13 +110,13 @@ class StudyVerdicts(dict[str, Verdict]):
 
 def verdicts(claims: pl.DataFrame) -> StudyVerdicts:
     """Every claim's verdict, from the table `claims`."""
-    found, wholes = StudyVerdicts(), claims.filter(pl.col("part").is_null())
-    rows = {row["claim"]: row for row in wholes.iter_rows(named=True)}
+    results = StudyVerdicts()
+    rows = {row["claim"]: row for row in claims.filter(pl.col("part").is_null()).iter_rows(named=True)}
     for card in cards.cards(claims):
         row = rows[card.id]
         interval = None if row["low"] is None or row["high"] is None else (row["low"], row["high"])
-        found[card.id] = Verdict(card, row["effect"], interval, row["margin"])
-    return found
+        results[card.id] = Verdict(card, row["effect"], interval, row["margin"])
+    return results
 
 
 def _claim(card: Card) -> Markup:

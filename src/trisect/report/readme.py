@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,21 @@ def _is_ours(path: Path) -> bool:
     return path.is_file() and path.read_bytes().startswith(MARK.encode())
 
 
-def readme(sheet: Sheet, about: About[Any], found: Sequence[Finding], tables: Mapping[str, pl.DataFrame]) -> str:
+def readme(sheet: Sheet, about: About[Any], findings: Sequence[Finding], tables: Mapping[str, pl.DataFrame]) -> str:
     """The text, from the page of the same results, their record, findings and tables."""
-    untested = [one.claim for one in found if one.claim and one.verdict == NOT_TESTED]
-    facts = [(name, said) for name, said in _facts(sheet) if name != "Command"]
+    untested = [finding.claim for finding in findings if finding.claim and finding.verdict == NOT_TESTED]
+    blocks = [block for section in sheet.sections for block in section.blocks if isinstance(block, Facts)]
+    facts = [*sheet.facts, *(item for block in blocks if block.items != DEFINITIONS for item in block.items)]
     lines = [
         f"# {_plain(sheet.title)}",
         *[_plain(text) for text in (sheet.lede,) if text],
         *([f"```sh\n{safe(about.command)}\n```"] if about.command else []),
         "## Found",
-        "\n".join(_sentence(one) for one in found if one.verdict != NOT_TESTED) or "No finding.",
+        "\n".join(_sentence(finding) for finding in findings if finding.verdict != NOT_TESTED) or "No finding.",
         *([f"Claims not tested here: {words.join_words(list(dict.fromkeys(untested)))}."] if untested else []),
         *(["## Notes", "\n".join(f"- {_plain(note)}" for note in about.notes)] if about.notes else []),
         "## On what",
-        "\n".join(f"- {_plain(name)}: {_plain(said)}" for name, said in facts),
+        "\n".join(f"- {_plain(name)}: {_plain(fact)}" for name, fact in facts if name != "Command"),
         "## Tables",
         "The page is `report.html`, its figures lie in `figures/`, and what they are made from is Parquet:",
         "\n".join(
@@ -67,24 +68,14 @@ def readme(sheet: Sheet, about: About[Any], found: Sequence[Finding], tables: Ma
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
-def _facts(sheet: Sheet) -> Iterator[tuple[str, str]]:
-    """What the page says of how to repeat it, but the command."""
-    yield from sheet.facts
-    for section in sheet.sections:
-        for block in section.blocks:
-            if isinstance(block, Facts) and block.items != DEFINITIONS:
-                yield from block.items
-
-
 def _sentence(finding: Finding) -> str:
     """A finding as an item of a list: its words, the intervals that they leave out, and over how many units."""
-    said = _plain(str(finding))
     counts = {value.n for value in finding.values if value.n is not None}
     of = words.join_words([words.count(n) for n in sorted(counts)])
     more = [f"n = {of}{f', unit: {finding.per}' if finding.per else ''}"] if counts else []
     if not SPOKEN.search(str(finding)) and any(value.low is not None for value in finding.values):
         more.insert(0, ", ".join(f"{v.name} {words.number_words(v, finding.signed)}" for v in finding.values))
-    return f"- {said}" + (f" [{_plain('; '.join(more))}]" if more else "")
+    return f"- {_plain(str(finding))}" + (f" [{_plain('; '.join(more))}]" if more else "")
 
 
 def _plain(text: str) -> str:

@@ -156,12 +156,12 @@ class _Renderer:
                 return json.loads(answer)
             code = self._end()
         how = f"by the signal {signal.Signals(-code).name}" if code < 0 else f"with the status {code}"
-        known = f"The drawing library (vl-convert) ended {how}."
+        reason = f"The drawing library (vl-convert) ended {how}."
         todo = "Free some memory, and call the same command again; if it is not that, please report it."
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-            known += " It asks for more addresses than 'ulimit -v' allows here."
+            reason += " It asks for more addresses than 'ulimit -v' allows here."
             todo = "Lift that limit (ulimit -v unlimited), and call the same command again."
-        raise StudyError("The figures cannot be drawn.", known, todo)
+        raise StudyError("The figures cannot be drawn.", reason, todo)
 
     def _end(self) -> int:
         process, self._process = self._process, None
@@ -215,16 +215,10 @@ def stable(text: str, name: str) -> str:
     def rename(match: re.Match[str]) -> str:
         return seen.setdefault(match[0], f"{name}-{len(seen) + 1}")
 
-    return _shorten(_IDS.sub(rename, text))
+    def shorten(tag: re.Match[str]) -> str:
+        return _LONG.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), tag[0])
 
-
-def _shorten(text: str) -> str:
-    """Round the numbers inside tags, and there alone: words keep theirs."""
-
-    def tag(match: re.Match[str]) -> str:
-        return _LONG.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0])
-
-    return re.sub(r"<[^>]*>", tag, text)
+    return re.sub(r"<[^>]*>", shorten, _IDS.sub(rename, text))  # inside tags alone: words keep their numbers
 
 
 def slim(text: str) -> str:

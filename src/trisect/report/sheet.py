@@ -155,29 +155,17 @@ def fill(
     Everything is escaped but what is Markup, and control characters are shown as
     their signs; a name that the template asks for and nobody gave is an error.
     """
-    page = (
-        _environment(template.parent, tuple(filters.items()))
-        .get_template(template.name)
-        .render(
-            style=Markup(style),
-            script=Markup(script),
-            script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            **values,
-        )
-    )
-    return safe(page)
+    environment = _environment(template.parent, tuple(filters.items()))
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values |= {"style": Markup(style), "script": Markup(script), "script_hash": digest}
+    return safe(environment.get_template(template.name).render(**values))
 
 
 @cache
 def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
-    """Kept, with the templates that it has compiled: a study writes many pages."""
-    environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Cached, with the templates that it has compiled: a study writes many pages."""
+    loader, trim = FileSystemLoader(folder), {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **trim)
     environment.filters.update(filters)
     return environment
 
@@ -324,21 +312,21 @@ def _fold(block: PageBlock) -> PageBlock:
 
 def _blocks(section: Section) -> list[PageBlock]:
     """All that stands in a section, in order."""
-    found: list[PageBlock] = [TextBlock(text) for text in section.words]
-    if section.cards is not None and (made := cards.cards(section.cards)):
+    blocks: list[PageBlock] = [TextBlock(text) for text in section.words]
+    if section.cards is not None and (verdicts := cards.cards(section.cards)):
         rules = Section("How verdicts are made", (*section.words, RULE, READING))
         listed = Verdicts(section.cards, "")
-        found = [TextBlock(words.tally(cards.tally(made))), listed, rules]
-        if len(made) > LISTED:
-            found[1:2] = [Strip(section.cards), Section("Claim by claim", blocks=(listed,))]
+        blocks = [TextBlock(words.tally(cards.tally(verdicts))), listed, rules]
+        if len(verdicts) > LISTED:
+            blocks[1:2] = [Strip(section.cards), Section("Claim by claim", blocks=(listed,))]
         return [
-            *found,
+            *blocks,
             *(Picture(figure, True) for figure in section.figures),
             *map(_fold, section.tables),
             *section.blocks,
         ]
-    found += [Picture(figure) for figure in section.figures]
-    return [*found, *section.tables, *section.blocks]
+    blocks += [Picture(figure) for figure in section.figures]
+    return [*blocks, *section.tables, *section.blocks]
 
 
 def _ready(block: PageBlock) -> dict[str, Any]:
@@ -348,7 +336,7 @@ def _ready(block: PageBlock) -> dict[str, Any]:
             figure = read_out(block.figure)
             views = [(view.name, [(panel.series, panel.strokes) for panel in view.panels]) for view in figure.views]
             numbers = json.dumps(charts.pack(views, figure.at), ensure_ascii=False, separators=(",", ":"))
-            drawn = {
+            picture = {
                 "views": [
                     charts.arrangement(f"{figure.name}{'-' if i else ''}{view.name if i else ''}", view)
                     for i, view in enumerate(figure.views)
@@ -357,10 +345,10 @@ def _ready(block: PageBlock) -> dict[str, Any]:
                 "numbers": Markup(numbers.replace("<", "\\u003c")),
                 "counted": any(panel.series for view in figure.views for panel in view.panels),
             }
-            drawn |= {n: getattr(figure, n) for n in ("name", "title", "caption", "ramp", "stops")}
-            return {"kind": "picture", "figure": drawn, "folded": block.folded}
+            picture |= {n: getattr(figure, n) for n in ("name", "title", "caption", "ramp", "stops")}
+            return {"kind": "picture", "figure": picture, "folded": block.folded}
         case Section():
-            return {"kind": "section", "title": block.title, "blocks": [_ready(one) for one in _blocks(block)]}
+            return {"kind": "section", "title": block.title, "blocks": [_ready(inner) for inner in _blocks(block)]}
         case Verdicts():
             return {"kind": "verdicts", "cards": cards.cards(block.claims, block.controls), "about": block.about}
         case Strip():
@@ -383,8 +371,10 @@ LED = "Attention lets a word read others. Each word x is multiplied by three mat
 
 def answers_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The findings that answer for the query, the key and the value, in this order."""
-    found = {one.groups[0]: one for one in findings if one.measure == "answer" and one.groups}
-    return tuple(found[c] for c in NAMES if c in found)
+    by_component = {
+        finding.groups[0]: finding for finding in findings if finding.measure == "answer" and finding.groups
+    }
+    return tuple(by_component[c] for c in NAMES if c in by_component)
 
 
 def opening(
@@ -397,8 +387,8 @@ def opening(
     """One picture, three sentences, and `more` and definitions behind a line; where there is no answer, `none` says why."""
     blocks: list[PageBlock] = [Picture(picture)] if picture is not None else []
     if answers:
-        said = (Markup("<strong>{}.</strong> {}").format(one.title, one.words) for one in answers)
-        blocks += [Bullets(tuple(said), look="findings answers")]
+        items = (Markup("<strong>{}.</strong> {}").format(finding.title, finding.words) for finding in answers)
+        blocks += [Bullets(tuple(items), look="findings answers")]
     else:
         blocks += [TextBlock(none, "notice")]
     blocks.append(Section("What are query, key and value?", (LED,), blocks=(Facts(DEFINITIONS), *map(TextBlock, more))))
@@ -413,11 +403,11 @@ def sure(sentences: Sequence[str]) -> Section:
 def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Section:
     """Comparisons of q, k and v that are open, those alike within their margin, and what the method cannot see."""
     open_, same = [], []
-    for one in findings:
-        if one.compared is None or one.compared.kind not in ("uncertain", "alike"):
+    for finding in findings:
+        if finding.compared is None or finding.compared.kind not in ("uncertain", "alike"):
             continue
-        name = f"{one.title or one.measure}: {one.compared.words(one.per or 'seed')}"
-        (open_ if one.compared.kind == "uncertain" else same).append(f"{name}.")
+        name = f"{finding.title or finding.measure}: {finding.compared.words(finding.per or 'seed')}"
+        (open_ if finding.compared.kind == "uncertain" else same).append(f"{name}.")
     blocks = tuple(
         Bullets(tuple(dict.fromkeys(items)), title)
         for title, items in (
@@ -439,9 +429,9 @@ def open_section(findings: Iterable[Finding], blind: Sequence[str] = ()) -> Sect
 def picture_of(answers: Sequence[Finding], shares: str, costs: str) -> Figure | None:
     """The numbers of the three sentences in one picture, with the caption for shares of pairs, or for changes of a loss."""
     bars = [
-        Bar(one.groups[0], value.name, value.mean, value.low, value.high)
-        for one in answers
-        for value in one.values
+        Bar(finding.groups[0], value.name, value.mean, value.low, value.high)
+        for finding in answers
+        for value in finding.values
         if value.mean is not None
     ]
     if not bars:
@@ -477,24 +467,24 @@ def with_links(page: Sheet | Document, links: tuple[StudyLink, ...]) -> Sheet | 
     """The page with the header; as it is where there are no links."""
     if not links:
         return page
-    made = fill(Path(__file__).parent / "study_links.html", "", links=links)
+    header = fill(Path(__file__).parent / "study_links.html", "", links=links)
     if isinstance(page, Sheet):
-        return replace(page, links=made)
-    return replace(page, html=page.html.replace(MARK, made, 1))
+        return replace(page, links=header)
+    return replace(page, html=page.html.replace(MARK, header, 1))
 
 
 F = TypeVar("F")
 
 
-def provenance(about: About[F], *own: tuple[str, str], timed: bool = True) -> tuple[tuple[str, str], ...]:
-    """The facts at a page's end: the command, the experiment's `own`, seconds, claims and software.
+def provenance(about: About[F], *facts: tuple[str, str], timed: bool = True) -> tuple[tuple[str, str], ...]:
+    """The facts at a page's end: the command, the experiment's `facts`, seconds, claims and software.
 
     Without `timed` the seconds are left to the record, so that the same call writes the same page.
     """
     seconds = (("Seconds", f"{about.seconds:.0f}"),) if timed and about.seconds >= 1 else ()
     claims = (("Claims", f"hash {about.claims_hash}"),) if about.claims_hash is not None else ()
-    made = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
-    return (("Command", about.command), *own, *seconds, *claims, ("Made by", made))
+    software = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
+    return (("Command", about.command), *facts, *seconds, *claims, ("Made by", software))
 
 
 def notes_section(about: About[F]) -> Section | None:
@@ -504,13 +494,13 @@ def notes_section(about: About[F]) -> Section | None:
 
 def verdict_findings(claims: pl.DataFrame) -> tuple[Finding, ...]:
     """Every claim of a table of claims: its verdict, its effect with its interval, and why if it is inconclusive."""
-    found = []
+    findings = []
     for row, line in words.verdict_lines(claims):
         effect = Estimate(row["claim"], row["effect"], row["low"], row["high"], row["n"])
         values = (effect,) if effect.mean is not None else ()
-        own = {name: row[name] for name in ("source", "claim", "verdict")}
-        found.append(Finding("claim", line, row["unit"] or "", values, **own))
-    return tuple(found)
+        named = {name: row[name] for name in ("source", "claim", "verdict")}
+        findings.append(Finding("claim", line, row["unit"] or "", values, **named))
+    return tuple(findings)
 
 
 WIDTH, ROW = 190, 22  # pixels of a panel, and of each component in it
@@ -523,40 +513,42 @@ def small_multiples(name: str, title: str, caption: str, findings: Sequence[Find
     Intervals that dwarf the numbers are drawn to the frame's edge, and the caption says how many ends lie beyond it.
     """
     picked = []
-    for one, heading in zip(findings, titles(findings), strict=True):
-        named = {e.name: e for e in one.values if e.mean is not None and e.name.replace("-", "+") in render.GROUPS}
+    for finding, heading in zip(findings, titles(findings), strict=True):
+        named = {e.name: e for e in finding.values if e.mean is not None and e.name.replace("-", "+") in render.GROUPS}
         if len(named) < 2:
             continue
-        picked.append((one, heading, one.unit or "number", [named[name] for name in sort_components(named)]))
+        picked.append((finding, heading, finding.unit or "number", [named[name] for name in sort_components(named)]))
     if not picked:
         return None
     axes = {}
     for unit in {unit for *_, unit, _ in picked}:
-        found = [e for *_, of, each in picked if of == unit for e in each]
-        means = [e.mean or 0.0 for e in found]
-        axes[unit] = around([*means, *near([*means, 0.0], found)], unit, zero=True)
-    drawn = [(_panel(one, each, axes[unit], heading), axes[unit], each) for one, heading, unit, each in picked]
-    key = layer_key([Bar(e.name, "", 0.0) for _, _, found in drawn for e in found], "0")
-    cut = cut_ends((axis, found) for _, axis, found in drawn)
-    return Figure(name, "", title, caption + cut, tuple(panel for panel, *_ in drawn), key)
+        estimates = [e for *_, of, each in picked if of == unit for e in each]
+        means = [e.mean or 0.0 for e in estimates]
+        axes[unit] = around([*means, *near([*means, 0.0], estimates)], unit, zero=True)
+    plots = [(_panel(finding, each, axes[unit], heading), axes[unit], each) for finding, heading, unit, each in picked]
+    key = layer_key([Bar(e.name, "", 0.0) for _, _, estimates in plots for e in estimates], "0")
+    cut = cut_ends((axis, estimates) for _, axis, estimates in plots)
+    return Figure(name, "", title, caption + cut, tuple(panel for panel, *_ in plots), key)
 
 
 def sentences(findings: Sequence[Finding], caption: str = "The same in words") -> Table | None:
     """What each finding says, as a folded table; None where there is nothing."""
-    cells = tuple(zip(titles(findings), (one.words for one in findings), strict=True))
+    cells = tuple(zip(titles(findings), (finding.words for finding in findings), strict=True))
     return Table(("", "found"), cells, caption, folded=True, label=caption, prose=True) if cells else None
 
 
 def titles(findings: Sequence[Finding]) -> list[str]:
     """What each finding is called; those that share a name say what they are about as well."""
-    own = [one.title or one.what or one.measure.replace("_", " ").capitalize() for one in findings]
-    about = [", ".join(one.groups) for one in findings]
-    return [f"{name}: {more}" if own.count(name) > 1 and more else name for name, more in zip(own, about, strict=True)]
+    names = [finding.title or finding.what or finding.measure.replace("_", " ").capitalize() for finding in findings]
+    about = [", ".join(finding.groups) for finding in findings]
+    return [
+        f"{name}: {more}" if names.count(name) > 1 and more else name for name, more in zip(names, about, strict=True)
+    ]
 
 
-def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:
+def _panel(finding: Finding, estimates: Sequence[Estimate], frame: SharedAxis, title: str) -> Panel:
     """One finding: a row for each component, its number with its 95 % interval along the axis, and a line at 0."""
-    unit, names = frame.unit, [e.name for e in found]
+    unit, names = frame.unit, [e.name for e in estimates]
     axis, scale = (
         alt.Axis(values=list(few_ticks(frame.low, frame.high, TICKS)), tickCount=40, format="~g"),
         frame.scale(),
@@ -567,7 +559,7 @@ def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: st
 
     y = alt.Y("group:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=alt.Axis(grid=False))
     colour, shape = look_of({name: render.mark(name) for name in names})
-    rows = [{"group": e.name, "value": e.mean, "low": e.low, "high": e.high} for e in found]
+    rows = [{"group": e.name, "value": e.mean, "low": e.low, "high": e.high} for e in estimates]
     line = chart_of("level0", [{"level": 0.0}]).mark_rule(color=render.BASELINE, strokeDash=[5, 3])
     layers = [line.encode(along("level"))]
     if ranged := [row for row in rows if row["low"] is not None and row["high"] is not None]:
@@ -576,6 +568,6 @@ def _panel(one: Finding, found: Sequence[Estimate], frame: SharedAxis, title: st
         )
     heads = chart_of("main", rows).mark_point(size=52, filled=True, opacity=1)
     layers.append(heads.encode(along("value"), y, colour, shape))
-    said = ", ".join(f"{e.name} {words.number(e.mean, one.signed)}" for e in found)
+    numbers = ", ".join(f"{e.name} {words.number(e.mean, finding.signed)}" for e in estimates)
     shown = overlay(title, *layers, width=WIDTH, height=ROW * len(names))
-    return Panel(title, shown, f"{title}, in {unit}: {said}.", (), {})
+    return Panel(title, shown, f"{title}, in {unit}: {numbers}.", (), {})
