@@ -137,7 +137,8 @@ class Attackers:
         fleet: Trained,
     ) -> None:
         model, corpus, seed, device, dtype = fleet
-        self.slots, self.sites, strengths = zip(*targets, strict=True)
+        self.slots = tuple(slot for slot, _, _ in targets)
+        self.sites = tuple(site for _, site, _ in targets)
         self.label, self.columns, self.reach, self._aim = label, (label,), reach, aim
         tokens, labels = _labelled_tokens(corpus, label)
         classes = len(corpus.column(label))
@@ -165,7 +166,9 @@ class Attackers:
                 values.append(value.flatten())
         self.places = places
         self.flat = torch.cat(values).to(device, dtype).repeat(len(targets), 1)
-        self.strength = torch.tensor(strengths, device=device, dtype=dtype)  # the λ of each attack
+        self.strength = torch.tensor(
+            [strength for *_, strength in targets], device=device, dtype=dtype
+        )  # the λ of each attack
         self.mean = torch.zeros(DEPTH - 1, len(targets), model.width, device=device, dtype=dtype)
         self.variance = torch.ones_like(self.mean)
         self.read = Representations(list(zip(self.slots, self.sites, strict=True)), model, device)

@@ -58,11 +58,13 @@ class Objective(Protocol):
         Returns by slot what the window's rows are to say, by name: tensors of one number, left where they are, so that a
         GPU need not wait. `feed.label_positions` gives the places of tokens with a label.
         """
+        ...
 
     def measure(
         self, blocks: Mapping[Block, Tensor], words: Int[Tensor, " N"], labels: Mapping[str, Int[Tensor, " N"]]
     ) -> dict[int, Float[Tensor, " S"]]:
         """Sums over one piece of a split in evaluation mode, by slot; they are added up over the pieces."""
+        ...
 
     def summary(self, sums: Float[Tensor, " S"]) -> list[tuple[str, float]]:
         """What a split's sums say, by name; nothing where nothing was seen."""

@@ -158,20 +158,20 @@ class Paths:
         with grouped queries; None: all heads of the layer. With rows each base has the donor of that row.
         """
         clean, real = self.clean, self.base.source.real
-        found = [torch.zeros_like(clean) for _ in edits]
+        changed = [torch.zeros_like(clean) for _ in edits]
         # direct ones begin at the layer that reads, the others where their first writer stands
         begins = [of[1] if of[4] else min(writer.layer for writer in of[0]) for of in edits]
         numbers = sorted(range(len(edits)), key=lambda i: (edits[i][1], begins[i]), reverse=True)
         groups = itertools.groupby(numbers, lambda i: (edits[i][1], begins[i]))
         for (layer, _), numbered in ((key, list(group)) for key, group in groups):
             address = Address("plain", layer)
-            for some in (numbered[start : start + TOGETHER] for start in range(0, len(numbered), TOGETHER)):
-                keys = {i: (tuple(edits[i][0]), edits[i][4], id(edits[i][5])) for i in some}
+            for few in (numbered[start : start + TOGETHER] for start in range(0, len(numbered), TOGETHER)):
+                keys = {i: (tuple(edits[i][0]), edits[i][4], id(edits[i][5])) for i in few}
                 first = {key: edits[i] for i, key in reversed(keys.items())}
                 changes = {key: self._changes(of[0], layer if of[4] else None, of[5]) for key, of in first.items()}
                 changes = {key: of for key, of in changes.items() if any(bool(change.any()) for change in of.values())}
-                made = self.passes.stream_parts(self.base, list(changes.values()), address)
-                parts = dict(zip(changes, made, strict=True))
+                replaced = self.passes.stream_parts(self.base, list(changes.values()), address)
+                parts = dict(zip(changes, replaced, strict=True))
                 keys = {i: key for i, key in keys.items() if key in parts}
                 writes = list[dict[Address, Writer]]()
                 for i, key in keys.items():
@@ -180,8 +180,8 @@ class Paths:
                     writes.append({address: put_at(targets, parts[key], real, real)})
                 outputs = self.passes.several_outputs(self.base, writes, self.places)
                 for i, output in zip(keys, outputs, strict=True):
-                    found[i] = self._logged(output) - clean
-        return found
+                    changed[i] = self._logged(output) - clean
+        return changed
 
     def _changes(
         self, writers: Sequence[StreamWriter], reader: int | None, rows: Int[Tensor, " B"] | None

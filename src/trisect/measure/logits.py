@@ -48,7 +48,7 @@ def lens_table(
     stream: WrittenStream, unembedding: Unembedding, tokens: Sequence[str], name: Callable[[int], str], top: int
 ) -> pl.DataFrame:
     """The likeliest tokens of the first row by the logit lens, and how far each layer's distribution is from the model's own."""
-    by_layer = {layer: made[0].double().log_softmax(-1) for layer, made in lens_logits(stream, unembedding)}
+    by_layer = {layer: logits[0].double().log_softmax(-1) for layer, logits in lens_logits(stream, unembedding)}
     last, rows = by_layer[max(by_layer)], list[NewRow]()
     for layer, logged in by_layer.items():
         apart = (last.exp() * (last - logged)).nan_to_num(0.0).sum(-1).clamp_min(0)

@@ -164,8 +164,10 @@ def fill(
 @cache
 def _environment(folder: Path, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> Environment:
     """Cached, with the templates that it has compiled: a study writes many pages."""
-    loader, trim = FileSystemLoader(folder), {"trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **trim)
+    loader = FileSystemLoader(folder)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(filters)
     return environment
 
