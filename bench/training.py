@@ -62,8 +62,7 @@ def eager_step(text: Corpus, run: Run, device: str = "cpu") -> Callable[[], None
     first = {n: v[0].clone() for n, v in views(like.flat, like.places).items()}
     model = plain_of(like.model, TYPES, first, run.model.dropout).to(device)
     optimizer, criterion = torch.optim.SGD(model.parameters(), lr=5.0), torch.nn.CrossEntropyLoss()
-    windows = Windows(text, run.training, (), device)
-    pieces = [windows[i] for i in range(like.steps_per_epoch)]
+    pieces = [Windows(text, run.training, (), device)[i] for i in range(like.steps_per_epoch)]
     steps = iter(range(10**9))
 
     def step() -> None:

@@ -95,7 +95,7 @@ def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     blank = '<svg width="8"></svg>'
     drawing = SimpleNamespace(**vars(render) | {"svg": lambda chart, name, legend=True: blank})
     patch.setattr("trisect.report.charts.render", drawing)
-    patch.setattr("trisect.report.sheet.draw_figure", lambda figure: (blank.encode(), b""))
+    patch.setattr("trisect.report.sheet._draw_figure", lambda figure: (blank.encode(), b""))
 
 
 @pytest.fixture(scope="module")

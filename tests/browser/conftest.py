@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items):
 def _files_undrawn():
     """A page is looked at, and not the files of its figures beside it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trisect.report.sheet.draw_figure", lambda figure: (b"<svg></svg>", b""))
+        patch.setattr("trisect.report.sheet._draw_figure", lambda figure: (b"<svg></svg>", b""))
         yield
 
 

@@ -11,9 +11,9 @@ import pytest
 # memory was kept. A process that keeps nothing has a fault for each of its 6,836 pages.
 COUNTED = """
 import resource, sys, torch
-from trisect.lm.train import raise_trim_threshold
+from trisect.lm.train import _raise_trim_threshold
 if sys.argv[1] == "kept":
-    raise_trim_threshold()
+    _raise_trim_threshold()
 torch.ones(7_250_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 block = torch.ones(7_000_000)

@@ -25,7 +25,7 @@ from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import cards, render, sheet
 from trisect.report import format as words
-from trisect.report.charts import SharedAxis, around, label_heights, whole_ticks
+from trisect.report.charts import SharedAxis, _label_heights, _whole_ticks, around
 from trisect.report.format import Mean, Point, by_component, by_site, interval, order, place
 
 pytestmark = pytest.mark.drawn
@@ -388,7 +388,7 @@ def test_nothing_at_all_still_makes_a_page(tmp_path):
 @settings(max_examples=200, deadline=None)
 def test_labels_keep_their_distance_and_their_order(values, gap):
     axis = SharedAxis("nats", -5.0, 5.0)
-    placed = label_heights(values, axis, gap)
+    placed = _label_heights(values, axis, gap)
     ranked = [placed[i] for i in sorted(range(len(values)), key=lambda i: (values[i], i))]
     assert all(b - a >= gap - 1e-9 for a, b in pairwise(ranked))
     if gap * (len(values) - 1) <= 10:
@@ -619,7 +619,7 @@ def test_where_curves_meet_their_names_stand_as_a_list(charts):
     ],
 )
 def test_epochs_have_whole_ticks_and_none_twice(last, ticks):
-    assert whole_ticks(last) == ticks
+    assert _whole_ticks(last) == ticks
 
 
 def test_the_adversary_is_drawn_between_none_and_all_and_cut_intervals_are_counted():

@@ -15,7 +15,7 @@ from trisect.core.errors import CorpusError, SpecError
 from trisect.core.site import Site
 from trisect.core.spec import Run
 from trisect.lm import adversary
-from trisect.lm.adversary import NEAR, _Weighted, control_labels, divergence
+from trisect.lm.adversary import NEAR, _divergence, _Weighted, control_labels
 from trisect.lm.edits import AttackEdit, FreezeEdit
 from trisect.lm.feed import evaluation_pieces
 from trisect.lm.fleet import (
@@ -346,12 +346,12 @@ def test_the_bounded_loss_is_never_below_zero_and_zero_at_the_prior(seed, classe
     prior[0] *= not empty or classes == 2  # a class that no train token has
     prior /= prior.sum()
     logits = scale * torch.randn(2, classes, 5, generator=draw, dtype=torch.float64)
-    found = divergence(logits, prior)
+    found = _divergence(logits, prior)
     assert float(found.min()) >= -1e-12
     expected = rel_entr(prior[None, :, None].numpy(), torch.softmax(logits, 1).numpy()).sum(1)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
     at = prior.clamp_min(1e-30).log()[None, :, None].expand(2, -1, 5).clone().requires_grad_()
-    least = divergence(at, prior)
+    least = _divergence(at, prior)
     assert float(least.detach().abs().max()) < 1e-12
     assert float(torch.autograd.grad(least.sum(), at)[0].abs().max()) < 1e-12
 
@@ -367,7 +367,7 @@ def test_a_bounded_attack_pushes_nothing_where_its_adversary_outputs_the_prior_a
 
     def loss(at: torch.Tensor) -> torch.Tensor:
         logits = group._logits(views(group.flat, group.places), _Weighted(at[..., 7:], y[7:], None), "judge")
-        return divergence(logits, group.prior).mean(1)
+        return _divergence(logits, group.prior).mean(1)
 
     push = group.gradient(x, y)
     assert torch.equal(push[..., :7], torch.zeros_like(push[..., :7]))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.elsewhere import elsewhere, moved
 
-from trisect.lm.matmul import add_at, sum_repeats
+from trisect.lm.matmul import _sum_repeats, add_at
 
 
 def drawn(members: int, places: int, words: int, wide: int | None, seed: int) -> tuple[torch.Tensor, ...]:
@@ -42,7 +42,7 @@ def test_off_the_cpu_rows_are_added_as_on_it(members, places, words, wide, seed)
 def test_what_is_added_has_the_same_bits_in_any_order(members, places, words, wide, seed):
     at, rows, table = drawn(members, places, words, wide, seed)
     order = torch.randperm(places, generator=torch.Generator().manual_seed(seed + 1))
-    own = sum_repeats(at, rows)
+    own = _sum_repeats(at, rows)
     one = table.clone().index_add_(1, at, own)
     assert torch.equal(one, table.clone().index_add_(1, at[order], own[:, order]))
     for place in at.unique():

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 import trisect
 from trisect.core.errors import ModelError, SpecError
 from trisect.experiments.patch.page import page
-from trisect.measure.patching import raise_each, shift_weights
+from trisect.measure.patching import _raise_each, _shift_weights
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
@@ -113,15 +113,15 @@ def test_weights_after_a_shift_are_those_of_the_raised_scores():
     draw = torch.Generator().manual_seed(0)
     scores, more = (4 * torch.randn(3, 5, 7, generator=draw, dtype=torch.float64) for _ in range(2))
     scores[..., 5:] = -torch.inf
-    raised = shift_weights(scores.softmax(-1), more)
+    raised = _shift_weights(scores.softmax(-1), more)
     torch.testing.assert_close(raised, (scores + more).softmax(-1))
     sink = torch.full((3, 5, 1), 0.5, dtype=torch.float64)
     with_sink = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
     wanted = torch.cat([scores + more, sink], -1).softmax(-1)[..., :-1]
-    torch.testing.assert_close(shift_weights(with_sink, more), wanted, rtol=1e-3, atol=1e-3)
-    far = shift_weights(scores.softmax(-1), more - 800)
+    torch.testing.assert_close(_shift_weights(with_sink, more), wanted, rtol=1e-3, atol=1e-3)
+    far = _shift_weights(scores.softmax(-1), more - 800)
     torch.testing.assert_close(far, raised)
-    assert shift_weights(torch.zeros(2, 3), torch.ones(2, 3)).eq(0).all()
+    assert _shift_weights(torch.zeros(2, 3), torch.ones(2, 3)).eq(0).all()
 
 
 def test_one_raised_score_moves_what_it_does_where_weights_are_near_one():
@@ -131,17 +131,17 @@ def test_one_raised_score_moves_what_it_does_where_weights_are_near_one():
     scores[..., 5:] = -torch.inf
     weights = scores.float().softmax(-1).double()  # as models give them: many are 1 to rounding
     assert (weights == 1).any()
-    moves = raise_each(weights, more, reach)
+    moves = _raise_each(weights, more, reach)
     for at in range(7):
         raised = scores.clone()
         raised[..., at] += more[..., at]
         wanted = ((raised.softmax(-1) - scores.softmax(-1)) * reach).sum(-1)
         torch.testing.assert_close(moves[..., at], wanted, rtol=1e-4, atol=1e-5)
     alone = torch.eye(7, dtype=torch.float64)[:1]
-    assert raise_each(alone, -900 * alone, alone).eq(0).all()
+    assert _raise_each(alone, -900 * alone, alone).eq(0).all()
     sink = torch.full((1, 1), 0.25, dtype=torch.float64)
     wanted = (0.25 * 3 / (0.25 * 3 + 0.75) - 0.25) * 2
-    assert float(raise_each(sink, torch.tensor(3.0).double().log() + 0 * sink, 2 + 0 * sink)) == pytest.approx(wanted)
+    assert float(_raise_each(sink, torch.tensor(3.0).double().log() + 0 * sink, 2 + 0 * sink)) == pytest.approx(wanted)
 
 
 def test_what_cannot_be_estimated_is_refused(tmp_path):

@@ -119,8 +119,8 @@ def test_slopes_are_integrals_along_the_straight_path(name):
     at = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     path = at[:, None] * a
     plain = norms.slope(name, path).mean(0)
-    torch.testing.assert_close(norms.mean_slope(name, a), plain, rtol=1e-6, atol=1e-6)
-    first, second = norms.gate_slopes(name, a, b)
+    torch.testing.assert_close(norms._mean_slope(name, a), plain, rtol=1e-6, atol=1e-6)
+    first, second = norms._gate_slopes(name, a, b)
     torch.testing.assert_close(first, (norms.slope(name, path) * at[:, None]).mean(0) * b, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(second, activation(name)(path).mean(0), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(first * a + second * b, activation(name)(a) * b, rtol=1e-9, atol=1e-9)

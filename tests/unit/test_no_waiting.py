@@ -14,7 +14,7 @@ from trisect.core.site import Site
 from trisect.lm import feed, fleet, loss, train
 from trisect.lm.fleet import views
 from trisect.lm.rewind import blend, evaluate_variants
-from trisect.lm.train import RunningMeans, Trainer
+from trisect.lm.train import Trainer, _RunningMeans
 
 CORPUS = tiny.corpus()
 CALM = [r for r in tiny.runs() if r.edit is None or r.edit.kind == "freeze"]
@@ -65,7 +65,7 @@ def test_a_step_of_a_stretch_waits_for_nothing_and_copies_no_window(name, monkey
     assert not waits.found, waits.found
     with waits:
         trainer.step()
-        RunningMeans(len(FLEETS[name])).add(steps)
+        _RunningMeans(len(FLEETS[name])).add(steps)
     assert sum(waits.found.values()) >= 2  # looked at and gathered it is counted
 
 
@@ -116,7 +116,7 @@ def test_stretches_train_as_steps_do_to_the_bit(name):
     steps = [one.step() for _ in range(7)]
     ahead = other.advance(3) + other.advance(4)
     assert torch.equal(one.flat, other.flat)
-    seen = [RunningMeans(len(FLEETS[name])) for _ in range(2)]
+    seen = [_RunningMeans(len(FLEETS[name])) for _ in range(2)]
     for step in steps:
         seen[0].add([step])
     seen[1].add(ahead)

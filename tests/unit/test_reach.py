@@ -16,7 +16,7 @@ from trisect.experiments.recall.rows import DRAWS as RECALL_DRAWS
 from trisect.experiments.similarity.run import PAIRS, count_null_draws
 from trisect.experiments.similarity.settings import FEWEST as MATRICES
 from trisect.papers import SOURCES, matrices
-from trisect.stats.bootstrap import DRAWS, percentile_test
+from trisect.stats.bootstrap import DRAWS, _percentile_test
 from trisect.stats.describe import ORDERS
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import Sample
@@ -37,7 +37,7 @@ RESAMPLED = {
 def bootstrap_p(values: np.ndarray, draws: int) -> float:
     """The two-sided p of a mean over few groups, by drawing them."""
     picks = np.random.default_rng(0).integers(len(values), size=(draws, len(values)))
-    return float(two_sided(percentile_test(values[picks].mean(1), len(values), "above", 0.0)))
+    return float(two_sided(_percentile_test(values[picks].mean(1), len(values), "above", 0.0)))
 
 
 @pytest.mark.parametrize("groups", [2, 3, 4, 5, 12])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trisect.stats.bootstrap import _groups, expand_p, percentile_interval, percentile_test
+from trisect.stats.bootstrap import _groups, _percentile_test, expand_p, percentile_interval
 from trisect.stats.describe import permutation_spearman
 from trisect.stats.null import Null, permutation_p
 from trisect.stats.paired import summary, t_interval, t_test
@@ -36,7 +36,7 @@ def test_degrees_of_freedom_of_three_seeds_crossed_with_units():
 
 def test_a_percentile_test_counts_draws_on_each_side():
     below, above = int((REPLICATES <= 0.5).sum()), int((REPLICATES >= 0.5).sum())
-    found = percentile_test(REPLICATES, 30, "above", 0.5)
+    found = _percentile_test(REPLICATES, 30, "above", 0.5)
     assert float(found.p_for) == float(expand_p(below, 400, 30))
     assert float(found.p_against) == float(expand_p(above, 400, 30))
 

@@ -19,7 +19,7 @@ from trisect.core.claim import REVISION, Claim, Combination, Part, Source, Stati
 from trisect.papers import SOURCES
 from trisect.report.cards import cards
 from trisect.report.format import why_open
-from trisect.stats.bootstrap import percentile_interval, percentile_test
+from trisect.stats.bootstrap import _percentile_test, percentile_interval
 from trisect.stats.paired import summary, t_interval, t_test
 from trisect.stats.tested import PValues, two_sided
 
@@ -106,7 +106,7 @@ def test_p_and_interval_agree_with_students_t_for_means(n):
     picks = np.random.default_rng(1).integers(n, size=(20_000, n))
     replicates = values[picks].mean(1)
     student = t_test(summary(values), "above", 0.0)
-    found = percentile_test(replicates, n, "above", 0.0)
+    found = _percentile_test(replicates, n, "above", 0.0)
     assert float(found.p_for) == pytest.approx(float(student.p_for), abs=0.01)
     assert float(found.p_against) == pytest.approx(float(student.p_against), abs=0.01)
     want = [float(end) for end in t_interval(summary(values), 0.95)]
@@ -122,7 +122,7 @@ def test_true_nulls_are_refuted_or_supported_no_oftener_than_they_may():
     for _ in range(400):
         values = draw.exponential(1.0, 40)
         replicates = draw.multinomial(40, np.full(40, 1 / 40), size=999) @ values / 40
-        wrong += float(two_sided(percentile_test(replicates, 40, "above", 1.0))) < 0.05
+        wrong += float(two_sided(_percentile_test(replicates, 40, "above", 1.0))) < 0.05
     assert wrong < 38
 
 
@@ -155,8 +155,8 @@ def test_what_was_not_measured_is_not_tested_and_not_in_the_family(estimates):
 
 def test_draws_that_are_no_number_speak_on_neither_side():
     half = np.where(np.arange(4000) % 2, np.nan, drawn(5.0))
-    assert float(percentile_test(half, 100, "above", 0.0).p_for) > 0.4
-    assert float(percentile_test(-half, 100, "above", 0.0).p_against) > 0.4
+    assert float(_percentile_test(half, 100, "above", 0.0).p_for) > 0.4
+    assert float(_percentile_test(-half, 100, "above", 0.0).p_against) > 0.4
     assert np.isnan(percentile_interval(half, 100)[0])
 
 
@@ -203,7 +203,7 @@ def test_groups_of_texts_count_for_the_degrees_of_freedom():
     table = judge_by_draws(one, {"s": values}, {"s": 0.1}, 5000, ABOUT, groups=40)
     whole = table.row(0, named=True)
     assert (whole["low"], whole["high"]) == tuple(float(end) for end in percentile_interval(values, 40))
-    assert whole["p"] == pytest.approx(float(two_sided(percentile_test(values, 40, "above", 0.0))))
+    assert whole["p"] == pytest.approx(float(two_sided(_percentile_test(values, 40, "above", 0.0))))
     assert whole["n"] == 5000
     assert whole["spread"] == pytest.approx(0.1 * 5000**0.5, rel=0.01)
     few = judge_by_draws(one, {"s": values}, {"s": 0.1}, 40, ABOUT, groups=256)

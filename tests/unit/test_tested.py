@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from trisect.stats import tested
-from trisect.stats.bootstrap import percentile_interval, percentile_result, percentile_test
+from trisect.stats.bootstrap import _percentile_test, percentile_interval, percentile_result
 from trisect.stats.null import Null
 from trisect.stats.paired import summary, t_interval, t_quantile, t_result, t_test
 from trisect.stats.shares import jeffreys, jeffreys_draws
@@ -111,7 +111,7 @@ def test_the_record_of_draws_holds_their_interval_and_test_at_the_groups_freedom
     found = percentile_result(0.3, draws, 50, 4, "above", 0.1, 5)
     assert (found.low, found.high) == tuple(float(end) for end in percentile_interval(draws, 4))
     assert (found.low_family, found.high_family) == tuple(float(e) for e in percentile_interval(draws, 4, 0.99))
-    assert found.p == percentile_test(draws, 4, "above", 0.1)
+    assert found.p == _percentile_test(draws, 4, "above", 0.1)
     assert found.spread == pytest.approx(0.1 * 50**0.5, rel=0.05)
     barred = percentile_result(0.3, draws, 50, 4, "above", 0.1, 5, "barred")
     assert (barred.reason, barred.p) == ("barred", tested.NO_TEST)

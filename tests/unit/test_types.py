@@ -20,7 +20,6 @@ ALLOWED = {
     "core/subject.py ModelInputs": "what a model's own forward takes by name; it means nothing to others",
     "experiments/study/rows.py StudyRows.statement": "a part of a statement, as JSON",
     "report/charts.py marks": "marks are charts of Altair, whose types say nothing",
-    "report/measures.py place_order": "cells of any column",
     "report/measures.py Measures.distinct": "cells of any column",
     "report/measures.py Measures.by": "cells of any column",
     "report/measures.py Measures.first": "cells of any column",

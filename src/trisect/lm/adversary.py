@@ -263,7 +263,7 @@ class Attackers:
         leaf = x.detach().requires_grad_()
         inputs = _weigh_labels(leaf, y, labelled, self.masked)
         logits = self._logits(views(self.flat, self.places), inputs, "judge")
-        values = divergence(logits, self.prior) if self._aim == "prior" else -_score(logits, inputs.y)[0]
+        values = _divergence(logits, self.prior) if self._aim == "prior" else -_score(logits, inputs.y)[0]
         return torch.autograd.grad((self.strength * inputs.mean(values)).sum(), leaf)[0]
 
     def judge(
@@ -306,7 +306,7 @@ class Attackers:
         restore_moments(self.optimizer, self.flat, state)
 
 
-def divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Float[Tensor, "A N"]:
+def _divergence(logits: Float[Tensor, "A C N"], prior: Float[Tensor, " C"]) -> Float[Tensor, "A N"]:
     """KL(prior ‖ softmax(logits)) of each token, in nats: 0 where the output is the prior, and nowhere less."""
     return torch.special.xlogy(prior, prior).sum() - torch.einsum("c,acn->an", prior, F.log_softmax(logits, 1))
 

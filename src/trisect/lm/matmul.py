@@ -87,11 +87,11 @@ def add_at(
     CUDA's `index_add_` adds in no fixed order where a place repeats, so that elsewhere than on a CPU no place gets two rows that are
     not zero. That takes a product of N × N with the rows, under one per cent of a step of the paper's model.
     """
-    rows = rows if table.device.type == "cpu" else sum_repeats(places, rows)
+    rows = rows if table.device.type == "cpu" else _sum_repeats(places, rows)
     return table.index_add_(1, places, rows, alpha=alpha)
 
 
-def sum_repeats(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:
+def _sum_repeats(places: Int[Tensor, " N"], rows: Float[Tensor, "F N ..."]) -> Float[Tensor, "F N ..."]:
     """The sum of all rows of a place in the place's first row, and zero in its others; shapes do not depend on what repeats."""
     same = places[:, None] == places
     first = ~same.tril(-1).any(1)

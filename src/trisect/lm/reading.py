@@ -7,7 +7,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -67,16 +67,13 @@ class OwnModel:
     vocabulary: tuple[str, ...]
     window: int
     options: tuple[str, ...] = ("STUDY",)
+    objective: str = field(default="causal", init=False)
+    mask: str | None = field(default=None, init=False)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What this thread's open edits are."""
         return tuple(f"Measured with an edit: {block.words}." for block in _edits_here(self))
-
-    @property
-    def objective(self) -> str:
-        """Always causal."""
-        return "causal"
 
     @property
     def fingerprint(self) -> str:
@@ -197,11 +194,6 @@ class OwnModel:
         logits = self._logits(hidden[:, :-1])
         losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
         return RowScores((losses.double() * real[:, 1:]).sum(1), real[:, 1:].sum(1).double())
-
-    @property
-    def mask(self) -> str | None:
-        """Always None: it predicts the next word."""
-        return None
 
     def token(self, number: int) -> str:
         """A word of the vocabulary."""

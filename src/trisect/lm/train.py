@@ -120,7 +120,7 @@ class _StepResult(NamedTuple):
     notes: Mapping[int, Mapping[str, Tensor]]
 
 
-class RunningMeans:
+class _RunningMeans:
     """Means over an epoch's steps so far: with dropout, before each update."""
 
     def __init__(self, members: int) -> None:
@@ -150,7 +150,7 @@ class RunningMeans:
 LARGEST = 31 * 2**20  # bytes: glibc adapts to freed blocks of at most 32 MiB
 
 
-def raise_trim_threshold() -> None:
+def _raise_trim_threshold() -> None:
     """Free an unused block of LARGEST bytes, which makes glibc keep freed blocks up to it instead of returning them.
 
     By default every allocation over 128 KiB is a new mapping (mmap) that is unmapped when it is freed, and the top of the heap is
@@ -187,26 +187,21 @@ class _Descent:
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything that the next step depends on beside the parameters, for a snapshot."""
-        return {} if self.optimizer is None else moments(self.optimizer, self.flat)
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a snapshot."""
-        if self.optimizer is not None:
-            restore_moments(self.optimizer, self.flat, state)
-
-
-def moments(optimizer: torch.optim.Optimizer, flat: Tensor) -> dict[str, Tensor]:
-    """An optimiser's state, by names that begin with 'optimizer.'."""
+def moments(optimizer: torch.optim.Optimizer | None, flat: Tensor) -> dict[str, Tensor]:
+    """An optimiser's state, by names that begin with 'optimizer.'; empty without one."""
+    if optimizer is None:
+        return {}
     return {f"optimizer.{k}": v for k, v in optimizer.state[flat].items() if isinstance(v, Tensor)}
 
 
-def restore_moments(optimizer: torch.optim.Optimizer, flat: Tensor, state: Mapping[str, Tensor]) -> None:
+def restore_moments(optimizer: torch.optim.Optimizer | None, flat: Tensor, state: Mapping[str, Tensor]) -> None:
     """Restore what `moments` returned, in place: a recorded pass goes on writing there.
 
     Before the first step there is nothing, which is the same as zeros.
     """
+    if optimizer is None:
+        return
     before = {k.removeprefix("optimizer."): v for k, v in state.items() if k.startswith("optimizer.")}
     if flat not in optimizer.state:
         if before:
@@ -305,7 +300,7 @@ class Trainer:
         sizes = [piece.targets.numel() for pieces in self.pieces.values() for piece in pieces]
         largest = max(*sizes, self.training.columns * self.training.window)
         self.work = workspace(len(runs) * largest, self.vocabulary, self.flat)
-        raise_trim_threshold()
+        _raise_trim_threshold()
 
     def advance(self, count: int) -> list[_StepResult]:
         """Some steps; where they are several, none waits for the device: whether a member diverged is looked at once, at
@@ -493,14 +488,14 @@ class Trainer:
         return note["note"]
 
     def _state(self) -> dict[str, Tensor]:
-        tensors = {"flat": self.flat} | self.descent.state()
+        tensors = {"flat": self.flat} | moments(self.descent.optimizer, self.flat)
         for i, objective in enumerate(self.objectives):
             tensors |= {f"attackers.{i}.{k}": v for k, v in objective.state().items()}
         return tensors
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> None:
         self.flat.copy_(tensors["flat"])
-        self.descent.restore(tensors)
+        restore_moments(self.descent.optimizer, self.flat, tensors)
         for i, objective in enumerate(self.objectives):
             prefix = f"attackers.{i}."
             objective.restore({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
@@ -539,7 +534,7 @@ def train_fleet(
         save_sites()
     total, per_epoch = trainer.training.epochs * trainer.steps_per_epoch, trainer.steps_per_epoch
     while epoch < trainer.training.epochs and len(trainer.dead) < len(runs):
-        running = RunningMeans(len(runs))
+        running = _RunningMeans(len(runs))
         while running.count < per_epoch:
             running.add(trainer.advance(min(trainer.ahead, per_epoch - running.count)))
             loss = float(running.totals[0, 0]) / running.count

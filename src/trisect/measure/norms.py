@@ -526,16 +526,16 @@ def _inner_units(forward: FeedForward, inside: Float[Tensor, "Q P D"]) -> Float[
     _shift(operand, forward.inner_bias)
     total = operand.sum(1)
     if forward.gate is None:
-        hidden = operand * mean_slope(forward.activation, total)[:, None]
+        hidden = operand * _mean_slope(forward.activation, total)[:, None]
         hidden[:, -1] += activation(forward.activation)(torch.zeros_like(total))
         return hidden
     beside = inside @ forward.gate.T
     _shift(beside, forward.gate_bias)
-    slopes = gate_slopes(forward.activation, total, beside.sum(1))
+    slopes = _gate_slopes(forward.activation, total, beside.sum(1))
     return operand * slopes[0][:, None] + beside * slopes[1][:, None]
 
 
-def mean_slope(name: str, x: Tensor) -> Tensor:
+def _mean_slope(name: str, x: Tensor) -> Tensor:
     """∫ φ'(αx) dα over α from 0 to 1: (φ(x) − φ(0)) / x, and the slope at x / 2 where x is small."""
     phi = activation(name)
     near = x.abs() < SMALL
@@ -543,7 +543,7 @@ def mean_slope(name: str, x: Tensor) -> Tensor:
     return torch.where(near, slope(name, x / 2), quotient)
 
 
-def gate_slopes(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _gate_slopes(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """∫ φ'(αa) αb dα and ∫ φ(αa) dα: what parts of a and of b are multiplied by, for φ(a) b along the straight path.
 
     The second by quadrature, the first from it by parts, so that both together give φ(a) b whatever the quadrature missed.

@@ -109,12 +109,12 @@ def attribute(
             reach = trace.output.grad.double() @ values.transpose(-1, -2)  # the derivative by each weight
             if name == "q":
                 scores = trace.scale * change @ trace.keys.detach().double().transpose(-1, -2)
-                corrected = (reach * (shift_weights(weights, scores) - weights)).sum(-1)
+                corrected = (reach * (_shift_weights(weights, scores) - weights)).sum(-1)
             else:  # one position's k at a time, by key/value head
                 group = trace.heads // change.shape[1]
                 changes = change.repeat_interleave(group, 1).transpose(-1, -2)
                 scores = trace.scale * trace.q.detach().double() @ changes
-                corrected = raise_each(weights, scores, reach).sum(2).unflatten(1, (-1, group)).sum(2)
+                corrected = _raise_each(weights, scores, reach).sum(2).unflatten(1, (-1, group)).sum(2)
         moves[name] = corrected, plain
     return moves
 
@@ -122,7 +122,7 @@ def attribute(
 LEAK = 1e-4  # of a row of weights: what rounding leaves is less, what a sink takes is more
 
 
-def shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]) -> Float[Tensor, "*R S"]:
+def _shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"]) -> Float[Tensor, "*R S"]:
     """The weights of a softmax after its scores were raised; what a sink takes of a row keeps its score."""
     rest = 1 - weights.sum(-1, keepdim=True)
     rest = torch.where(rest > LEAK, rest, 0.0)
@@ -135,7 +135,7 @@ def shift_weights(weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"])
     return raised / total.clamp_min(torch.finfo(total.dtype).tiny)
 
 
-def raise_each(
+def _raise_each(
     weights: Float[Tensor, "*R S"], scores: Float[Tensor, "*R S"], reach: Float[Tensor, "*R S"]
 ) -> Float[Tensor, "*R S"]:
     """How far a row's sum of weights × `reach` moves when one score of it alone is raised; what a sink takes of a row stays.
@@ -193,22 +193,15 @@ class _PairShare(NamedTuple):
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
-def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, _PairShare]:
-    """Which of the predicted answers came when `component` was the donor's, among the pairs where all predictions differ.
-
-    `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as
-    known) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
-    such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ; what is left
-    of them gave an answer that nothing predicted. Returned are shares by the names of predictions.
-    """
-    hits, clear = share_hits(answers, predictions, component)
-    return {name: share_of(hit[clear]) for name, hit in hits.items()}
-
-
 def share_hits(
     answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str
 ) -> tuple[dict[str, Bool[np.ndarray, " N"]], Bool[np.ndarray, " N"]]:
-    """For each prediction the pairs whose answer it is, and the pairs that count; arguments as those of `shares`."""
+    """For each prediction the pairs whose answer it is when `component` was the donor's, and the pairs that count.
+
+    `answers` [N] are ids of what came; `predictions` holds under 'base' what comes without, under 'q', 'k', 'v' (as far as there
+    are predictions) what comes where that one works as its name says, each [N], UNKNOWN where it is not known. A joint component
+    such as 'q+k' has an entry of that name. Only pairs count where all these predictions are known and differ.
+    """
     assert {BASE, component} <= set(predictions), f"predictions of {BASE} and {component} are needed"
     # the base's answer, those of q, k and v as far as there are any, and the component's own have to differ
     names = dict.fromkeys([BASE, *(name for name in "qkv" if name in predictions), component])

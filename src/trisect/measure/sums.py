@@ -95,7 +95,8 @@ class Ranks:
         """Add N pairs to every series; `group` says which group of texts each is from. They are counted where the first of them lie."""
         if not x.shape[1]:
             return
-        home = self._home(x.device)
+        # of a model on several devices, where its first pairs lie
+        home = (self._edges or (self._waiting[0] if self._waiting else (x,)))[0].device
         pairs = (x.float().to(home), y.float().to(home), group.to(home))
         if self._edges is not None:
             self._count(*pairs, self._edges)
@@ -114,7 +115,7 @@ class Ranks:
             self._fix()
         counts = self.counts.cpu().numpy().reshape(self.series, self.groups, self.bins * self.bins)
         used = self.groups if used is None else used
-        value = self._correlate(counts[:, :used].sum(1, dtype=float))
+        value = spearman_of_counts(counts[:, :used].sum(1, dtype=float).reshape(-1, self.bins, self.bins))
         if times is None:
             return DrawnEstimate(value, np.empty((0, self.series)))
         draws = [self._resample(times, series[: times.shape[1]]) for series in counts]
@@ -132,14 +133,10 @@ class Ranks:
         blocks = np.array_split(times, max(1, len(times) // 500))
         if 2 * len(filled) > counts.shape[1]:
             every = counts.astype(float)
-            return np.concatenate([self._correlate(few @ every) for few in blocks])
+            return np.concatenate(
+                [spearman_of_counts((few @ every).reshape(-1, self.bins, self.bins)) for few in blocks]
+            )
         return np.concatenate([spearman_of_cells(few @ cells, (across, down), (few @ x, few @ y)) for few in blocks])
-
-    def _home(self, first: torch.device) -> torch.device:
-        """The device that pairs are kept and counted on, of a model that lies on several too."""
-        if self._edges is not None:
-            return self._edges[0].device
-        return self._waiting[0][0].device if self._waiting else first
 
     def _fix(self) -> None:
         x, y, _ = (torch.cat(parts, -1) for parts in zip(*self._waiting, strict=True))
@@ -155,9 +152,6 @@ class Ranks:
         place = torch.arange(self.series, device=x.device)[:, None] * self.groups + group % self.groups
         flat = ((place * self.bins + across) * self.bins + down).reshape(-1)
         self.counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
-
-    def _correlate(self, joint: Float[np.ndarray, "N C"]) -> Float[np.ndarray, " N"]:
-        return spearman_of_counts(joint.reshape(-1, self.bins, self.bins))
 
 
 def _edges(values: Float[Tensor, "S N"], bins: int) -> Float[Tensor, "S E"]:

@@ -80,7 +80,7 @@ def around(
     return frame
 
 
-def label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list[float]:
+def _label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list[float]:
     """Where labels of these values stand: neighbours `gap` apart, inside the axis, and near their values.
 
     When they do not all fit, those at the top go beyond it.
@@ -105,7 +105,7 @@ def label_heights(values: Sequence[float], axis: SharedAxis, gap: float) -> list
     return placed
 
 
-def whole_ticks(last: float) -> list[int]:
+def _whole_ticks(last: float) -> list[int]:
     """Ticks of an axis of whole numbers from 0 to `last`: at most seven, and none twice."""
     steps = (s * 10**k for k in range(9) for s in (1, 2, 5))
     step = next(s for s in steps if last / s <= 6)
@@ -516,10 +516,10 @@ def curve_panel(
     gap = LINE_HEIGHT / HEIGHT * (axis.high - axis.low)
     heights = [axis.high - gap * (i + 0.5) for i in range(len(ends))]
     if not meet:
-        heights = label_heights([e["value"] for e in ends], axis, gap)
+        heights = _label_heights([e["value"] for e in ends], axis, gap)
     for end, height in zip(ends, heights, strict=True):
         end.update(at=last, value=height)
-    whole_x = alt.Axis(values=whole_ticks(last), tickCount=40, format="d")
+    whole_x = alt.Axis(values=_whole_ticks(last), tickCount=40, format="d")
     x = alt.X("at:Q", scale=alt.Scale(domain=[0, last or 1], nice=False), title=x_title, axis=whole_x)
     layers = _curves(thin, bold, dots, ends, axis, x)
     ends_at = "; ".join(f"{line.name} ends at {mean.values[-1]:.3g}" for line, mean in zip(lines, wholes, strict=True))
@@ -734,6 +734,16 @@ def _place(row: MarkFields, channels: Mapping[str, _Channel], passed: set[str]) 
 
 
 DRAWN_WIDTH = 328
+_SHAPES = {
+    "circle": '<circle cx="7" cy="7" r="5"/>',
+    "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
+    "triangle-up": '<path d="M7 1.5L13 12H1Z"/>',
+    "diamond": '<path d="M7 1L13 7 7 13 1 7Z"/>',
+    "triangle-down": '<path d="M7 12.5L1 2h12Z"/>',
+    "cross": '<path d="M5 1h4v4h4v4H9v4H5V9H1V5h4Z"/>',
+    "triangle-left": '<path d="M1.5 7L12 1v12Z"/>',
+    "triangle-right": '<path d="M12.5 7L2 1v12Z"/>',
+}
 
 
 def arrangement(name: str, view: FigureView) -> dict[str, object]:
@@ -750,27 +760,14 @@ def arrangement(name: str, view: FigureView) -> dict[str, object]:
         picture = root + Markup(text.removeprefix("<svg "))
         panels.append({"svg": picture, "width": width, "wide": width > DRAWN_WIDTH, "alt": panel.alt})
     hides = {stroke.key for panel in view.panels for strokes in panel.strokes.values() for stroke in strokes}
-    key = [(swatch(entry), entry.name, entry.name in hides) for entry in view.key]
+    key = []
+    for entry in view.key:
+        if entry.shape is None:
+            dash = f' stroke-dasharray="{" ".join(map(str, entry.dash))}"' if entry.dash else ""
+            sign = f'<line x1="0" x2="26" y1="7" y2="7" stroke="{entry.colour}"{dash} stroke-width="2"/>'
+        else:
+            sign = _SHAPES[entry.shape].replace("/>", f' fill="{entry.colour}"/>')
+        wide = 14 if entry.shape else 26
+        svg = f'<svg viewBox="0 0 {wide} 14" width="{wide}" height="14" aria-hidden="true">{sign}</svg>'
+        key.append((Markup(svg), entry.name, entry.name in hides))
     return {"name": view.name, "panels": panels, "key": key, "width": max((p["width"] for p in panels), default=0)}
-
-
-_SHAPES = {
-    "circle": '<circle cx="7" cy="7" r="5"/>',
-    "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
-    "triangle-up": '<path d="M7 1.5L13 12H1Z"/>',
-    "diamond": '<path d="M7 1L13 7 7 13 1 7Z"/>',
-    "triangle-down": '<path d="M7 12.5L1 2h12Z"/>',
-    "cross": '<path d="M5 1h4v4h4v4H9v4H5V9H1V5h4Z"/>',
-    "triangle-left": '<path d="M1.5 7L12 1v12Z"/>',
-    "triangle-right": '<path d="M12.5 7L2 1v12Z"/>',
-}
-
-
-def swatch(key: LegendEntry) -> Markup:
-    """The sign of a mark, or a piece of the line, for a figure's key."""
-    if key.shape is None:
-        dash = f' stroke-dasharray="{" ".join(map(str, key.dash))}"' if key.dash else ""
-        line = f'<line x1="0" x2="26" y1="7" y2="7" stroke="{key.colour}"{dash} stroke-width="2"/>'
-        return Markup(f'<svg viewBox="0 0 26 14" width="26" height="14" aria-hidden="true">{line}</svg>')
-    shape = _SHAPES[key.shape].replace("/>", f' fill="{key.colour}"/>')
-    return Markup(f'<svg viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>')

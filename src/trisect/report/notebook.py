@@ -41,6 +41,7 @@ STYLE = Markup("""<style>
 .trisect .dot { fill: currentColor; }
 .trisect .early { fill: currentColor; opacity: .6; }
 </style>""")
+ROW = Markup("<tr><th>{name}</th><td>{said}</td></tr>")
 
 
 class Chart(alt.ConcatChart):

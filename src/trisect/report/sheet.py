@@ -266,7 +266,7 @@ def write_document(path: Path, page: Sheet | Document) -> Path:
     """
     contents = {}
     for figure in page.figures:
-        for kind, content in zip(("svg", "png"), draw_figure(figure), strict=True):
+        for kind, content in zip(("svg", "png"), _draw_figure(figure), strict=True):
             contents[inside(path.parent, "figures", f"{figure.name}.{kind}")] = content
     contents[path] = (html(page) if isinstance(page, Sheet) else safe(page.html)).encode()
     for place, content in contents.items():
@@ -274,7 +274,7 @@ def write_document(path: Path, page: Sheet | Document) -> Path:
     return path
 
 
-def draw_figure(figure: Figure) -> tuple[bytes, bytes]:
+def _draw_figure(figure: Figure) -> tuple[bytes, bytes]:
     """A figure as SVG and as PNG."""
     text = render.svg(figure.chart(), figure.name)
     return text.encode(), render.png(text)

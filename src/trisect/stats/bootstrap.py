@@ -87,7 +87,7 @@ def percentile_interval(replicates: Reals, n: int, level: float = 1 - ALPHA) -> 
     return Interval(np.where(defined, low, np.nan), np.where(defined, high, np.nan))
 
 
-def percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
+def _percentile_test(replicates: Reals, n: int, direction: str, bound: float) -> PValues:
     """p-values for and against "the number lies above (below) `bound`" or "within ±`bound`", of replicates [R] over n units.
 
     Each is the share of draws on the wrong side, made as wide as Student's t with n − 1 degrees of freedom; draws that
@@ -137,7 +137,7 @@ def percentile_result(
         effect,
         n,
         number(draws_spread(replicates) * n**0.5),
-        percentile_test(replicates, groups, direction, bound) if reason is None else NO_TEST,
+        _percentile_test(replicates, groups, direction, bound) if reason is None else NO_TEST,
         number(low),
         number(high),
         number(low_family),
