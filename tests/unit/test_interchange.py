@@ -10,17 +10,12 @@ from trisect.measure.patching import (
     logit_ratio,
     match_prediction,
     ratio_of_sums,
-    share_hits,
     share_of,
+    shares,
 )
 
 # in the fourth pair q and the base are alike, in the fifth k is unknown
 PREDICTIONS = {"base": [1, 1, 1, 1, 1], "q": [2, 2, 2, 1, 2], "k": [3, 3, 3, 3, UNKNOWN], "v": [4, 4, 4, 4, 4]}
-
-
-def shares(answers, predictions, component):
-    of, clear = share_hits(answers, predictions, component)
-    return {name: share_of(hit[clear]) for name, hit in of.items()}
 
 
 def hits(found):

@@ -211,6 +211,12 @@ def share_hits(
     return dict(zip(names, np.asarray(answers) == table, strict=True)), clear
 
 
+def shares(answers: ArrayLike, predictions: Mapping[str, ArrayLike], component: str) -> dict[str, _PairShare]:
+    """The share of each prediction of `share_hits` among the pairs that count; what is left gave an answer that nothing predicted."""
+    hits, clear = share_hits(answers, predictions, component)
+    return {name: share_of(hit[clear]) for name, hit in hits.items()}
+
+
 def share_of(hits: Bool[np.ndarray, " N"]) -> _PairShare:
     """The share of pairs that are true; its interval reaches to 0 or 1 where all pairs say so, as is the custom."""
     n, count = len(hits), int(hits.sum())
