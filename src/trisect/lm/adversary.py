@@ -139,7 +139,9 @@ class Attackers:
         model, corpus, seed, device, dtype = fleet
         self.slots = tuple(slot for slot, _, _ in targets)
         self.sites = tuple(site for _, site, _ in targets)
-        self.label, self.columns, self.reach, self._aim = label, (label,), reach, aim
+        self.label, self.columns = label, (label,)
+        self.reach: Reach = reach
+        self._aim: Aim = aim
         tokens, labels = _labelled_tokens(corpus, label)
         classes = len(corpus.column(label))
         self.control: Tensor | None = None
