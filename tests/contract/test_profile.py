@@ -48,7 +48,7 @@ from trisect.lab.word_labels import WordTexts
 from trisect.lm.reading import OwnModel
 from trisect.measure.profile import MapScores, WordClasses
 from trisect.report.sheet import Sheet
-from trisect.text.labels import USUAL, frequency_bin, frequent_classes, make_labeller, position_bin
+from trisect.text.labels import USUAL, WordLabeller, frequent_classes, make_labeller, position_bin
 from trisect.text.sources import Labelled, open_labels
 
 LABELS = ("position", "pos", "dep")
@@ -356,7 +356,8 @@ def test_groups_are_articles_or_runs_of_texts_that_are_short_where_texts_are_few
 
 @pytest.mark.parametrize(("count", "bin"), [(1, "1"), (2, "2–3"), (3, "2–3"), (4, "4–7"), (1000, "512–1023")])
 def test_bins_of_frequency_are_powers_of_two(count, bin):
-    assert frequency_bin(count) == bin
+    label = WordLabeller(("frequency",), Counter({"a": count}))
+    assert label(Labelled("a", ((0, 1),), {})) == {"frequency": (bin,)}
 
 
 @pytest.mark.parametrize(

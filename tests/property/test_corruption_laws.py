@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from trisect.core.errors import CorpusError
-from trisect.text.birth_places import IGNORED, check_block, corrupt, draw_span, pretraining_example, question_example
+from trisect.text.birth_places import IGNORED, check_block, draw_span, pretraining_example, question_example
 
 MASK = 99
 texts = st.text(st.characters(exclude_characters="\N{WHITE SQUARE}"), max_size=200)
@@ -20,11 +20,14 @@ ids = st.lists(st.integers(0, 90), min_size=1, max_size=40)
 def test_what_is_read_holds_two_marks_and_every_character_once(text, block, seed):
     mask = ord("\N{WHITE SQUARE}")
     span = draw_span(len(text), block, np.random.default_rng(seed))
-    joined = "".join(map(chr, corrupt([*map(ord, text)], span, mask)))
+    example = pretraining_example([*map(ord, text)], span, mask)
+    assert example.ids[1:] == example.labels[:-1]  # every next id is to be predicted
+    joined = "".join(map(chr, (*example.ids, example.labels[-1])))
     before, after, moved = joined.split(chr(mask))
     assert before + moved + after == text[: span.length]
     assert moved == text[span.start : span.end]
     assert len(joined) == span.length + 2
+    assert example.size == span.length + 1 <= max(block, 5)
 
 
 @given(st.integers(3, 400), blocks, seeds)
@@ -39,7 +42,7 @@ def test_the_span_lies_inside_what_is_kept(size, block, seed):
 def test_a_text_without_a_middle_stays_whole(size, block, seed):
     span = draw_span(size, block, np.random.default_rng(seed))
     assert span == (size, size, size)
-    assert corrupt([1, 2][:size], span, MASK) == [*[1, 2][:size], MASK, MASK]
+    assert pretraining_example([1, 2][:size], span, MASK).ids == (*[1, 2][:size], MASK)
 
 
 @given(st.integers(3, 200), blocks, seeds)
@@ -63,20 +66,6 @@ def test_lengths_are_uniform_spans_are_a_quarter_on_average_and_lie_anywhere():
         assert (width.min(), width.max()) == (1, n / 2 - 1)
         narrow = start[(length == n) & (end - start == 1)]
         assert (narrow.min(), narrow.max()) == (1, n - 2)
-
-
-@given(ids, blocks, seeds)
-def test_every_next_id_of_a_corrupted_text_is_to_be_predicted(row, block, seed):
-    span = draw_span(len(row), block, np.random.default_rng(seed))
-    example = pretraining_example(row, span, MASK)
-    assert example.ids[1:] == example.labels[:-1]
-    whole = [*example.ids, example.labels[-1]]
-    assert [i for i, found in enumerate(whole) if found == MASK] == [
-        span.start,
-        span.length - (span.end - span.start) + 1,
-    ]
-    assert whole == corrupt(row, span, MASK)
-    assert len(example.ids) == len(example.labels) == span.length + 1 <= block
 
 
 @given(ids, ids)

@@ -103,6 +103,27 @@ def test_a_site_is_an_error_or_what_it_says(text):
     assert Site.parse(str(site)) == site
 
 
+LISTS = st.one_of(st.none(), st.lists(st.integers(1, 60), min_size=1, max_size=8).map(tuple))
+COMPONENT_LISTS = st.lists(st.sampled_from(["q", "k", "v", "o"]), min_size=1, max_size=4).map(tuple)
+
+
+@given(
+    st.builds(Site, COMPONENT_LISTS, LISTS, LISTS, st.sampled_from(["", "enc", "dec", "cross"])),
+    st.integers(1, 60),
+    st.integers(1, 60),
+)
+def test_a_site_is_read_as_it_is_written_and_resolves_exactly_when_it_lies_inside(site, layers, heads):
+    assert Site.parse(str(site)) == site
+    inside = site.stack == "" and max(site.layers or (1,)) <= layers and max(site.heads or (1,)) <= heads
+    try:
+        resolved = site.resolve(layers, heads)
+    except SiteError:
+        assert not inside
+    else:
+        assert inside
+        assert len(resolved.parts()) == len(resolved.components) * len(resolved.layers or ())
+
+
 # --- treebanks
 
 cell = st.one_of(

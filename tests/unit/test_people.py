@@ -208,10 +208,3 @@ def test_a_world_too_small_or_too_large(people, unseen):
     with pytest.raises(CorpusError, match=rf"{people} people and {unseen} unseen") as error:
         people_corpus(people=people, unseen=unseen)
     assert "20 to 400 people, and 1 to 400 unseen" in error.value.known
-
-
-def test_a_byte_order_mark_makes_no_other_world(folder):
-    before = open_people(folder, left_out=0)
-    for name in FILES:
-        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
-    assert open_people(folder, left_out=0) == before

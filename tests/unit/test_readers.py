@@ -164,31 +164,9 @@ def test_folders_without_what_is_needed(tmp_path):
         read(folder)
 
 
-def test_a_text_with_one_token(tmp_path):
-    folder = folder_of(tmp_path, {"train.txt": "a\n\n", "valid.txt": "a b"})
-    with pytest.raises(CorpusError, match=r"The train split of .* has 1 token"):
-        load_text(Text(corpus=str(folder)))
-
-
-def test_bytes_that_are_not_text(tmp_path):
-    folder = folder_of(tmp_path, {"valid.txt": "a b"})
-    (folder / "train.txt").write_bytes(b"a b \xff\xfe c")
-    with pytest.raises(
-        CorpusError, match=r"train.txt, line 1, is not UTF-8.\n  Byte 5 of it is none.\n  Save it as UTF-8"
-    ):
-        read(folder)
-
-
 def test_no_corpus_named():
     with pytest.raises(CorpusError, match=r"names no corpus.\n  Its preset leaves the text.*\n  Name a corpus folder"):
         load_text(Text(corpus=None))
-
-
-def test_an_unknown_reader(tmp_path):
-    with pytest.raises(
-        CorpusError, match=r"Unknown reader 'html'.\n  Readers are conllu, wikitext, plain, wikitext-tokens."
-    ):
-        read(tmp_path, "html")
 
 
 def test_too_many_names_for_one_column():
@@ -228,17 +206,6 @@ def test_a_corpus_folder_is_loaded_not_read(tmp_path):
     Corpus.make("renamed", named.vocabulary, named.labels, named.splits).save(folder)
     assert open_corpus(folder).name == "renamed"
     assert open_corpus(folder, "plain").name == folder.name
-
-
-def test_a_byte_order_mark_is_no_part_of_a_word(tmp_path):
-    for split in ("train", "valid"):
-        (tmp_path / f"{split}.txt").write_text("\ufeffThe cat sat .\n", encoding="utf-8")
-    assert set(read(tmp_path).vocabulary) == {"the", "cat", "sat", "."}
-    for split in ("train", "valid"):
-        (tmp_path / f"{split}.txt").unlink()
-        rows = "\ufeff# x = 1\n1\tCats\tcat\tNOUN\t_\t_\t0\troot\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t1\tdep\t_\t_\n\n"
-        (tmp_path / f"{split}.conllu").write_text(rows, encoding="utf-8")
-    assert set(read(tmp_path).vocabulary) == {"cats", "sleep"}
 
 
 @pytest.mark.parametrize(

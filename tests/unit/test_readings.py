@@ -11,8 +11,7 @@ from tests.planted import LAYERS, planted
 from tests.synthetic import UNIGRAM, with_curve
 
 from trisect.claims import evidence
-from trisect.claims import evidence as evidence_room
-from trisect.core.claim import LearnedFraction, LossChange, RewindRise, SiteMean
+from trisect.core.claim import AboveUnigram, LearnedFraction, LossChange, RewindRise, SiteMean
 from trisect.papers import submodules
 
 
@@ -23,8 +22,8 @@ def test_a_baseline_that_trained_longer_is_read_at_the_attacks_last_epoch():
     runs = base["runs"].with_columns(
         pl.when(pl.col("edit") == "none").then(10).otherwise(pl.col("epochs")).alias("epochs")
     )
-    held = evidence_room.gather({**base, "runs": runs})
-    own = held.trained[evidence_room.EditedRun(1, "attack", "pos", "k@1")].curves["train"][-1]
+    held = evidence.gather({**base, "runs": runs})
+    own = held.trained[evidence._EditedRun(1, "attack", "pos", "k@1")].curves["train"][-1]
     reading = evidence.read(submodules.CLAIMS[0].parts[0].effect, held, 1)
     assert reading is not None
     assert reading.value == pytest.approx(own - 3.2)
@@ -39,7 +38,7 @@ def _curves(train, valid, base_train, base_valid):
         ("baseline", "valid", base_valid),
     ):
         tables = with_curve(tables, slug, split, values)
-    return evidence_room.gather(tables)
+    return evidence.gather(tables)
 
 
 def test_the_three_readings_worked_by_hand():
@@ -67,10 +66,9 @@ def test_learned_fractions_from_initialisation_and_from_unigrams():
     reading = evidence.read(effect, held, 1)
     assert reading is not None
     assert reading.value == pytest.approx(0.5 / 3)
-    above = evidence.above_unigram(effect, held, 1)
+    above = evidence.read(AboveUnigram("pos", ("k@1",), "train"), held, 1)
     assert above is not None
     assert above.value == pytest.approx((UNIGRAM["train"] - 5.5) / (UNIGRAM["train"] - 3))
-    assert evidence.above_unigram(LossChange("attack", ("k@1",), "train", "pos"), held, 1) is None
 
 
 def test_a_learned_fraction_of_a_baseline_that_learned_nothing_is_missing():
@@ -86,7 +84,7 @@ def test_curve_distance_worked_by_hand():
             for component, curve in (("v", flat), ("k", steep), ("q", halfway)):
                 tables = with_curve(tables, f"attack-{label}-{component}@{layer}", "train", curve)
     nine = next(c for c in submodules.CLAIMS if c.id == "A-9").deciding()
-    held = evidence_room.gather(tables)
+    held = evidence.gather(tables)
     found = [r.value for part in nine if (r := evidence.read(part.effect, held, 1)) is not None]
     raw = {"kv": (1 + 4) / 2, "qv": (2 + 2) / 2, "kq": (1 + 2) / 2}
     stretched = {"kv": (0.25 + 1) / 2, "qv": 1.0, "kq": 0.75 / 2}
@@ -96,7 +94,7 @@ def test_curve_distance_worked_by_hand():
 
 def test_a_rewound_rise_is_a_share_of_that_seeds_own_final_train_loss():
     tables = planted({"rewind-v@2": 0.3, "rewind-v@3": 0.5}, seeds=(1, 2), spread=0.0)
-    held = evidence_room.gather(tables)
+    held = evidence.gather(tables)
     for seed in (1, 2):
         base = held.baseline(seed)
         reading = evidence.read(RewindRise(("v@2", "v@3")), held, seed)
@@ -107,7 +105,7 @@ def test_a_rewound_rise_is_a_share_of_that_seeds_own_final_train_loss():
 
 def test_sizes_are_taken_site_by_site_before_the_mean():
     planted_effects = {"freeze-k@1/train": 0.3, "freeze-q@1/train": -0.3, "rewind-k@1": 0.3, "rewind-q@1": -0.3}
-    held = evidence_room.gather(planted(planted_effects, seeds=(1, 2), spread=0.0))
+    held = evidence.gather(planted(planted_effects, seeds=(1, 2), spread=0.0))
     change = LossChange("freeze", ("k@1", "q@1"), "train")
     area = SiteMean("rewind_area", ("k@1", "q@1"))
     for effect, size in ((change, 0.3), (area, 0.3 * np.mean(np.linspace(0, 1, 101) ** 2))):

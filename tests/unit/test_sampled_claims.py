@@ -226,13 +226,13 @@ def test_a_statistic_with_a_test_of_its_own_is_decided_by_it_where_its_units_can
 
     def judged_by(own: models.UnitTest) -> dict[str, Any]:
         values = {"s": drawn(-1.0, 0.1)}
-        return judge_by_draws(one, values, {"s": -1.0}, 400, ABOUT, own={"s": own}).row(1, named=True)
+        return judge_by_draws(one, values, {"s": -1.0}, 400, ABOUT, tests={"s": own}).row(1, named=True)
 
     six = judged_by(models.UnitTest(PValues(np.asarray(1 / 720), np.ones(())), 6, "layer"))
     assert (six["n"], six["p"], six["reason"]) == (6, pytest.approx(2 / 720), None)
     values = {"s": drawn(-1.0, 0.1)}
     weak = models.UnitTest(PValues(np.asarray(0.175), np.asarray(0.825)), 6, "layer")
-    whole = judge_by_draws(one, values, {"s": -1.0}, 400, ABOUT, own={"s": weak}).row(0, named=True)
+    whole = judge_by_draws(one, values, {"s": -1.0}, 400, ABOUT, tests={"s": weak}).row(0, named=True)
     assert (whole["verdict"], whole["seeds_needed"]) == ("inconclusive", None)  # no number of texts would decide it
     assert whole["reason"] == "not decided by a test over 6 layers"
     three = judged_by(models.UnitTest(PValues(np.asarray(1 / 6), np.ones(())), 3, "layer"))

@@ -6,7 +6,7 @@ import pytest
 from tests import tiny
 
 from trisect.core.edits import make_edit
-from trisect.core.errors import SiteError, SpecError, TrisectError
+from trisect.core.errors import SiteError, SpecError
 from trisect.core.files import canonical, digest
 from trisect.core.machine import Machine
 from trisect.core.methods import PAPER_SITES, Attack, Control, Erase, Freeze, Probe, Rewind, Tie
@@ -241,11 +241,6 @@ def test_sites_are_resolved_against_the_model_before_anything_runs():
         list(replace(PRESETS[0], model=Model(layers=2, width=10)).runs("text"))
     wide = replace(tiny.EXPERIMENT, freeze=Freeze((Site.parse("v@all"), Site.parse("v@1-2"))))
     assert [str(s) for s in (wide.resolved().freeze or Freeze()).sites] == ["v@1-2"]
-
-
-def test_all_errors_have_one_root():
-    assert issubclass(SpecError, TrisectError)
-    assert issubclass(SiteError, TrisectError)
 
 
 def test_a_file_that_is_not_json_is_named(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -34,7 +34,7 @@ from trisect.stats.tested import number
 LossCurve = NDArray[np.float64]
 
 
-class EditedRun(NamedTuple):
+class _EditedRun(NamedTuple):
     """Which run is meant: its seed, its edit (none, attack, freeze, tie, identity), label, site, and an attack's variant."""
 
     seed: int
@@ -44,7 +44,7 @@ class EditedRun(NamedTuple):
     variant: str = "plain"
 
 
-class TrainedRun(NamedTuple):
+class _TrainedRun(NamedTuple):
     """A run that was trained, with the loss curve of each split in nats, epochs 0 to the last."""
 
     run: str
@@ -72,51 +72,51 @@ class Evidence:
     """
 
     seeds: tuple[int, ...]
-    trained: Mapping[EditedRun, TrainedRun]
+    trained: Mapping[_EditedRun, _TrainedRun]
     spots: Mapping[_Spot, float]
-    narrow: Mapping[tuple[int, str], tuple[TrainedRun, ...]] = field(default_factory=dict)
+    narrow: Mapping[tuple[int, str], tuple[_TrainedRun, ...]] = field(default_factory=dict)
     layers: int | None = None
 
-    def baseline(self, seed: int) -> TrainedRun | None:
+    def baseline(self, seed: int) -> _TrainedRun | None:
         """The run of that seed that nothing was done to."""
-        return self.trained.get(EditedRun(seed))
+        return self.trained.get(_EditedRun(seed))
 
-    def run(self, seed: int, edit: str, label: str | None, site: str, variant: str = "plain") -> TrainedRun | None:
+    def run(self, seed: int, edit: str, label: str | None, site: str, variant: str = "plain") -> _TrainedRun | None:
         """The run of that edit, a site at `all` layers being one at every layer that the model has.
 
         `narrow` at the site of a tie or an identity is the model with separate matrices in narrower heads, at the same
         layers, that has as nearly as many parameters.
         """
         if edit != "narrow":
-            return self.trained.get(EditedRun(seed, edit, label, count_layers(site, self.layers), variant))
+            return self.trained.get(_EditedRun(seed, edit, label, count_layers(site, self.layers), variant))
         site = count_layers(site, self.layers)
-        fewer = self.trained.get(EditedRun(seed, "tie", None, site)) or self.trained.get(
-            EditedRun(seed, "identity", None, site)
+        fewer = self.trained.get(_EditedRun(seed, "tie", None, site)) or self.trained.get(
+            _EditedRun(seed, "identity", None, site)
         )
         if fewer is None or fewer.parameters is None:
             return None
-        wanted = fewer.parameters
-        known = self.narrow.get((seed, site.rpartition("@")[2]), ())
-        return min(known, key=lambda run: abs((run.parameters or 0) - wanted), default=None)
+        parameters = fewer.parameters
+        narrower = self.narrow.get((seed, site.rpartition("@")[2]), ())
+        return min(narrower, key=lambda run: abs((run.parameters or 0) - parameters), default=None)
 
     def measured(self, seed: int, site: str | None, measure: str, split: str, at: float | None = None) -> float | None:
         """A number of the `sites` table about that seed's baseline, or None."""
         base = self.baseline(seed)
         if base is None:
             return None
-        found = self.spots.get(_Spot(base.run, site, measure, split, at))
-        if found is None and site is not None:  # `all` as it was asked, or counted out
-            found = self.spots.get(_Spot(base.run, count_layers(site, self.layers), measure, split, at))
-        return found
+        value = self.spots.get(_Spot(base.run, site, measure, split, at))
+        if value is None and site is not None:  # `all` as it was asked, or counted out
+            value = self.spots.get(_Spot(base.run, count_layers(site, self.layers), measure, split, at))
+        return value
 
 
 @cache
 def count_layers(site: str, layers: int | None) -> str:
     """A site as spelt where `all` is counted out over that many layers."""
-    known = Site.parse(site)
-    if known.layers is not None or layers is None:
-        return str(known)
-    return str(Site(known.components, tuple(range(1, layers + 1)), known.heads, known.stack, known.pre))
+    parsed = Site.parse(site)
+    if parsed.layers is not None or layers is None:
+        return str(parsed)
+    return str(Site(parsed.components, tuple(range(1, layers + 1)), parsed.heads, parsed.stack, parsed.pre))
 
 
 def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evidence:
@@ -132,21 +132,23 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for name, epoch, split, value in losses.select("run", "epoch", "split", "value").iter_rows():
         curves.setdefault((name, split), {})[epoch] = value
-    trained: dict[EditedRun, TrainedRun] = {}
-    narrow: dict[tuple[int, str], list[TrainedRun]] = {}
+    trained: dict[_EditedRun, _TrainedRun] = {}
+    narrow: dict[tuple[int, str], list[_TrainedRun]] = {}
     for row in runs.iter_rows(named=True):
         diverged = row["status"] == "diverged"
-        mine = {split: _whole(curves.get((row["run"], split)), row["epochs"], diverged) for split in ("train", "valid")}
-        whole = {split: curve for split, curve in mine.items() if curve is not None}
+        by_split = {
+            split: _whole(curves.get((row["run"], split)), row["epochs"], diverged) for split in ("train", "valid")
+        }
+        complete = {split: curve for split, curve in by_split.items() if curve is not None}
         site = None if row["site"] is None else count_layers(row["site"], layers)
-        run = TrainedRun(row["run"], diverged, whole, row.get("parameters"))
+        run = _TrainedRun(row["run"], diverged, complete, row.get("parameters"))
         if row["edit"] == "narrow":
             narrow.setdefault((row["seed"], (site or "").rpartition("@")[2]), []).append(run)
         else:
-            trained[EditedRun(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
+            trained[_EditedRun(row["seed"], row["edit"], row["label"], site, row["variant"] or "plain")] = run
     seeds = tuple(sorted({key.seed for key in trained}))
-    clipped = {key: _clip(run, trained.get(EditedRun(key.seed))) for key, run in trained.items()}
-    beside = {key: tuple(_clip(run, trained.get(EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
+    clipped = {key: _clip(run, trained.get(_EditedRun(key.seed))) for key, run in trained.items()}
+    beside = {key: tuple(_clip(run, trained.get(_EditedRun(key[0]))) for run in of) for key, of in narrow.items()}
     # claims read numbers that have neither `at` nor label, and the rewound losses at α = 0
     start = (pl.col("measure") == "rewind_loss_nats") & (pl.col("at") == 0.0)
     sites = later(tables["sites"], "label").filter(
@@ -172,7 +174,7 @@ def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> L
     return np.array(values + values[-1:] * (epochs + 1 - have), dtype=float)
 
 
-def _clip(trained: TrainedRun, baseline: TrainedRun | None) -> TrainedRun:
+def _clip(trained: _TrainedRun, baseline: _TrainedRun | None) -> _TrainedRun:
     """A diverged run, the baseline too, enters with losses no higher than at initialisation, which all runs share."""
     if not trained.diverged:
         return trained
@@ -258,54 +260,41 @@ def preconditions(tables: Mapping[str, pl.DataFrame]) -> tuple[Check, ...]:
 
 
 def checks(evidence: Evidence) -> tuple[Check, ...]:
-    """Both checks from evidence that is already gathered."""
-    return (
-        _check(
-            evidence,
-            "the baseline beats the unigram loss",
-            "Required: in every seed the baseline's final validation loss is below that of the train split's word "
-            "frequencies.",
-            None,
-            "unigram_loss_nats",
-            0.0,
-        ),
-        _check(
-            evidence,
-            "attention is in use",
-            f"Required: in every seed, letting each position see only itself costs the baseline more than {MARGIN:g} nats "
-            "on validation.",
-            "attn@all",
-            "self_only_loss_nats",
-            MARGIN,
-        ),
-    )
-
-
-def _check(evidence: Evidence, name: str, required: str, site: str | None, measure: str, margin: float) -> Check:
-    """Whether that loss is above the baseline's final validation loss by more than the margin, in every seed.
+    """Both checks from evidence that is already gathered: a loss exceeds the baseline's final validation loss by a margin.
 
     A baseline that diverged is no model to ask about, so its seed fails whatever its losses are.
     """
-    gains = {
-        seed: loss - base.curves["valid"][-1]
-        for seed in evidence.seeds
-        if (base := evidence.baseline(seed)) is not None
-        and "valid" in base.curves
-        and (loss := evidence.measured(seed, site, measure, "valid")) is not None
-    }
-    diverged = tuple(s for s in evidence.seeds if (base := evidence.baseline(s)) is not None and base.diverged)
-    short = tuple(seed for seed, gain in gains.items() if not gain > margin and seed not in diverged)
-    missing = tuple(seed for seed in evidence.seeds if seed not in gains and seed not in diverged)
-    found = [
-        f"{words} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
-        for words, seeds in (("The baseline diverged in", diverged), ("Not so in", short), ("Not measured in", missing))
-        if seeds
-    ]
-    ok = bool(evidence.seeds) and not found
-    sentence = " ".join([required, *(found or (["Found so in every seed."] if ok else ["Not measured."]))])
-    sample = summary(list(gains.values()))
-    low, high = (number(x) for x in t_interval(sample))
-    return Check(name, sentence, number(sample.mean), low, high, margin, ok, len(gains), diverged)
+    unigrams = "Required: in every seed the baseline's final validation loss is below that of the train split's word frequencies."
+    alone = f"Required: in every seed, letting each position see only itself costs the baseline more than {MARGIN:g} nats on validation."
+    done: list[Check] = []
+    for name, required, site, measure, margin in (
+        ("the baseline beats the unigram loss", unigrams, None, "unigram_loss_nats", 0.0),
+        ("attention is in use", alone, "attn@all", "self_only_loss_nats", MARGIN),
+    ):
+        bases = {seed: base for seed in evidence.seeds if (base := evidence.baseline(seed)) is not None}
+        gains = {
+            seed: loss - base.curves["valid"][-1]
+            for seed, base in bases.items()
+            if "valid" in base.curves and (loss := evidence.measured(seed, site, measure, "valid")) is not None
+        }
+        diverged = tuple(seed for seed, base in bases.items() if base.diverged)
+        short = [seed for seed, gain in gains.items() if not gain > margin and seed not in diverged]
+        missing = [seed for seed in evidence.seeds if seed not in gains and seed not in diverged]
+        failures = [
+            f"{words} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
+            for words, seeds in (
+                ("The baseline diverged in", diverged),
+                ("Not so in", short),
+                ("Not measured in", missing),
+            )
+            if seeds
+        ]
+        ok = bool(evidence.seeds) and not failures
+        sentence = " ".join([required, *(failures or (["Found so in every seed."] if ok else ["Not measured."]))])
+        sample = summary(list(gains.values()))
+        low, high = (number(x) for x in t_interval(sample))
+        done.append(Check(name, sentence, number(sample.mean), low, high, margin, ok, len(gains), diverged))
+    return tuple(done)
 
 
 When = Literal["final", "best_valid", "matched_train"]
@@ -327,12 +316,8 @@ def read(
     `variant` reads attacks of that variant (a control) in the place of plain ones.
     """
     if isinstance(effect, Combination):
-        readings = [read(leaf, evidence, seed, when, variant) for _, leaf in effect.terms]
-        weights = [weight for weight, _ in effect.terms]
-        found = _join(readings, lambda values: float(np.dot(weights, values)))
-        # REPEATED_NATS is already that of a difference of two runs
-        noise = sum(abs(weight) * r.noise for weight, r in zip(weights, readings, strict=True) if r is not None) / 2
-        return None if found is None else found._replace(noise=noise)
+        weights, leaves = zip(*effect.terms, strict=True)
+        return _join([read(leaf, evidence, seed, when, variant) for leaf in leaves], weights)
     if isinstance(effect, (LossChange, LearnedFraction)):
         # a change of the loss, or how far from the start to the baseline the edited run came: no fraction where both came
         # down to the same train loss, and so learned the same, nor where the baseline itself came nowhere
@@ -341,7 +326,7 @@ def read(
             return None
         words_alone = evidence.measured(seed, None, "unigram_loss_nats", effect.split)
 
-        def one(site: str) -> EffectReading | None:
+        def read_site(site: str) -> EffectReading | None:
             run = evidence.run(seed, edit, effect.label, site, variant if edit == "attack" else "plain")
             pair = _loss_pair(run, evidence.baseline(seed), effect.split, when)
             if pair is None:
@@ -355,20 +340,13 @@ def read(
                 return None
             return EffectReading((start - edited) / (start - baseline), runs, REPEATED_NATS / (start - baseline))
 
-        return _mean(one(site) for site in effect.sites)
+        return _join([read_site(site) for site in effect.sites])
     assert not isinstance(effect, Statistic), "a statistic of one model has no seeds"
     return None if when != "final" else _read_measures(effect, evidence, seed, variant)
 
 
-def above_unigram(effect: Effect, evidence: Evidence, seed: int) -> EffectReading | None:
-    """(L_unigram − L) / (L_unigram − L_baseline) of a learned fraction's runs; None for every other effect, and for itself."""
-    if not isinstance(effect, LearnedFraction) or isinstance(effect, AboveUnigram):
-        return None
-    return read(AboveUnigram(effect.label, effect.sites, effect.split), evidence, seed)
-
-
 def _loss_pair(
-    edited: TrainedRun | None, base: TrainedRun | None, split: str, when: When
+    edited: _TrainedRun | None, base: _TrainedRun | None, split: str, when: When
 ) -> tuple[float, float, float, frozenset[str]] | None:
     """Losses on `split` of the edited run, of its baseline and at initialisation in nats, and the ids of both runs.
 
@@ -382,14 +360,14 @@ def _loss_pair(
     (train, valid), (base_train, base_valid) = (
         (run.curves["train"][: last + 1], run.curves["valid"][: last + 1]) for run in (edited, base)
     )
-    mine, other = (train, base_train) if split == "train" else (valid, base_valid)
+    this_curve, other = (train, base_train) if split == "train" else (valid, base_valid)
     runs = frozenset((edited.run, base.run))
     if when == "final":
-        return (mine[-1], other[-1], other[0], runs)
+        return (this_curve[-1], other[-1], other[0], runs)
     if when == "best_valid":
         # the trained epoch with the lowest validation loss, the first of several
         best, base_best = (1 + int(np.argmin(curve[1:])) for curve in (valid, base_valid))
-        return (mine[best], other[base_best], other[0], runs)
+        return (this_curve[best], other[base_best], other[0], runs)
     if split == "train":
         return None
     level = max(train[-1], base_train[-1])
@@ -430,7 +408,7 @@ def _read_measures(
         return EffectReading(float(np.mean(np.abs(x - y)[1:])), of, noise)
 
     if isinstance(effect, CurveDistance):
-        return _mean(distance(layer, label, effect) for layer, label in product(effect.layers, effect.labels))
+        return _join([distance(layer, label, effect) for layer, label in product(effect.layers, effect.labels)])
     if base is None:
         return None
     ids, noise = frozenset((base.run,)), REPEATED_NATS
@@ -445,17 +423,18 @@ def _read_measures(
         noise /= scale
     else:
         return None
-    return _mean(None if value is None else EffectReading(value, ids, noise) for value in shown)
+    return _join([None if value is None else EffectReading(value, ids, noise) for value in shown])
 
 
-def _mean(readings: Iterable[EffectReading | None]) -> EffectReading | None:
-    return _join(list(readings), lambda values: float(np.mean(values)))
-
-
-def _join(readings: Sequence[EffectReading | None], combine: Callable[[list[float]], float]) -> EffectReading | None:
-    """One EffectReading of several, or None when any of them is missing."""
-    whole = [reading for reading in readings if reading is not None]
-    if len(whole) < len(readings) or not whole:
+def _join(readings: Sequence[EffectReading | None], weights: Sequence[float] | None = None) -> EffectReading | None:
+    """The mean of several readings, or their sum by `weights`; None when any of them is missing."""
+    complete = [reading for reading in readings if reading is not None]
+    if len(complete) < len(readings) or not complete:
         return None
-    runs = frozenset[str]().union(*(r.runs for r in whole))
-    return EffectReading(combine([r.value for r in whole]), runs, combine([r.noise for r in whole]))
+    runs = frozenset[str]().union(*(r.runs for r in complete))
+    values, noises = [r.value for r in complete], [r.noise for r in complete]
+    if weights is None:
+        return EffectReading(float(np.mean(values)), runs, float(np.mean(noises)))
+    # REPEATED_NATS is already that of a difference of two runs
+    noise = sum(abs(weight) * noise for weight, noise in zip(weights, noises, strict=True)) / 2
+    return EffectReading(float(np.dot(weights, values)), runs, noise)

@@ -54,10 +54,10 @@ class UnitTest(NamedTuple):
 
 @dataclass(frozen=True)
 class _SampledPart(TestedPart):
-    """A part tested on one model, with what was drawn; `own` is the test that it has of its own."""
+    """A part tested on one model, with its sample; `test` is the one that it has of its own."""
 
-    drawn: Drawn
-    own: UnitTest | None = None
+    sample: Drawn
+    test: UnitTest | None = None
 
 
 def judge_by_draws(
@@ -68,7 +68,7 @@ def judge_by_draws(
     about: Mapping[str, object],
     groups: int | None = None,
     each: Mapping[str, Drawn] | None = None,
-    own: Mapping[str, UnitTest] | None = None,
+    tests: Mapping[str, UnitTest] | None = None,
 ) -> pl.DataFrame:
     """The table `claims` for a source about one model: a row per claim and one for each of its parts.
 
@@ -76,7 +76,7 @@ def judge_by_draws(
     for all; `estimates` its value on the units themselves. A statistic that is missing or not finite is not measured. `about`
     (model, texts) is what the verdicts speak of and stands in the column `runs`. Where units were drawn by `groups`, these
     are fewer than `n` and count for the degrees of freedom. `each` says so of single statistics that were drawn from other
-    units than the rest; a part that combines several has the fewest of theirs. `own` are statistics with a test of their
+    units than the rest; a part that combines several has the fewest of theirs. `tests` are those of statistics that have one of their
     own, such as a permutation of layers, whose intervals alone are of the draws.
     p_for is the share of draws on the wrong side of the bound, p_against that on the claimed side, both made as wide as
     Student's t with n − 1 degrees of freedom (stats.bootstrap); draws that are no number count against both. Where no draw
@@ -88,17 +88,19 @@ def judge_by_draws(
 
     def test(part: Part) -> _SampledPart:
         of = [(each or {}).get(leaf.name, rest) for leaf in part.leaves() if isinstance(leaf, Statistic)]
-        seeds = [one.seeds for one in of if one.seeds is not None]
-        drawn = Drawn(min(one.n for one in of), min(one.groups for one in of), rest.unit, min(seeds, default=None))
-        effect, known = _value(part.effect, estimates), _has_number(part, estimates, replicates)
-        values = np.asarray(_value(part.effect, replicates) if known else [], dtype=float)
-        alone = (own or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
-        barred = _rule_against(values, drawn, ALPHA / family, alone) if known else NOT_MEASURED
+        seeds = [group.seeds for group in of if group.seeds is not None]
+        sample = Drawn(
+            min(group.n for group in of), min(group.groups for group in of), rest.unit, min(seeds, default=None)
+        )
+        effect, measured = _value(part.effect, estimates), _has_number(part, estimates, replicates)
+        values = np.asarray(_value(part.effect, replicates) if measured else [], dtype=float)
+        alone = (tests or {}).get(part.effect.name) if isinstance(part.effect, Statistic) else None
+        barred = _rule_against(values, sample, ALPHA / family, alone) if measured else NOT_MEASURED
         tested = percentile_result(
-            float(effect) if known and effect is not None else None,
+            float(effect) if measured and effect is not None else None,
             values,
-            drawn.n,
-            drawn.groups,
+            sample.n,
+            sample.groups,
             part.direction,
             part.bound,
             family,
@@ -106,16 +108,16 @@ def judge_by_draws(
         )
         if alone is not None and barred is None:
             tested = replace(tested, p=alone.p, n=alone.n)
-        return _SampledPart(part, tested, barred, drawn, alone)
+        return _SampledPart(part, tested, barred, sample, alone)
 
-    def whole_row(whole: Decided[_SampledPart]) -> ClaimColumns:
+    def whole_row(decided: Decided[_SampledPart]) -> ClaimColumns:
         alone = (
-            whole.weakest.own if whole.barred is None else None
+            decided.weakest.test if decided.barred is None else None
         )  # a test over layers: more texts would not decide it
-        reason = whole.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
-        more = whole.is_open and alone is None and reason.is_spread
-        needed = _units_to_decide(whole.deciding, family) if more else None
-        return whole.row(reason, needed, whole.weakest.drawn.n)
+        reason = decided.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
+        more = decided.is_open and alone is None and reason.is_spread
+        needed = _units_to_decide(decided.deciding, family) if more else None
+        return decided.row(reason, needed, decided.weakest.sample.n)
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
     return frame("claims", claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about))
@@ -126,17 +128,17 @@ def _has_number(part: Part, estimates: Mapping[str, float], replicates: Mapping[
     return effect is not None and bool(np.isfinite(effect)) and draws is not None and len(draws) > 0
 
 
-def _rule_against(values: Reals, drawn: Drawn, level: float, alone: UnitTest | None) -> Reason | None:
+def _rule_against(values: Reals, sample: Drawn, level: float, alone: UnitTest | None) -> Reason | None:
     """Why a statistic that was measured decides nothing, or None."""
-    if drawn.n < LEAST:
-        return Reason("few resampled", drawn.n, drawn.unit, LEAST)
-    if drawn.seeds is not None and drawn.seeds < LEAST_SEEDS:
-        return SINGLE_SEED if drawn.seeds == 1 else Reason("few trained", drawn.seeds, "seed", LEAST_SEEDS)
+    if sample.n < LEAST:
+        return Reason("few resampled", sample.n, sample.unit, LEAST)
+    if sample.seeds is not None and sample.seeds < LEAST_SEEDS:
+        return SINGLE_SEED if sample.seeds == 1 else Reason("few trained", sample.seeds, "seed", LEAST_SEEDS)
     if alone is not None:
         within, of = smallest_p("permutation", alone.n) < level, (alone.n, alone.unit)
     else:
-        within = smallest_p("bootstrap", drawn.groups, len(values)) < level
-        of = (drawn.groups, drawn.unit) if drawn.seeds is None else (drawn.seeds, "seed")
+        within = smallest_p("bootstrap", sample.groups, len(values)) < level
+        of = (sample.groups, sample.unit) if sample.seeds is None else (sample.seeds, "seed")
     return None if within else Reason("out of reach", *of)
 
 
@@ -158,14 +160,14 @@ def _units_to_decide(deciding: Sequence[_SampledPart], family: int) -> int | Non
     For a claim about training these are seeds, each as far from the next as the draws of both say.
     """
     ahead = []
-    seeds = deciding[0].drawn.seeds
+    seeds = deciding[0].sample.seeds
     for test in deciding:
         effect, spread = test.tested.effect, test.tested.spread
         if effect is None or spread is None or not spread > 0:
             return None
         if seeds is not None:
-            spread *= (seeds / test.drawn.n) ** 0.5
-        sample = Sample(np.asarray(float(seeds or test.drawn.n)), np.asarray(effect), np.asarray(spread))
+            spread *= (seeds / test.sample.n) ** 0.5
+        sample = Sample(np.asarray(float(seeds or test.sample.n)), np.asarray(effect), np.asarray(spread))
         ahead.append((sample, test.part.direction, test.part.bound))
     if seeds is not None:
         return fewest_seeds(ahead, family) if seeds > 1 else None
@@ -228,16 +230,16 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
     may support a claim and cannot refute it. `about` stands in the column `runs`; the column `over` says that `n` counts models.
     """
     rows: list[ClaimColumns] = []
-    known = {source.key: source for source in SOURCES}
-    for source in (known[key] for key in claims[0]["source"].unique(maintain_order=True)):
+    sources = {source.key: source for source in SOURCES}
+    for source in (sources[key] for key in claims[0]["source"].unique(maintain_order=True)):
 
         def read(claim: Claim, part: Part, key: str = source.key) -> PartOfModels:
             """What is tested against a null of each head has p and no spread."""
-            mine = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
-            of = [row for one in claims for row in one.filter(*mine).iter_rows(named=True)]
+            row_of = [(pl.col("source") == key) & (pl.col("claim") == claim.id) & (pl.col("part") == part.name)]
+            of = [row for table in claims for row in table.filter(*row_of).iter_rows(named=True)]
             values = [row["effect"] for row in of if row["effect"] is not None]
             each = [reason for row in of if (reason := read_reason(row["reason"])) not in (UNDECIDED, SINGLE_SEED)]
-            each = [one for one in each if (one.kind, one.unit) != ("few trained", "layer")]
+            each = [table for table in each if (table.kind, table.unit) != ("few trained", "layer")]
             why = None
             if values and each:
                 why = Reason("some models", each.count(each[0]), need=len(of), detail=str(each[0]))
@@ -254,7 +256,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
                 same = [
                     pl.col(name).eq_missing(pl.lit(row.get(name), pl.String)) for name in ("source", "claim", "part")
                 ]
-                reasons = {reason for one in claims for reason in one.filter(*same)["reason"]}
+                reasons = {reason for table in claims for reason in table.filter(*same)["reason"]}
                 rows[-1]["reason"] = reasons.pop() if len(reasons) == 1 else str(NOT_MEASURED)
     return frame("claims", rows)
 
@@ -286,11 +288,11 @@ def _judge_parts(
             tested = replace(tested, p=PValues(tested.p.p_for, NO_TEST.p_against))
         return _ModelsPart(part, tested, reason, sample, by_head)
 
-    def whole_row(whole: Decided[_ModelsPart]) -> ClaimColumns:
+    def whole_row(decided: Decided[_ModelsPart]) -> ClaimColumns:
         needed = None
-        if whole.is_open and whole.barred is None and not any(test.unrefutable for test in whole.deciding):
-            needed = fewest_seeds([(t.sample, t.part.direction, t.part.bound) for t in whole.deciding], family)
-        return whole.row(whole.why(needed), needed)
+        if decided.is_open and decided.barred is None and not any(test.unrefutable for test in decided.deciding):
+            needed = fewest_seeds([(t.sample, t.part.direction, t.part.bound) for t in decided.deciding], family)
+        return decided.row(decided.why(needed), needed)
 
     tested = [tuple(test(part, claim) for part in claim.parts) for claim in source.claims]
     return claim_rows(source, tested, whole_row, (NOT_MEASURED,), about=about)
@@ -326,7 +328,7 @@ class LayerMeans(NamedTuple):
 
 def judge_heads(
     source: Source,
-    found: Mapping[str, Against | ResampledHeads | LayerMeans],
+    statistics: Mapping[str, Against | ResampledHeads | LayerMeans],
     about: Mapping[str, object],
     missing: str | Mapping[str, str] = str(NOT_MEASURED),
 ) -> pl.DataFrame:
@@ -338,47 +340,54 @@ def judge_heads(
     the heads', p_against their smallest times their number; it carries the head that speaks for it least. Layers are tested
     by Student's t, at least LEAST_LAYERS of them.
     """
-    why = {} if isinstance(missing, str) else {name: read_reason(one) for name, one in missing.items()}
+    why = {} if isinstance(missing, str) else {name: read_reason(sentence) for name, sentence in missing.items()}
     rest = read_reason(missing) if isinstance(missing, str) else NOT_MEASURED
 
-    family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in found)
+    family = family_of(source, lambda part: isinstance(part.effect, Statistic) and part.effect.name in statistics)
 
     def test(part: Part) -> TestedPart:
         assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
-        given = found.get(part.effect.name)
-        if given is None:
+        statistic = statistics.get(part.effect.name)
+        if statistic is None:
             reason = why.get(part.effect.name, rest)
             return TestedPart(part, Tested(reason=reason), reason)
-        if isinstance(given, Against):  # it must hold for every head, and carries the head that speaks for it least
-            if not len(given.effects):
+        if isinstance(statistic, Against):  # it must hold for every head, and carries the head that speaks for it least
+            if not len(statistic.effects):
                 return TestedPart(part, Tested(reason=Reason("no null")), Reason("no null"))
-            weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in given.effects]))
-            every = conjunction([PValues(*both) for both in zip(given.p_for, given.p_against, strict=True)])
-            ends = (e for alpha in (ALPHA, ALPHA / family) for e in given.interval(weakest, alpha))
+            weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in statistic.effects]))
+            every = conjunction([PValues(*both) for both in zip(statistic.p_for, statistic.p_against, strict=True)])
+            ends = (e for alpha in (ALPHA, ALPHA / family) for e in statistic.interval(weakest, alpha))
             low, high, low_family, high_family = (number(end) for end in ends)
-            effect, n = float(given.effects[weakest]), len(given.effects)
+            effect, n = float(statistic.effects[weakest]), len(statistic.effects)
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
-        if isinstance(given, LayerMeans):
-            sample, layers = summary(given.values), len(given.values)
+        if isinstance(statistic, LayerMeans):
+            sample, layers = summary(statistic.values), len(statistic.values)
             few = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
             tested = t_result(sample, part.direction, part.bound, family, few or Reason("no spread", unit="layer"))
             return TestedPart(part, tested, few)
         barred = None
-        if not np.isfinite(given.effect):
+        if not np.isfinite(statistic.effect):
             barred = NOT_MEASURED
-        elif given.n < LEAST:
-            barred = Reason("few resampled", given.n, given.unit, LEAST)
+        elif statistic.n < LEAST:
+            barred = Reason("few resampled", statistic.n, statistic.unit, LEAST)
         tested = percentile_result(
-            number(given.effect), given.replicates, given.n, given.n, part.direction, part.bound, family, barred
+            number(statistic.effect),
+            statistic.replicates,
+            statistic.n,
+            statistic.n,
+            part.direction,
+            part.bound,
+            family,
+            barred,
         )
         return TestedPart(part, tested, barred)
 
-    def whole_row(whole: Decided[TestedPart]) -> ClaimColumns:
+    def whole_row(decided: Decided[TestedPart]) -> ClaimColumns:
         """How many heads would decide is not said: a model has the heads that it has."""
-        reason = whole.barred or UNDECIDED
-        if whole.barred is None and whole.p < ALPHA:
-            reason = Reason("after Holm", detail=f"{whole.p:.2g}, and {whole.p_holm:.2g}")
-        return whole.row(reason, None)
+        reason = decided.barred or UNDECIDED
+        if decided.barred is None and decided.p < ALPHA:
+            reason = Reason("after Holm", detail=f"{decided.p:.2g}, and {decided.p_holm:.2g}")
+        return decided.row(reason, None)
 
     tested = [tuple(map(test, claim.parts)) for claim in source.claims]
     return frame("claims", claim_rows(source, tested, whole_row, {rest, *why.values()}, about=about))

@@ -78,13 +78,13 @@ def read_reason(sentence: str | None) -> Reason:
     """The reason that a table's sentence was made of; where there is none, the spread leaves it open."""
     if sentence is None:
         return UNDECIDED
-    singular = {many: one for one, many in PLURAL.items()}
+    singular = {many: singular_unit for singular_unit, many in PLURAL.items()}
     for kind, template in SENTENCES.items():
         pattern = re.escape(template)
         for name, group in PATTERNS.items():
             pattern = pattern.replace(re.escape(name), group)
-        if found := re.fullmatch(pattern, sentence, re.DOTALL):
-            words: dict[str, Any] = found.groupdict()
+        if match := re.fullmatch(pattern, sentence, re.DOTALL):
+            words: dict[str, Any] = match.groupdict()
             if "unit" in words:
                 words["unit"] = singular.get(words["unit"], words["unit"].removesuffix("s"))
             words |= {name: int(words[name]) for name in ("have", "need") if name in words}

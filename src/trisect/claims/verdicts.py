@@ -13,7 +13,6 @@ import polars as pl
 from trisect.claims.evidence import (
     EffectReading,
     Evidence,
-    above_unigram,
     checks,
     find_collapsed_runs,
     gather,
@@ -24,6 +23,7 @@ from trisect.claims.evidence import (
 from trisect.claims.reasons import UNDECIDED, Reason
 from trisect.core.claim import (
     LEAST_SEEDS,
+    AboveUnigram,
     Claim,
     Combination,
     CurveDistance,
@@ -88,9 +88,9 @@ class TestedPart:
 
     def row(self) -> ClaimColumns:
         """The row of this part: what it says, its numbers, its own p on either side, and why it has none."""
-        said = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
+        columns = {"part": self.part.name, "sentence": self.part.sentence, "decides": self.part.decides}
         p = None if self.tested.reason is not None else number(two_sided(self.tested.p))
-        return {**said, **self.columns(), "p": p, "reason": None if self.reason is None else str(self.reason)}
+        return {**columns, **self.columns(), "p": p, "reason": None if self.reason is None else str(self.reason)}
 
 
 T = TypeVar("T", bound=TestedPart)
@@ -114,8 +114,8 @@ class Decided(Generic[T]):
         """Supported where all parts were measured and hold, refuted by any that was; not tested where none was."""
         if not self.measured:
             return NOT_TESTED
-        whole = len(self.measured) == len(self.deciding) or self._side == "refuted"
-        return self._side if whole else "inconclusive"
+        complete = len(self.measured) == len(self.deciding) or self._side == "refuted"
+        return self._side if complete else "inconclusive"
 
     @property
     def _side(self) -> str:
@@ -134,9 +134,9 @@ class Decided(Generic[T]):
         lacking = {t.part.name.partition(":")[0]: t.barred for t in self.deciding if t.part not in parts}
         if self.barred is None and lacking:
             (name, why), more = next(iter(lacking.items())), f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            gone = " not run" if why is None or why.kind == "not measured" else f": {why}"
+            ending = " not run" if why is None or why.kind == "not measured" else f": {why}"
             reason = Reason(
-                "some parts", len(parts), need=len(self.deciding), detail=f"{self._side}; {name}{more}{gone}"
+                "some parts", len(parts), need=len(self.deciding), detail=f"{self._side}; {name}{more}{ending}"
             )
         return {
             **(self.weakest.columns() if shown else {}),
@@ -187,16 +187,16 @@ def decide(
     is left of the claim is judged, and may refute the whole and not support it. The family of Holm's correction are the claims of
     which something was measured; one that another rule bars stays in it with p = 1. `everywhere` bars all of them.
     """
-    found: list[Decided[T]] = []
+    decided: list[Decided[T]] = []
     for parts in claims:
         deciding = tuple(test for test in parts if test.part.decides)
         measured = tuple(test for test in deciding if test.barred not in missing)
         reasons = [everywhere, *(test.barred for test in measured)] if measured else [deciding[0].barred]
         barred = next((reason for reason in reasons if reason is not None), None)
         joint = conjunction([test.tested.p for test in measured or deciding])
-        found.append(Decided(deciding, measured, joint, 1.0 if barred else float(two_sided(joint)), 1.0, barred))
-    adjusted = iter(holm([whole.p for whole in found if whole.measured]))
-    return [replace(whole, p_holm=float(next(adjusted))) if whole.measured else whole for whole in found]
+        decided.append(Decided(deciding, measured, joint, 1.0 if barred else float(two_sided(joint)), 1.0, barred))
+    adjusted = iter(holm([claim.p for claim in decided if claim.measured]))
+    return [replace(claim, p_holm=float(next(adjusted))) if claim.measured else claim for claim in decided]
 
 
 def family_of(source: Source, is_measured: Callable[[Part], bool]) -> int:
@@ -221,9 +221,9 @@ def claim_rows(
         shared["runs"] = canonical(dict(about))
     rows: list[ClaimColumns] = []
     wholes = decide(tested, missing, everywhere)
-    for claim, parts, whole in zip(source.claims, tested, wholes, strict=True):
+    for claim, parts, decided in zip(source.claims, tested, wholes, strict=True):
         named = {**shared, "claim": claim.id}
-        rows.append({**named, "sentence": claim.sentence, **whole_row(whole)})
+        rows.append({**named, "sentence": claim.sentence, **whole_row(decided)})
         rows += [{**named, **test.row()} for test in parts]
     return rows
 
@@ -296,19 +296,19 @@ def judge(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.DataFrame
     for source in _sources_for(evidence):
         readings: dict[Part, dict[int, EffectReading]] = {}
         for part in [part for claim in source.claims for part in claim.parts]:
-            found = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
-            readings[part] = {seed: one for seed, one in found.items() if one is not None}
+            row = {seed: read(part.effect, evidence, seed) for seed in evidence.seeds}
+            readings[part] = {seed: reading for seed, reading in row.items() if reading is not None}
         family = family_of(source, lambda part, of=readings: bool(of[part]))
 
-        def whole_row(whole: Decided[_SeedPart], family: int = family) -> ClaimColumns:
+        def whole_row(decided: Decided[_SeedPart], family: int = family) -> ClaimColumns:
             needed = None
-            if whole.is_open and whole.barred is None:
-                ahead = [(t.sample, t.part.direction, t.part.bound) for t in whole.deciding]
-                needed = fewest_seeds(ahead, family, least=[t.noise for t in whole.deciding])
-            found = whole.row(whole.why(needed), needed)
-            flags = [test.early_stopping for test in whole.deciding if test.early_stopping is not None]
-            found["early_stopping"] = any(flags) if flags and "early_stopping" in found else None
-            return found | _run_columns(whole.deciding)
+            if decided.is_open and decided.barred is None:
+                ahead = [(t.sample, t.part.direction, t.part.bound) for t in decided.deciding]
+                needed = fewest_seeds(ahead, family, least=[t.noise for t in decided.deciding])
+            row = decided.row(decided.why(needed), needed)
+            flags = [test.early_stopping for test in decided.deciding if test.early_stopping is not None]
+            row["early_stopping"] = any(flags) if flags and "early_stopping" in row else None
+            return row | _run_columns(decided.deciding)
 
         tested = [
             tuple(_test(part, claim, readings[part], evidence, about, collapsed, family) for part in claim.parts)
@@ -337,12 +337,12 @@ def _sources_for(evidence: Evidence) -> list[Source]:
 
 def _rule_of_study(evidence: Evidence) -> Reason | None:
     """Why no claim of the study can have a verdict, or None when both preconditions hold."""
-    found = checks(evidence)
-    if all(check.ok for check in found):
+    done = checks(evidence)
+    if all(check.ok for check in done):
         return None
-    if any(check.diverged for check in found):
+    if any(check.diverged for check in done):
         return Reason("baseline diverged")
-    unchecked = any(check.n < max(1, len(evidence.seeds)) for check in found)
+    unchecked = any(check.n < max(1, len(evidence.seeds)) for check in done)
     return Reason("attention not checked" if unchecked else "attention not in use")
 
 
@@ -390,6 +390,9 @@ def _test(
         contrast = isinstance(part.effect, (Combination, CurveDistance))
         barred = Reason("collapsed") if contrast or not distance_from_bound(part, float(sample.mean)) > 0 else None
     untestable = Reason("single seed") if sample.n == 1 else Reason("no spread", unit="seed")
+    beyond = None  # of a learned fraction, the same counted from the unigram loss
+    if isinstance(part.effect, LearnedFraction) and not isinstance(part.effect, AboveUnigram):
+        beyond = AboveUnigram(part.effect.label, part.effect.sites, part.effect.split)
     return _SeedPart(
         part,
         t_result(sample, part.direction, part.bound, family, untestable),
@@ -398,7 +401,7 @@ def _test(
         noise,
         _mean_of([read(part.effect, evidence, seed, "best_valid") for seed in readings]),
         _mean_of([read(part.effect, evidence, seed, "matched_train") for seed in readings]),
-        _mean_of([above_unigram(part.effect, evidence, seed) for seed in readings]),
+        _mean_of([read(beyond, evidence, seed) for seed in readings]) if beyond else None,
         runs,
         runs & frozenset(run.run for run in evidence.trained.values() if run.diverged),
         runs & collapsed,
@@ -433,16 +436,16 @@ def judge_controls(tables: Mapping[str, pl.DataFrame], about: StudyAbout) -> pl.
         for claim in source.claims:
             for part in claim.parts:
                 for control in CONTROLS if part.decides else ():
-                    if (found := _control_row(part, control, evidence, barred)) is not None:
-                        rows.append({"source": source.key, "claim": claim.id, **found})
+                    if (row := _control_row(part, control, evidence, barred)) is not None:
+                        rows.append({"source": source.key, "claim": claim.id, **row})
     return frame("controls", rows)
 
 
 def _control_row(part: Part, control: str, evidence: Evidence, barred: bool) -> TableRow | None:
-    kept = _at_control(part, control, evidence)
-    if kept is None:
+    at_control = _at_control(part, control, evidence)
+    if at_control is None:
         return None
-    effect, where = kept
+    effect, where = at_control
     both = [
         (plain.value, other.value)
         for seed in evidence.seeds
@@ -483,8 +486,8 @@ def reading(part: Part, control: str, attack: Sample, other: Sample, difference:
         return NOTHING
     match control:
         case "bounded" | "site" | "bounded+site":
-            found = t_test(other, part.direction, part.bound)
-            return SURVIVES if found.p_for < ALPHA else NOT if found.p_against < ALPHA else SURVIVAL_UNDECIDED
+            test = t_test(other, part.direction, part.bound)
+            return SURVIVES if test.p_for < ALPHA else NOT if test.p_against < ALPHA else SURVIVAL_UNDECIDED
         case "control":
             pass
         case _:
@@ -512,12 +515,12 @@ def _at_control(part: Part, control: str, evidence: Evidence) -> tuple[Effect, t
     layers = set.intersection(*({_layer(site) for _, site in _places(leaf) & have} for leaf in part.leaves()))
     terms = part.effect.terms if isinstance(part.effect, Combination) else ((1.0, part.effect),)
     left = [(weight, _at(leaf, have, layers)) for weight, leaf in terms]
-    found = tuple((weight, leaf) for weight, leaf in left if leaf is not None)
-    if len(found) < len(left):
+    remaining = tuple((weight, leaf) for weight, leaf in left if leaf is not None)
+    if len(remaining) < len(left):
         return None
-    whole = found[0][1] if not isinstance(part.effect, Combination) else Combination(found)
-    before, after = (_sites(leaf for _, leaf in of) for of in (terms, found))
-    return whole, () if after == before else after
+    effect = remaining[0][1] if not isinstance(part.effect, Combination) else Combination(remaining)
+    before, after = (_sites(leaf for _, leaf in of) for of in (terms, remaining))
+    return effect, () if after == before else after
 
 
 def _places(leaf: Leaf) -> set[LabelledSite]:
@@ -532,9 +535,9 @@ def _at(leaf: Leaf, have: set[LabelledSite], layers: set[str]) -> Leaf | None:
     """The leaf at the places that it has there and in these layers, or None where nothing is left of it."""
     if isinstance(leaf, CurveDistance):
         labels = tuple(x for x in leaf.labels if any(label == x for label, _ in have))
-        whole = [n for n in leaf.layers if str(n) in layers]
-        kept = tuple(n for n in whole if all((x, f"{c}@{n}") in have for x in labels for c in leaf.pair))
-        return replace(leaf, layers=kept, labels=labels) if kept and labels else None
+        present = [n for n in leaf.layers if str(n) in layers]
+        layers_left = tuple(n for n in present if all((x, f"{c}@{n}") in have for x in labels for c in leaf.pair))
+        return replace(leaf, layers=layers_left, labels=labels) if layers_left and labels else None
     assert isinstance(leaf, (LossChange, LearnedFraction))
     sites = tuple(site for site in leaf.sites if (leaf.label or "", site) in have and _layer(site) in layers)
     return replace(leaf, sites=sites) if sites else None
@@ -546,7 +549,7 @@ def _layer(site: str) -> str:
 
 def _sites(leaves: Iterable[Leaf]) -> tuple[str, ...]:
     """The sites of several leaves from the first layer upwards, and the labels where a leaf reads more than one."""
-    known = list(leaves)
-    sites = {site for leaf in known for _, site in _places(leaf)}
-    labels = [label.upper() for leaf in known if isinstance(leaf, CurveDistance) for label in leaf.labels]
+    listed = list(leaves)
+    sites = {site for leaf in listed for _, site in _places(leaf)}
+    labels = [label.upper() for leaf in listed if isinstance(leaf, CurveDistance) for label in leaf.labels]
     return (*sorted(sites, key=lambda s: (_layer(s), "qkv".find(s[0]))), *dict.fromkeys(labels))

@@ -69,8 +69,10 @@ class Edit(ABC):
 
     def data(self) -> dict[str, SettingValue]:
         """The edit as JSON-ready data, as it is hashed into run ids; `read_edit` reads it."""
-        own = {name: (getattr(self, name), info) for name, info in settings_of(type(self)).items()}
-        changed = {name: value for name, (value, info) in own.items() if info.is_required() or value != info.default}
+        settings = {name: (getattr(self, name), info) for name, info in settings_of(type(self)).items()}
+        changed = {
+            name: value for name, (value, info) in settings.items() if info.is_required() or value != info.default
+        }
         return {"kind": self.kind, "site": str(self.site), **dict.fromkeys(COMMON), **changed}
 
 
@@ -93,10 +95,10 @@ def kinds() -> tuple[str, ...]:
 
 def kind_of(name: object) -> type[Edit]:
     """The kind of edit of that name; raises SpecError where there is none."""
-    found = _KINDS.get(name) if isinstance(name, str) else None
-    if found is None:
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
         raise SpecError(unknown("edit", name, _KINDS), f"Edits are {', '.join(_KINDS)}.", "Use one of them.")
-    return found
+    return kind
 
 
 def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
@@ -106,31 +108,33 @@ def settings_of(kind: type[Edit]) -> dict[str, FieldInfo]:
 
 def make_edit(kind: str, site: Site, settings: Mapping[str, object] | None = None) -> Edit:
     """The edit of that kind, site and settings, None standing for none; raises SpecError for what does not fit."""
-    known, given = kind_of(kind), settings or {}
-    own = settings_of(known)
-    unknown = [name for name, value in given.items() if name not in own and value is not None]
-    missing = [name for name, info in own.items() if info.is_required() and given.get(name) is None]
+    edit_class, values = kind_of(kind), settings or {}
+    fields = settings_of(edit_class)
+    unknown = [name for name, value in values.items() if name not in fields and value is not None]
+    missing = [name for name, info in fields.items() if info.is_required() and values.get(name) is None]
     if wrong := unknown or missing:
-        needed = [name for name, info in own.items() if info.is_required()]
-        offered = [name for name in own if name not in needed]
+        needed = [name for name, info in fields.items() if info.is_required()]
+        offered = [name for name in fields if name not in needed]
         raise SpecError(
-            f"The edit {kind} at {site} has {', '.join(f'{name}={given.get(name)!r}' for name in wrong)}.",
+            f"The edit {kind} at {site} has {', '.join(f'{name}={values.get(name)!r}' for name in wrong)}.",
             f"It needs {' and '.join(needed) or 'no settings'}"
             + (f", and may have {' and '.join(offered)}." if offered else "."),
             f"Leave out {', '.join(unknown)}." if unknown else f"Give {', '.join(missing)}.",
         )
-    kept: Any = {name: value for name, value in given.items() if name in own and value is not None}
+    arguments: Any = {name: value for name, value in values.items() if name in fields and value is not None}
     try:
-        return known(site=site, **kept)
+        return edit_class(site=site, **arguments)
     except SpecError as error:
         raise SpecError(f"In the edit {kind} at {site}: {error.given}", error.known, error.todo) from None
 
 
 def read_edit(data: object) -> Edit:
-    """The edit that `Edit.data` gave as data; raises SpecError for what is none, SiteError for its site."""
+    """An edit as it is, or the one that `Edit.data` gave as data; raises SpecError for what is none, SiteError for its site."""
+    if isinstance(data, Edit):
+        return data
     if not isinstance(data, Mapping) or not {"kind", "site"} <= set(data):
-        known = "It is a JSON object with a kind, a site, and the settings of its kind."
-        raise SpecError(f"An edit is {shorten(data)}.", known, f"Kinds are {', '.join(_KINDS)}.")
+        facts = "It is a JSON object with a kind, a site, and the settings of its kind."
+        raise SpecError(f"An edit is {shorten(data)}.", facts, f"Kinds are {', '.join(_KINDS)}.")
     kind_of(data["kind"])
     settings = {name: value for name, value in data.items() if name not in ("kind", "site")}
     return make_edit(data["kind"], Site.parse(data["site"]), settings)
@@ -138,7 +142,7 @@ def read_edit(data: object) -> Edit:
 
 AnyEdit = Annotated[
     Edit,
-    BeforeValidator(lambda given: given if isinstance(given, Edit) else read_edit(given)),
+    BeforeValidator(read_edit),
     PlainSerializer(Edit.data),
 ]  # which JSON has as its kind, site and settings
 
@@ -156,12 +160,12 @@ def place(site: Site, verb: str) -> Site:
             return kind_of(verb).place(site)
 
 
-def in_study(site: Site, verb: str, known: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
+def in_study(site: Site, verb: str, allowed: tuple[str, ...] = WHERE, heads: bool = True) -> Site:
     """The site itself, if its components are among the known and it is of the only stack; raises SpecError otherwise."""
-    if any(c not in known for c in site.components) or site.stack or site.pre or (site.heads and not heads):
+    if any(c not in allowed for c in site.components) or site.stack or site.pre or (site.heads and not heads):
         raise SpecError(
             f"{verb} at '{site}' is not possible in a study.",
-            f"Studies {verb} {', '.join(known)} and their combinations, at any layers"
+            f"Studies {verb} {', '.join(allowed)} and their combinations, at any layers"
             + (", all heads or some; they have one stack." if heads else ", all heads together."),
             "Use a site such as k@3, q+k@1-2 or v@all.",
         )
@@ -176,9 +180,9 @@ SHAPES = {  # of each component's matrices, D being the width and F the feed-for
 }
 
 
-def matrices(site: Site, ok: bool, given: str, known: str, example: str) -> Site:
+def matrices(site: Site, ok: bool, fault: str, facts: str, example: str) -> Site:
     """The site itself, if it is one of q, k and v of the only stack and `ok`; raises SpecError naming the shapes otherwise."""
     plain = all(c in ("q", "k", "v") for c in site.components) and not site.stack and not site.pre
     shapes = ", ".join(f"{c} is {SHAPES[c]}" for c in site.components)
-    require(plain and ok, f"{given} at '{site}' is not possible: {shapes}.", known, f"Use a site such as {example}.")
+    require(plain and ok, f"{fault} at '{site}' is not possible: {shapes}.", facts, f"Use a site such as {example}.")
     return site

@@ -27,9 +27,9 @@ class TrisectError(Exception):
     `given` quotes what was given, `known` says what there is, `todo` says what to do next.
     """
 
-    def __init__(self, given: str, known: str, todo: str) -> None:
-        super().__init__(given, known, todo)
-        self.given, self.known, self.todo = given, known, todo
+    def __init__(self, fault: str, facts: str, todo: str) -> None:
+        super().__init__(fault, facts, todo)
+        self.given, self.known, self.todo = fault, facts, todo
 
     def __str__(self) -> str:
         return f"{self.given}\n  {self.known}\n  {self.todo}"
@@ -63,39 +63,44 @@ class TheoryError(TrisectError):
     """A construction of attention by hand is asked for outside what can be built or computed."""
 
 
-def check_name(what: str, given: object) -> None:
+def check_name(what: str, name: object) -> None:
     """Raise SpecError for an empty name of a folder or model, which would be read as the folder that one is in."""
-    if isinstance(given, str) and not given.strip():
-        known = "An empty name would mean the folder that you are in."
-        raise SpecError(f"The name of {what} is {given!r}.", known, "Write . for that folder, or name another one.")
+    if isinstance(name, str) and not name.strip():
+        facts = "An empty name would mean the folder that you are in."
+        raise SpecError(f"The name of {what} is {name!r}.", facts, "Write . for that folder, or name another one.")
 
 
-def unknown(what: str, given: object, there: Iterable[str]) -> str:
+def unknown(what: str, name: object, names: Iterable[str]) -> str:
     """The first part of an error about a name that is not among those there are, with the closest of them."""
-    shown = repr(given)
+    shown = repr(name)
     if len(shown) > LONGEST:
         shown = f"{shown[:LONGEST]}…"
-    return f"Unknown {what} {shown}{or_closest(given, there)}"
+    return f"Unknown {what} {shown}{or_closest(name, names)}"
 
 
-def or_closest(given: object, there: Iterable[str]) -> str:
+def or_closest(name: object, names: Iterable[str]) -> str:
     """The end of a sentence that quotes a name: a full stop, or the closest of the names that there are."""
-    close = get_close_matches(given.lower(), list(there), 1, ALIKE) if isinstance(given, str) else []
+    close = get_close_matches(name.lower(), list(names), 1, ALIKE) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
-def require(ok: bool, given: str, known: str, todo: str) -> None:
+def list_words(words: Sequence[str]) -> str:
+    """Words as a sentence has them: 'q', 'q and k', 'q, k and v'."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def require(ok: bool, fault: str, facts: str, todo: str) -> None:
     """Raise a SpecError of these three parts unless `ok`."""
     if not ok:
-        raise SpecError(given, known, todo)
+        raise SpecError(fault, facts, todo)
 
 
 def shorten(value: object, most: int = LONGEST) -> str:
     """A value as an error quotes it: one that would fill the screen by its beginning."""
     if isinstance(value, int) and abs(value) >= 10**most:  # Python spells no whole number of over 4,300 digits
         return f"a number of over {most} digits"
-    said = repr(value)
-    return said if len(said) <= most else f"{said[:most]}… ({len(said):,} characters)"
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 _WORDS = ("can't allocate memory", "out of memory", "bad allocation", "not enough memory", "failed to allocate")
@@ -133,29 +138,29 @@ def translate_system_errors() -> Iterator[None]:
     suffice. A closed pipe stays what it is: nobody reads any more.
     """
     if sys.flags.optimize > 1:
-        known = "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which libraries of ours need."
-        raise StudyError("PYTHONOPTIMIZE is 2 or more.", known, "Unset it, or set it to 1.")
+        facts = "Python was started without docstrings (-OO, or PYTHONOPTIMIZE=2), which libraries of ours need."
+        raise StudyError("PYTHONOPTIMIZE is 2 or more.", facts, "Unset it, or set it to 1.")
     try:
         yield
     except (TrisectError, BrokenPipeError):
         raise
     except BaseException as error:
         if is_panic(error):
-            said = " ".join(str(error).split())[:QUOTED]
+            message = " ".join(str(error).split())[:QUOTED]
             todo = "Check the files that were given: one of them holds what no library expects."
-            raise StudyError("A library could not go on.", f"It says: {said}", todo) from error
+            raise StudyError("A library could not go on.", f"It says: {message}", todo) from error
         if not isinstance(error, Exception):
             raise
         if (of_system := system_error(error)) is not None:
             raise file_error(of_system) from error
         if is_out_of_memory(error):
-            said = " ".join(str(error).split())[:200]
-            known = f"The system says: {said}" if said else "The system gave no more of it."
+            message = " ".join(str(error).split())[:200]
+            facts = f"The system says: {message}" if message else "The system gave no more of it."
             todo = "Ask for less at once (a smaller model, shorter texts, fewer points), or use a machine with more memory."
-            raise StudyError("The memory of this machine does not suffice.", known, todo) from error
+            raise StudyError("The memory of this machine does not suffice.", facts, todo) from error
         if isinstance(error, ValueError) and "embedded null" in str(error):
-            known = "It holds a NUL character, which no system allows in the name of a file."
-            raise StudyError("A path was given that cannot be one.", known, "Use another name.") from error
+            facts = "It holds a NUL character, which no system allows in the name of a file."
+            raise StudyError("A path was given that cannot be one.", facts, "Use another name.") from error
         raise
 
 
@@ -166,8 +171,8 @@ def system_error(error: BaseException) -> OSError | None:
     """
     if isinstance(error, OSError):
         return error
-    found = None if isinstance(error, TrisectError) else _NUMBER.search(str(error))
-    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+    match = None if isinstance(error, TrisectError) else _NUMBER.search(str(error))
+    return None if match is None else OSError(int(match[1]), os.strerror(int(match[1])))
 
 
 @contextmanager
@@ -191,28 +196,25 @@ def temporary_room(what: str) -> Iterator[None]:
 def file_error(error: OSError) -> StudyError:
     """What the system said of a file, in three parts."""
     names = [str(name)[:QUOTED] for name in (error.filename, error.filename2) if name is not None]
-    given = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
-    known = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
-    return StudyError(given, known, _todo(error))
+    fault = f"{' and '.join(names)} cannot be read or written." if names else "A file cannot be read or written."
+    facts = "The disk is full." if error.errno in FULL else f"The system says: {error.strerror or error}."
+    todo = "Check the path, or choose another place."
+    if error.errno in FULL:
+        todo = "Free some space and call the same command again."
+    elif isinstance(error, PermissionError):
+        todo = "Change its permissions or those of the folders above it, or choose another place."
+    elif error.errno == errno.ENAMETOOLONG:
+        todo = "Use a shorter name."
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        todo = "Close other programs, or raise the limit of open files (ulimit -n)."
+    return StudyError(fault, facts, todo)
 
 
 def check_access(path: Path, error: BaseException) -> None:
     """Raise StudyError where the system did not let a file be read, as without permission: it is not damaged, and has to stay."""
-    found = system_error(error)
-    if found is not None and found.errno in BARRED:
-        raise file_error(OSError(found.errno, found.strerror, str(path))) from error
-
-
-def _todo(error: OSError) -> str:
-    if error.errno in FULL:
-        return "Free some space and call the same command again."
-    if isinstance(error, PermissionError):
-        return "Change its permissions or those of the folders above it, or choose another place."
-    if error.errno == errno.ENAMETOOLONG:
-        return "Use a shorter name."
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "Close other programs, or raise the limit of open files (ulimit -n)."
-    return "Check the path, or choose another place."
+    refusal = system_error(error)
+    if refusal is not None and refusal.errno in BARRED:
+        raise file_error(OSError(refusal.errno, refusal.strerror, str(path))) from error
 
 
 _LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
@@ -239,8 +241,8 @@ NAMED = {"PIL": "pillow"}  # packages that are installed by another name
 
 def is_installed(package: str) -> bool:
     """Whether a package can be imported; a folder of that name in the current directory is none."""
-    found = importlib.util.find_spec(package)
-    return found is not None and found.origin is not None
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def pandas_frame(columns: Mapping[str, Sequence[object]]) -> Any:

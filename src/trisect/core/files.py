@@ -46,14 +46,14 @@ def read_strict(path: Path, strict: bool = True) -> Json:
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         met: set[str] = set()
         twice = next(name for name, _ in pairs if name in met or met.add(name))
         raise ValueError(
             f"The key {twice[:60]!r} is given twice in one object, so that one of its values would be ignored."
         )
-    return found
+    return values
 
 
 def _refuse(name: str) -> Json:
@@ -81,8 +81,8 @@ def digest_file(path: Path, size: int = 16) -> str:
 
 def whole_files(folder: Path) -> Iterator[Path]:
     """Every whole file below a folder; half-written ones, and folders that are nobody's results, begin with a dot."""
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return (path for path in found if not any(name.startswith(".") for name in path.relative_to(folder).parts))
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return (path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
 def digest_place(place: Path) -> str:
@@ -110,10 +110,10 @@ def inside(folder: Path, *names: str) -> Path:
     """The path of those names below a folder; raises StudyError where one of them is no name, and so might lead out."""
     for name in names:
         if not is_name(name):
-            known = (
+            facts = (
                 f"A name there is 1 to {LONGEST} bytes without '/', '\\' or control characters, and begins with no dot."
             )
-            raise StudyError(f"{name!r} cannot be a file's name in {folder}.", known, "Use another name.")
+            raise StudyError(f"{name!r} cannot be a file's name in {folder}.", facts, "Use another name.")
     return folder.joinpath(*names)
 
 
@@ -191,8 +191,8 @@ def as_record(body: object, path: Path, todo: str, kind: type[D]) -> D:
     try:
         value = read(kind, body, path)
     except TrisectError as error:
-        known = f"It is no {kind.__name__}: {error.given} {error.known}"
-        raise DamagedFileError(f"{path} is damaged.", known, todo) from error
+        facts = f"It is no {kind.__name__}: {error.given} {error.known}"
+        raise DamagedFileError(f"{path} is damaged.", facts, todo) from error
     return body if isinstance(value, dict) else value  # pyright: ignore[reportReturnType]
 
 
@@ -209,10 +209,10 @@ def read_any_json(path: Path, todo: str) -> Json:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         body, checksum = document["body"], document["checksum"]
-        found = digest(canonical(body))
+        actual = digest(canonical(body))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         check_access(path, error)
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
-    if found != checksum:
+    if actual != checksum:
         raise DamagedFileError(f"{path} is damaged.", "Its content does not match its checksum.", todo)
     return body

@@ -67,7 +67,11 @@ class Comparison(NamedTuple):
             case "most":
                 return f"{self.names[0]} largest"
             case "above":
-                return "; ".join(self._relations())
+                above: dict[tuple[str, ...], list[str]] = {}  # which components lie above the same ones
+                for name in self.names:
+                    if lower := tuple(p.second for p in self.pairs if p.first == name and p.above):
+                        above.setdefault(lower, []).append(name)
+                return "; ".join(f"{' and '.join(names)} above {' and '.join(low)}" for low, names in above.items())
             case "alike":
                 return f"alike within {self.margin:g}"
             case _ if self.n < 2:
@@ -75,8 +79,8 @@ class Comparison(NamedTuple):
             case _ if any(pair.low is None for pair in self.pairs):
                 return f"too uncertain: no spread over {self.n:,} {unit}s, so no t test"
             case _:
-                said = f"about {self.needed:,} {unit}s" if self.needed else f"more than {MOST_UNITS:,} {unit}s"
-                return f"too uncertain: {said} needed, {self.n:,} run"
+                needed = f"about {self.needed:,} {unit}s" if self.needed else f"more than {MOST_UNITS:,} {unit}s"
+                return f"too uncertain: {needed} needed, {self.n:,} run"
 
     def data(self) -> dict[str, Json]:
         """The comparison as JSON-ready data."""
@@ -84,22 +88,9 @@ class Comparison(NamedTuple):
         return {**self._asdict(), "names": list(self.names), "pairs": pairs}
 
     @classmethod
-    def of(cls, given: object) -> Comparison:
+    def of(cls, data: object) -> Comparison:
         """The comparison that such data, or a record that is read back, is of."""
-        return read(cls, given, "a comparison")
-
-    def _relations(self) -> list[str]:
-        """Which components lie above which, those above the same ones joined."""
-        above = {
-            name: tuple(p.second for p in self.pairs if p.first == name and p.above)
-            for name in self.names
-            if any(p.first == name and p.above for p in self.pairs)
-        }
-        below = dict.fromkeys(above.values())
-        return [
-            f"{' and '.join(name for name, lower in above.items() if lower == low)} above {' and '.join(low)}"
-            for low in below
-        ]
+        return read(cls, data, "a comparison")
 
 
 @record
@@ -137,10 +128,10 @@ class Finding:
 
     def data(self) -> dict[str, Json]:
         """The finding as JSON-ready data."""
-        own: dict[str, Json] = asdict(self)
-        own["values"] = [dict(estimate._asdict()) for estimate in self.values]
-        own["compared"] = None if self.compared is None else self.compared.data()
-        return own
+        fields: dict[str, Json] = asdict(self)
+        fields["values"] = [dict(estimate._asdict()) for estimate in self.values]
+        fields["compared"] = None if self.compared is None else self.compared.data()
+        return fields
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.workers is not None:
-            given = f"--engine {self.engine} and --workers {self.workers} were both given."
-            known = "The engine here has no workers, and the others have at least one."
-            require((self.engine == "here") == (self.workers == 0), given, known, "Leave one of them out.")
+            fault = f"--engine {self.engine} and --workers {self.workers} were both given."
+            facts = "The engine here has no workers, and the others have at least one."
+            require((self.engine == "here") == (self.workers == 0), fault, facts, "Leave one of them out.")
 
     def cores(self) -> int:
         """How many processor cores this process may use."""
@@ -56,13 +56,13 @@ version = cache(metadata.version)  # a package that is loaded does not change; e
 
 def versions(*more: str) -> dict[str, str]:
     """Versions of Python and of everything that a number depends on; `more` are packages that it needed besides."""
-    found = {"python": platform.python_version()}
+    packages = {"python": platform.python_version()}
     for part in (*PARTS, *more):
         try:
-            found[part] = version(part)
+            packages[part] = version(part)
         except metadata.PackageNotFoundError:
-            found[part] = "not installed as a package"
-    return found
+            packages[part] = "not installed as a package"
+    return packages
 
 
 @cache
@@ -87,20 +87,20 @@ def processor() -> str:
 def memory_bytes() -> int | None:
     """Bytes of memory in all, or as many as a container is allowed; None where the system does not say."""
     try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
         return None
     try:
         allowed = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
     except (OSError, ValueError):  # no container, or "max"
-        return found
-    return min(found, allowed)
+        return installed
+    return min(installed, allowed)
 
 
 def free_bytes(place: Path) -> int | None:
     """Bytes that may still be written where a file or folder is, or is to be made; None where the system does not say."""
     try:
-        there = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
-        return shutil.disk_usage(there).free
+        existing = next(path for path in (place.absolute(), *place.absolute().parents) if path.exists())
+        return shutil.disk_usage(existing).free
     except (OSError, StopIteration):
         return None

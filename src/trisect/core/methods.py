@@ -31,16 +31,16 @@ def spell_variant(text: str) -> str | None:
     return "+".join(v for v in VARIANTS if v in parts)
 
 
-def _control(given: str) -> str:
+def _control(text: str) -> str:
     """One spelling of a control; raises SpecError for a text that is none."""
-    variant = spell_variant(given)
+    variant = spell_variant(text)
     if variant is None or variant == "plain":
-        known = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
-        raise SpecError(unknown("control", given, VARIANTS[1:]), known, "Use one of them.")
+        facts = f"Controls are {', '.join(VARIANTS[1:])}, or several of them joined by '+'."
+        raise SpecError(unknown("control", text, VARIANTS[1:]), facts, "Use one of them.")
     return variant
 
 
-_read_site = BeforeValidator(lambda given: Site.parse(given) if isinstance(given, str) else given)
+_read_site = BeforeValidator(lambda site: Site.parse(site) if isinstance(site, str) else site)
 SiteText = Annotated[Site, _read_site, PlainSerializer(str)]  # which JSON has as its spelling
 
 
@@ -108,8 +108,8 @@ class Tie:
     narrow: bool = True
 
     def __post_init__(self) -> None:
-        given = bool(self.sites or self.identity)
-        require(given, "The tying has no sites.", "It needs at least one.", "Name some, or leave tie out.")
+        facts, todo = "It needs at least one.", "Name some, or leave tie out."
+        require(bool(self.sites or self.identity), "The tying has no sites.", facts, todo)
 
 
 def reads_head(site: Site) -> bool:

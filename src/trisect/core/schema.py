@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import is_typeddict
 
-from trisect.core.errors import SpecError, TrisectError, or_closest, shorten, unknown
+from trisect.core.errors import SpecError, TrisectError, list_words, or_closest, shorten, unknown
 
 WHOLE = 10**9  # of any whole number that says nothing else of itself
 SEED = 2**63 - 1  # of a study's seed, as PyTorch takes one
@@ -71,33 +71,33 @@ def record(kind: type[C]) -> type[C]:
     Nothing is converted but whole numbers to floats, and lists to the tuples of `Many`.
     """
 
-    made: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
-    assert made.__pydantic_fields_complete__(), f"{kind.__name__} names a type that is not imported"
+    checked_kind: Any = pydantic_dataclass(frozen=True, config=STRICT)(kind)
+    assert checked_kind.__pydantic_fields_complete__(), f"{kind.__name__} names a type that is not imported"
     # the parameters of a dataclass, as the standard library's own have them; pydantic's are known only once it validates
-    found = []
-    for name, info in made.__pydantic_fields__.items():
+    parameters = []
+    for name, info in checked_kind.__pydantic_fields__.items():
         place = Parameter.KEYWORD_ONLY if info.kw_only else Parameter.POSITIONAL_OR_KEYWORD
         default = Parameter.empty if info.is_required() else info.default if info.default_factory is None else ...
-        found.append(Parameter(name, place, default=default, annotation=info.annotation))
-    check, shown = made.__init__, Signature(sorted(found, key=lambda one: one.kind))
+        parameters.append(Parameter(name, place, default=default, annotation=info.annotation))
+    check, shown = checked_kind.__init__, Signature(sorted(parameters, key=lambda parameter: parameter.kind))
 
     @wraps(check)
-    def checked(self: object, *given: object, **named: object) -> None:
+    def checked(self: object, *values: object, **named: object) -> None:
         try:
-            check(self, *given, **named)
+            check(self, *values, **named)
         except ValidationError as error:
             raise in_words(error, type(self)) from None
         finally:  # pydantic puts its own here when it builds the validator
-            if made.__init__ is not checked:
-                made.__init__, made.__signature__ = checked, shown
+            if checked_kind.__init__ is not checked:
+                checked_kind.__init__, checked_kind.__signature__ = checked, shown
 
-    made.__init__, made.__signature__ = checked, shown
-    return made
+    checked_kind.__init__, checked_kind.__signature__ = checked, shown
+    return checked_kind
 
 
-def _wrong(given: str, known: str, todo: str) -> PydanticCustomError:
+def _wrong(fault: str, facts: str, todo: str) -> PydanticCustomError:
     """What a value is wrong by, in three parts in which NAME stands for its field."""
-    return PydanticCustomError("wrong", "{given}", {"given": given, "known": known, "todo": todo})
+    return PydanticCustomError("wrong", "{given}", {"given": fault, "known": facts, "todo": todo})
 
 
 def _different(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -113,8 +113,8 @@ def one_of(*names: str) -> AfterValidator:
 
 def _check_choice(value: Any, names: Sequence[str]) -> Any:
     if value not in names:
-        given = f"NAME is {shorten(value)}{or_closest(value, names)}"
-        raise _wrong(given, f"There is {_and(names)}.", "Use one of them.")
+        fault = f"NAME is {shorten(value)}{or_closest(value, names)}"
+        raise _wrong(fault, f"There is {list_words(names)}.", "Use one of them.")
     return value
 
 
@@ -135,7 +135,7 @@ class Option:
     themselves ('seeds'), as NAME=VALUE where they have names ('pairs'), or as so many words behind one option (`count`). An argument
     of 'models' is one model, or a tuple of several.
     A flag that is true unless given has a `name` that begins with 'no-'; `value` is the one word that turns a flag on.
-    `unset` says in the help what stands where nothing is given, `known` what there is in an error's second part. In Python the
+    `unset` says in the help what stands where nothing is given, `facts` what there is in an error's second part. In Python the
     setting that is `placed` may follow the argument by place; all others are given by name. `grammar` reads a text, and raises
     TrisectError for one that is of another form.
     """
@@ -148,7 +148,7 @@ class Option:
     value: str | None = None
     metavar: str | None = None
     unset: str | None = None
-    known: str | None = None
+    facts: str | None = None
     placed: bool = False
     grammar: Callable[[str], object] | None = None
 
@@ -162,7 +162,10 @@ class Option:
     def _several(self, value: Any) -> Any:
         """Several values as a tuple: of one value, of a list, of words in one text, of a number of seeds."""
         if self.many == "seeds" and isinstance(value, int):
-            return seeds_up_to(value)
+            if isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
+                facts = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
+                raise SpecError(f"seeds is {value!r}.", facts, "Use for example 5.")
+            return tuple(range(1, value + 1))
         if isinstance(value, str | Path) or not isinstance(value, Sequence):
             value = (value,)
         if self.many == "words":
@@ -173,17 +176,17 @@ class Option:
         for value in values:
             self._one(value)
         if self.count is not None and len(values) != self.count:
-            known = f"It takes {self.count}: {self.metavar}."
-            raise _wrong(f"NAME was given {len(values)} values.", known, f"Give {self.count}.")
+            facts = f"It takes {self.count}: {self.metavar}."
+            raise _wrong(f"NAME was given {len(values)} values.", facts, f"Give {self.count}.")
         names = [str(value) for value in values]
         again = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if self.many == "seeds":
-            check_seeds(values)
-        elif (
-            self.many in ("commas", "words", "places") and again is not None
-        ):  # it would be measured, or counted, twice
-            known = f"NAME are {', '.join(map(shorten, names))}."
-            raise _wrong(f"NAME was given {shorten(again)} twice.", known, "Give each once.")
+            if not values or again or not all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in values):
+                facts = "They are different whole numbers from 0 to 4,294,967,295, at least one."
+                raise SpecError(f"The seeds {list(values)}.", facts, "Give for example 1, 2 and 3.")
+        elif again and self.many in ("commas", "words", "places"):  # it would be measured, or counted, twice
+            facts = f"NAME are {', '.join(map(shorten, names))}."
+            raise _wrong(f"NAME was given {shorten(again)} twice.", facts, "Give each once.")
         return values
 
     def _one(self, value: Any) -> Any:
@@ -256,7 +259,7 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 def flat(kind: type[Any]) -> tuple[Setting, ...]:
     """Every field of a settings class with those of its groups in their place."""
-    return tuple(d for one in settings_of(kind) for d in (one.fields if isinstance(one, Group) else (one,)))
+    return tuple(d for entry in settings_of(kind) for d in (entry.fields if isinstance(entry, Group) else (entry,)))
 
 
 def _without_null(info: FieldInfo) -> FieldInfo:
@@ -276,89 +279,61 @@ def _setting(owner: type[Any], name: str, info: FieldInfo) -> Setting | Group:
     kind, optional = inner.annotation, inner is not info
     option = next((m for m in inner.metadata if isinstance(m, Option)), None)
     if isinstance(kind, type) and hasattr(kind, "__pydantic_fields__"):
-        own = tuple(one for one in settings_of(kind) if isinstance(one, Setting))
-        if option is not None:  # what the settings say of their group's argument
-            asked = {"many": option.many, "metavar": option.metavar}
-            own = (s._replace(option=replace(s.option, **asked), info=inner) if s.option.argument else s for s in own)
-            own = tuple(own)
-        return Group(name, kind, optional, tuple(map(_open, own)) if optional else own)
+        fields = [setting for setting in settings_of(kind) if isinstance(setting, Setting)]
+        for i, setting in enumerate(fields):
+            if option is not None and setting.option.argument:  # what the settings say of their group's argument
+                argument = replace(setting.option, many=option.many, metavar=option.metavar)
+                fields[i] = setting = setting._replace(option=argument, info=inner)
+            if optional:  # nothing stands by default, and the help says what does in the group
+                plain = (
+                    setting.kind is bool or setting.option.unset is not None or setting.default in (MISSING, None, ())
+                )
+                described = setting.option if plain else replace(setting.option, unset=str(setting.default))
+                fields[i] = setting._replace(optional=True, default=None, option=described)
+        return Group(name, kind, optional, tuple(fields))
     assert inner.description, f"{owner.__name__}.{name} says nothing of itself"
     default = MISSING if info.is_required() else info.default
     return Setting(name, kind, optional, default, option or Option(), inner)
 
 
-def _open(one: Setting) -> Setting:
-    """A setting of a group that may be missing: nothing stands by default, and its help says what does in the group."""
-    plain = one.kind is bool or one.option.unset is not None or one.default in (MISSING, None, ())
-    option = one.option if plain else replace(one.option, unset=str(one.default))
-    return one._replace(optional=True, default=None, option=option)
-
-
-def build(kind: type[C], given: Mapping[str, object]) -> C:
+def build(kind: type[C], values: Mapping[str, object]) -> C:
     """The settings with these values, groups filled from theirs; checked. Raises SpecError naming the field.
 
-    A group that may be missing is None where none of its values is given; where None is no value, it stands for the default.
+    A group that may be missing is None where it has no value; None that is no value stands for the default. One model is itself and
+    several are a tuple, where a setting takes both. A text with half a character, which no file and no table can hold, is refused.
     """
-    known = [one.name for one in flat(kind)]
-    if strange := [name for name in given if name not in known]:
-        raise SpecError(unknown("setting", strange[0], known), f"There are {', '.join(known)}.", "Use one of them.")
-    values: dict[str, Any] = {}
-    for one in settings_of(kind):
-        if isinstance(one, Group):
-            mine = {d.name: _some_models(d, given[d.name]) for d in one.fields if d.name in given}
-            if one.optional and all(value is None or value == () for value in mine.values()):
-                values[one.name] = None
-            else:
-                values[one.name] = build(one.kind, {k: v for k, v in mine.items() if v is not None})
-        elif one.name in given and (one.optional or given[one.name] is not None):
-            _check_text(one.name, given[one.name])
-            values[one.name] = given[one.name]
-    return kind(**values)
+    names = [setting.name for setting in flat(kind)]
+    if strange := [name for name in values if name not in names]:
+        raise SpecError(unknown("setting", strange[0], names), f"There are {', '.join(names)}.", "Use one of them.")
+    arguments: dict[str, Any] = {}
+    for entry in settings_of(kind):
+        if isinstance(entry, Group):
+            inner = {f.name: values[f.name] for f in entry.fields if f.name in values}
+            for setting in entry.fields:
+                value = inner.get(setting.name)
+                if setting.option.many == "models" and isinstance(value, list | tuple):
+                    if not value:
+                        raise SpecError("No model was given.", "At least one is read.", "Give a model.")
+                    inner[setting.name] = value[0] if len(value) == 1 else tuple(value)
+            is_empty = all(value is None or value == () for value in inner.values())
+            filled = {name: value for name, value in inner.items() if value is not None}
+            arguments[entry.name] = None if entry.optional and is_empty else build(entry.kind, filled)
+        elif entry.name in values and (entry.optional or values[entry.name] is not None):
+            arguments[entry.name] = value = values[entry.name]
+            for text in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(text, str | Path) and any("\ud800" <= c <= "\udfff" for c in str(text)):
+                    facts = "It holds half a character (a surrogate), which is no text in UTF-8."
+                    raise SpecError(f"{entry.name} is {str(text)!a}.", facts, f"Give {entry.name} as a text.")
+    return kind(**arguments)
 
 
-def _some_models(one: Setting, value: Any) -> Any:
-    """One model as it is and several as a tuple, where a setting takes both."""
-    if one.option.many != "models" or not isinstance(value, list | tuple):
-        return value
-    if not value:
-        raise SpecError("No model was given.", "At least one is read.", "Give a model.")
-    return value[0] if len(value) == 1 else tuple(value)
-
-
-def _check_text(name: str, value: Any) -> None:
-    """Raise SpecError for a text with half a character, which no file and no table can hold."""
-    for text in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(text, str | Path):
-            try:
-                str(text).encode()
-            except UnicodeEncodeError:
-                known = "It holds half a character (a surrogate), which is no text in UTF-8."
-                raise SpecError(f"{name} is {str(text)!a}.", known, f"Give {name} as a text.") from None
-
-
-def read_word(one: Setting, given: object) -> object:
+def read_word(setting: Setting, word: object) -> object:
     """One value of a setting, which may be given as a word, such as '1e-3'; checked. Raises SpecError naming the field."""
-    item: Any = Annotated[one.item, *one.info.metadata] if one.info.metadata else one.item
+    item: Any = Annotated[setting.item, *setting.info.metadata] if setting.info.metadata else setting.item
     try:
-        return TypeAdapter(item, config=STRICT).validate_python(given, strict=not isinstance(given, str | float))
+        return TypeAdapter(item, config=STRICT).validate_python(word, strict=not isinstance(word, str | float))
     except ValidationError as error:
-        raise _of_value(one.name, error.errors(include_url=False), one.info) from None
-
-
-def seeds_up_to(number: int) -> tuple[int, ...]:
-    """The seeds 1 to `number`; raises SpecError for none and for more than anybody could mean."""
-    if isinstance(number, bool) or not 1 <= number <= MOST_SEEDS:
-        known = f"It is a number of seeds, 1 or more (at most {MOST_SEEDS:,}), or the seeds themselves."
-        raise SpecError(f"seeds is {number!r}.", known, "Use for example 5.")
-    return tuple(range(1, number + 1))
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise SpecError for no seeds, one given twice, and what is none."""
-    good = all(isinstance(seed, int) and 0 <= seed < 2**32 for seed in seeds)
-    if not seeds or len(set(seeds)) < len(seeds) or not good:
-        known = "They are different whole numbers from 0 to 4,294,967,295, at least one."
-        raise SpecError(f"The seeds {list(seeds)}.", known, "Give for example 1, 2 and 3.")
+        raise _of_value(setting.name, error.errors(include_url=False), setting.info) from None
 
 
 @cache
@@ -379,7 +354,7 @@ def read(kind: type[C], data: object, where: str | Path) -> C:
 def plain(value: object) -> Any:
     """A record as JSON-ready data, which `read` reads; several as a list, None as it is."""
     return (
-        [plain(one) for one in value]
+        [plain(item) for item in value]
         if isinstance(value, list | tuple)
         else _adapter(type(value)).dump_python(value, mode="json")
     )
@@ -388,18 +363,18 @@ def plain(value: object) -> Any:
 def in_words(error: ValidationError, kind: type[Any], where: str = "") -> SpecError:
     """What keeps values from being a record of that class, in three parts; `where` is the file that they are from."""
     errors = error.errors(include_url=False)
-    first = min(errors, key=lambda one: one["type"] != "unexpected_keyword_argument")
+    first = min(errors, key=lambda detail: detail["type"] != "unexpected_keyword_argument")
     names, owner, info = _place(first["loc"], kind)
     if first["type"] == "unexpected_keyword_argument":
-        known = sorted(names_of(owner))
+        names_there = sorted(names_of(owner))
         home = " in ".join(filter(None, (".".join(names[:-1]), where))) or f"A {owner.__name__}"
-        given = f"{home} has {names[-1]}{or_closest(names[-1], known)}"
-        return SpecError(given, f"Known are {', '.join(known)}.", "Correct or remove the others.")
+        fault = f"{home} has {names[-1]}{or_closest(names[-1], names_there)}"
+        return SpecError(fault, f"Known are {', '.join(names_there)}.", "Correct or remove the others.")
     if not names:
-        given = f"{where or 'What was given'} does not hold a {kind.__name__.lower()}."
-        known = sorted(names_of(kind))
-        return SpecError(given, "It is a JSON object.", f"Its keys are {', '.join(known)}.")
-    same = [one for one in errors if _place(one["loc"], kind)[0] == names]
+        fault = f"{where or 'What was fault'} does not hold a {kind.__name__.lower()}."
+        names_there = sorted(names_of(kind))
+        return SpecError(fault, "It is a JSON object.", f"Its keys are {', '.join(names_there)}.")
+    same = [detail for detail in errors if _place(detail["loc"], kind)[0] == names]
     return _of_value(" in ".join(filter(None, (".".join(names), where))), same, info, owner.__name__.lower())
 
 
@@ -431,60 +406,51 @@ def _of_value(name: str, errors: Sequence[Any], info: FieldInfo | None, owner: s
         parts = (first["ctx"][part].replace("NAME", name, 1) for part in ("given", "known", "todo"))
         return SpecError(*parts)
     if first["type"] in ("missing", "missing_argument"):
-        known = f"It is needed: {info.description}" if info and info.description else "It is needed."
-        return SpecError(f"{name} was not given.", known, f"Give {short}.")
+        facts = f"It is needed: {info.description}" if info and info.description else "It is needed."
+        return SpecError(f"{name} was not given.", facts, f"Give {short}.")
     holds = "holds" if len(first["loc"]) > 1 and isinstance(first["loc"][-1], int) else "is"
-    given = f"{name} {holds} {shorten(first['input'])}."
+    fault = f"{name} {holds} {shorten(first['input'])}."
     if first["type"] == "too_short":
         return SpecError(f"The {owner} has no {name}.", "It needs at least one.", f"Name some, or leave {owner} out.")
     if first["type"] in ("too_long", "string_too_long"):
         most, what = first["ctx"]["max_length"], "values" if first["type"] == "too_long" else "characters"
-        given = f"{name} has {len(first['input']):,} {what}."
-        return SpecError(given, f"At most {most:,} are read.", f"Give fewer {what}.")
-    nouns = " or ".join(dict.fromkeys(_noun(one, info) for one in errors))
+        fault = f"{name} has {len(first['input']):,} {what}."
+        return SpecError(fault, f"At most {most:,} are read.", f"Give fewer {what}.")
+    nouns = " or ".join(dict.fromkeys(_describe(error, info) for error in errors))
     each = "Each of it" if holds == "holds" else "It"
-    known = option.known if first["type"].startswith("greater") else None
+    facts = option.facts if first["type"].startswith("greater") else None
     todo = f'Give {short} in brackets, as in ["a", "b"].' if nouns == NOUNS["list_type"] else f"Give {short} as that."
-    return SpecError(given, known or f"{each} is {nouns}.", todo)
+    return SpecError(fault, facts or f"{each} is {nouns}.", todo)
 
 
-def _noun(error: Mapping[str, Any], info: FieldInfo | None) -> str:
-    """What a value would have to be."""
-    if error["type"] in (*WHOLES, *NUMBERS, *BOUNDS):
-        return _describe_bounds(error, info)
+def _describe(error: Mapping[str, Any], info: FieldInfo | None) -> str:
+    """What a value would have to be; the bound of every whole number is said only where a value lies above it."""
     if error["type"] == "is_instance_of":
         return f"a {error['ctx']['class'].lower()}"
-    return NOUNS.get(error["type"]) or error["msg"].removeprefix("Input should be ")
-
-
-def _describe_bounds(error: Mapping[str, Any], info: FieldInfo | None) -> str:
-    """A number with its bounds, in words; the bound of every whole number is said only where a value lies above it."""
+    if error["type"] not in (*WHOLES, *NUMBERS, *BOUNDS):
+        return NOUNS.get(error["type"]) or error["msg"].removeprefix("Input should be ")
     kinds: Iterable[Any] = (info.annotation, *get_args(info.annotation)) if info else ()
     noun = NOUNS["float_type" if float in kinds or error["type"] in NUMBERS[:2] else "int_type"]
-    found = {type(m): m for m in (info.metadata if info else ())}
-    above, low, below, high = (found.get(kind) for kind in (Gt, Ge, Lt, Le))
+    limits = {type(m): m for m in (info.metadata if info else ())}
+    above, low, below, high = (limits.get(kind) for kind in (Gt, Ge, Lt, Le))
     over = error["type"].startswith("less")
     if high is not None and high.le == WHOLE and not over:
         high = None
-    said = [f"above {above.gt:g}"] if above else []
-    said += [f"below {below.lt:g}"] if below else []
+    bounds = [f"above {above.gt:g}"] if above else []
+    bounds += [f"below {below.lt:g}"] if below else []
     if low and high:
-        said.append(f"from {_spelt(low.ge)} to {_spelt(high.le)}")
+        bounds.append(f"from {_spell(low.ge)} to {_spell(high.le)}")
     elif low:
-        said.append(f"{_spelt(low.ge)} or more")
+        bounds.append(f"{_spell(low.ge)} or more")
     elif high:
-        said.append(f"at most {_spelt(high.le)}")
-    elif not said and error["type"] in BOUNDS:  # the bound of one of several values
+        bounds.append(f"at most {_spell(high.le)}")
+    elif not bounds and error["type"] in BOUNDS:  # the bound of one of several values
         (bound,) = error["ctx"].values()
-        said.append(f"{'at most' if over else 'at least'} {_spelt(bound)}")
-    elif not said and error["type"] == "finite_number":
-        said.append("and finite")
-    return ", ".join([noun, *([" and ".join(said)] if said else [])])
+        bounds.append(f"{'at most' if over else 'at least'} {_spell(bound)}")
+    elif not bounds and error["type"] == "finite_number":
+        bounds.append("and finite")
+    return ", ".join([noun, *([" and ".join(bounds)] if bounds else [])])
 
 
-def _spelt(bound: float) -> str:
+def _spell(bound: float) -> str:
     return f"{int(bound):,}" if float(bound).is_integer() else f"{bound:g}"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -52,8 +52,8 @@ class Site:
                 raise _error(f"{numbers!r} as {name}", f"{name} count from 1")
             object.__setattr__(self, name, tuple(sorted(set(numbers))))
         if self.stack and not STACK.fullmatch(self.stack):
-            known = f"stacks are {', '.join(STACKS)}, a tower's name in small letters such as vision, or none"
-            raise _error(f"{self.stack!r} as stack", known)
+            facts = f"stacks are {', '.join(STACKS)}, a tower's name in small letters such as vision, or none"
+            raise _error(f"{self.stack!r} as stack", facts)
         if self.heads is not None and (bad := [c for c in self.components if c not in HEADED]):
             raise _error(f"heads of {'+'.join(bad)}", f"only {', '.join(HEADED)} have heads")
         if self.pre and (bad := [c for c in self.components if c not in ("q", "k", "v")]):
@@ -149,5 +149,5 @@ def spell(numbers: tuple[int, ...]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def _error(given: str, why: str) -> SiteError:
-    return SiteError(f"{given} is not a site: {why}.", f"{GRAMMAR}.", EXAMPLES)
+def _error(text: str, why: str) -> SiteError:
+    return SiteError(f"{text} is not a site: {why}.", f"{GRAMMAR}.", EXAMPLES)

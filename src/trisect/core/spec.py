@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,8 +49,8 @@ class Model:
             self.width % 2 == 0, f"width is {self.width}.", "Sinusoidal positions come in pairs.", "Use an even width."
         )
         ok = tuple(sorted(set(self.idle) & set(range(1, self.layers + 1)))) == self.idle
-        known = f"It names layers of the {self.layers}, from 1 on, each once and in order."
-        require(ok, f"idle is {list(self.idle)}.", known, "Leave it out, or name such layers.")
+        facts = f"It names layers of the {self.layers}, from 1 on, each once and in order."
+        require(ok, f"idle is {list(self.idle)}.", facts, "Leave it out, or name such layers.")
 
 
 @record
@@ -143,39 +144,30 @@ class Design:
         return replace(self, **parts, edits=edits)
 
     def runs(self, corpus: str) -> Iterator[Run]:
-        """Every run, baselines first within each seed; `corpus` is the fingerprint of the text as cut."""
+        """Every run, baselines first within each seed; `corpus` is the fingerprint of the text as cut.
+
+        Edits without a label come before attacks and their controls, of which those of one label follow one another.
+        """
         fitted = self.resolved()
+        edits = [make_edit("freeze", site) for site in (fitted.freeze.sites if fitted.freeze else ())]
+        if fitted.tie:
+            fewer = [make_edit("tie", site) for site in fitted.tie.sites]
+            fewer += [make_edit("identity", site) for site in fitted.tie.identity]
+            edits += [*fewer, *(narrow_heads(fitted.model, edit) for edit in fewer if fitted.tie.narrow)]
+        if fitted.attack:
+            for label, strength, site in product(fitted.attack.labels, fitted.attack.strengths, fitted.attack.sites):
+                edits.append(make_edit("attack", site, {"label": label, "strength": strength}))
+        if fitted.control:
+            for label, variant, site in product(fitted.control.labels, fitted.control.variants, fitted.control.sites):
+                settings = {"label": label, "strength": fitted.control.strength, "variant": variant}
+                edits.append(make_edit("attack", site, settings))
         last = fitted.attack.epochs if fitted.attack and fitted.attack.epochs else fitted.training.epochs
         short = replace(fitted.training, epochs=last)
         for seed in fitted.seeds:
             yield Run(corpus, fitted.model, fitted.training, seed)
-            for edit in dict.fromkeys((*fitted._edits_without_label(), *fitted._attacks(), *fitted.edits)):
+            for edit in dict.fromkeys((*edits, *fitted.edits)):
                 training = fitted.training if edit.column is None else short
                 yield Run(corpus, fitted.model, training, seed, edit)
-
-    def _edits_without_label(self) -> Iterator[Edit]:
-        """Freezes, ties, and what ties are compared with; of resolved sites."""
-        for site in self.freeze.sites if self.freeze else ():
-            yield make_edit("freeze", site)
-        if self.tie:
-            fewer = [make_edit("tie", s) for s in self.tie.sites] + [
-                make_edit("identity", s) for s in self.tie.identity
-            ]
-            yield from fewer
-            yield from dict.fromkeys(narrow_heads(self.model, edit) for edit in fewer if self.tie.narrow)
-
-    def _attacks(self) -> Iterator[Edit]:
-        """Attacks and their controls, those of one label one after another."""
-        for label in self.attack.labels if self.attack else ():
-            for strength in self.attack.strengths if self.attack else ():
-                for site in self.attack.sites if self.attack else ():
-                    yield make_edit("attack", site, {"label": label, "strength": strength})
-        if self.control:
-            for label in self.control.labels:
-                for variant in self.control.variants:
-                    settings = {"label": label, "strength": self.control.strength, "variant": variant}
-                    for site in self.control.sites:
-                        yield make_edit("attack", site, settings)
 
 
 def narrow_heads(model: Model, edit: Edit) -> Edit:

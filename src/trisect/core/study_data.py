@@ -35,18 +35,18 @@ class Ledger:
     step: Annotated[int, Field(ge=1)]
 
     def __post_init__(self) -> None:
-        whole = self.asked[0]
+        joint = self.asked[0]
         for design in self.asked[1:]:
-            differ = differences(whole, design)
+            differ = differences(joint, design)
             require(
                 not differ, f"Its designs differ in {'; '.join(differ)}.", "One study has one way.", "Make two studies."
             )
-            whole = union(whole, design)
+            joint = union(joint, design)
         trained = sorted(run for fleet in self.fleets for run in fleet)
         odd = sorted({*trained} ^ self.runs.keys())
-        known = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
+        facts = f"{odd[0]} stands in one of them alone." if odd else "A run stands in two fleets."
         require(
-            trained == sorted(self.runs), "Its fleets are not the runs of its designs.", known, "Make another study."
+            trained == sorted(self.runs), "Its fleets are not the runs of its designs.", facts, "Make another study."
         )
 
     @cached_property
@@ -60,20 +60,20 @@ class Ledger:
         return reduce(union, self.asked)
 
 
-def differences(there: Design, here: Design) -> list[str]:
+def differences(earlier: Design, here: Design) -> list[str]:
     """What keeps two designs from being of one study: text apart, all but which runs and evaluations there are."""
-    found = []
+    differing = []
     for name in ("model", "training", *(name for name in METHODS if name not in ("control", "tie"))):
-        a, b = getattr(there, name), getattr(here, name)
+        a, b = getattr(earlier, name), getattr(here, name)
         for field in fields(a) if a is not None and b is not None else ():
             old, new = getattr(a, field.name), getattr(b, field.name)
             if (name, field.name) == ("attack", "epochs"):
-                old, new = old or there.training.epochs, new or here.training.epochs
+                old, new = old or earlier.training.epochs, new or here.training.epochs
             unused = (name, field.name) == ("rewind", "sample_seed") and getattr(a, "sample_tokens", None) is None
-            asked = field.name in ASKED and (name, field.name) != ("probe", "sites")
-            if old != new and not unused and not asked:
-                found.append(f"{name}.{field.name} (there {old!r}, here {new!r})")
-    return found
+            is_open = field.name in ASKED and (name, field.name) != ("probe", "sites")
+            if old != new and not unused and not is_open:
+                differing.append(f"{name}.{field.name} (there {old!r}, here {new!r})")
+    return differing
 
 
 def union(old: Design, new: Design) -> Design:
@@ -83,7 +83,7 @@ def union(old: Design, new: Design) -> Design:
         a, b = getattr(old, name), getattr(new, name)
         parts[name] = b if a is None else a
         if a is not None and b is not None:
-            pairs = {one.name: (getattr(a, one.name), getattr(b, one.name)) for one in fields(a)}
+            pairs = {item.name: (getattr(a, item.name), getattr(b, item.name)) for item in fields(a)}
             joined = {
                 field: tuple(dict.fromkeys((*x, *y))) if isinstance(x, tuple) and isinstance(y, tuple) else x or y
                 for field, (x, y) in pairs.items()

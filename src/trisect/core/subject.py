@@ -54,8 +54,8 @@ class Shape:
         parts = []
         for stack in self.stacks:
             layers = self.layers(stack)
-            own = {self.heads[Address(stack, n)] for n in layers}
-            query, key = max(h.query for h in own), max(h.key for h in own)
+            heads_of_layers = {self.heads[Address(stack, n)] for n in layers}
+            query, key = max(h.query for h in heads_of_layers), max(h.key for h in heads_of_layers)
             heads = f"{query} heads" if query == key else f"{query} query heads, {key} key/value heads"
             name = "" if stack == "plain" else f"{stack}: "
             parts.append(f"{name}layers {', '.join(map(str, layers))} with {heads}")
@@ -75,24 +75,24 @@ class Shape:
         if wrong := [c for c in site.components if c not in ("q", "k", "v")]:
             raise SiteError(f"The site '{site}' names {wrong[0]}.", "What is read here is q, k and v.", "Use those.")
         if site.pre:
-            known = "Pretrained models are read at what enters the dot product."
-            raise SiteError(f"The site '{site}' lies before rotary positions.", known, "Leave 'pre.' out.")
+            facts = "Pretrained models are read at what enters the dot product."
+            raise SiteError(f"The site '{site}' lies before rotary positions.", facts, "Leave 'pre.' out.")
         have = self.layers(stack)
         layers = have if site.layers is None else site.layers
         if outside := [n for n in layers if n not in have]:
-            given = f"The site '{site}' lies outside the model: layer {outside[0]}."
-            raise SiteError(given, self.words(), "Choose a layer that attends.")
-        found = []
+            fault = f"The site '{site}' lies outside the model: layer {outside[0]}."
+            raise SiteError(fault, self.words(), "Choose a layer that attends.")
+        targets = []
         for n in layers:
             address = Address(stack, n)
             for component in site.components:
                 count = self.heads[address].query if component == "q" else self.heads[address].key
                 if site.heads is not None and site.heads[-1] > count:
-                    given = f"The site '{site}' names head {site.heads[-1]} of {component}."
-                    known = f"{self.words()} {component} has heads 1-{count} there."
-                    raise SiteError(given, known, "Choose a head in that range.")
-                found.append(SiteTarget(address, component, site.heads))
-        return tuple(found)
+                    fault = f"The site '{site}' names head {site.heads[-1]} of {component}."
+                    facts = f"{self.words()} {component} has heads 1-{count} there."
+                    raise SiteError(fault, facts, "Choose a head in that range.")
+                targets.append(SiteTarget(address, component, site.heads))
+        return tuple(targets)
 
     def writers(self, edits: SiteEdits) -> dict[Address, Writer]:
         """One writer for each address that sites such as 'v@3.h2' name; functions of one address run in the mapping's order.
@@ -101,20 +101,22 @@ class Shape:
 
         Raises SiteError for a site that is not there, SpecError for what is no function.
         """
-        found: dict[Address, list[Writer]] = {}
+        writers: dict[Address, list[Writer]] = {}
         for site, function in edits.items():
             if not isinstance(site, str):
-                found.setdefault(site, []).append(cast(Writer, function))
+                writers.setdefault(site, []).append(cast(Writer, function))
                 continue
             if not callable(function):
-                known = "What is done at a site is a function of its tensor and of where it is."
+                facts = "What is done at a site is a function of its tensor and of where it is."
                 todo = "Give one: lambda tensor, where: 2 * tensor."
-                raise SpecError(f"{site} is to be edited by {shorten(function)}.", known, todo)
+                raise SpecError(f"{site} is to be edited by {shorten(function)}.", facts, todo)
             targets = self.resolve(Site.parse(site))
             for address in dict.fromkeys(target.address for target in targets):
-                own = tuple(target for target in targets if target.address == address)
-                found.setdefault(address, []).append(edit_writer(own, cast(EditFunction, function)))
-        return {address: functools.partial(write_in_order, tuple(own)) for address, own in found.items()}
+                at_address = tuple(target for target in targets if target.address == address)
+                writers.setdefault(address, []).append(edit_writer(at_address, cast(EditFunction, function)))
+        return {
+            address: functools.partial(write_in_order, tuple(at_address)) for address, at_address in writers.items()
+        }
 
 
 class Parts(NamedTuple):
@@ -140,31 +142,27 @@ def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer
     def write(parts: Parts) -> Parts:
         new = parts._asdict()
         for target in targets:
-            there: Tensor = new[target.component]
-            heads = tuple(range(1, there.shape[1] + 1)) if target.heads is None else target.heads
+            tensor: Tensor = new[target.component]
+            heads = tuple(range(1, tensor.shape[1] + 1)) if target.heads is None else target.heads
             which, where = [head - 1 for head in heads], target._replace(heads=heads)
-            own = there.clone() if target.heads is None else there[:, which]
-            kind = tuple(own.shape), own.dtype, own.device
-            changed: object = function(own, where)
-            _check_edit(where, changed, kind, edit_name(function))
+            part = tensor.clone() if target.heads is None else tensor[:, which]
+            kind = tuple(part.shape), part.dtype, part.device
+            changed: Any = function(part, where)
+            returned = tuple(getattr(changed, what, None) for what in ("shape", "dtype", "device"))
+            if returned[0] is None or (tuple(returned[0]), *returned[1:]) != kind:
+                what = f"{list(returned[0])}, {returned[1]}, {returned[2]}" if returned[0] else type(changed).__name__
+                place = f"{where.component} of {where.address}, heads {spell(heads)}"
+                fault = f"The function {edit_name(function)} returned {what} for {place}."
+                facts = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."
+                raise ModelError(fault, facts, "Return a tensor like it.")
             if target.heads is not None:
-                whole = there.clone()
-                whole[:, which] = changed  # pyright: ignore[reportArgumentType]
-                changed = whole
+                replaced = tensor.clone()
+                replaced[:, which] = changed
+                changed = replaced
             new[target.component] = changed
         return Parts(**new)
 
     return write
-
-
-def _check_edit(where: SiteTarget, changed: object, kind: tuple[object, ...], name: str) -> None:
-    """Raise ModelError where a function returned another kind of tensor than it was given."""
-    returned = tuple(getattr(changed, what, None) for what in ("shape", "dtype", "device"))
-    if returned[0] is None or (tuple(returned[0]), *returned[1:]) != kind:
-        place = f"{where.component} of {where.address}, heads {spell(where.heads or ())}"
-        what = type(changed).__name__ if returned[0] is None else f"{list(returned[0])}, {returned[1]}, {returned[2]}"
-        known = f"It was given {list(kind[0])}, {kind[1]}, {kind[2]}."  # pyright: ignore[reportArgumentType]
-        raise ModelError(f"The function {name} returned {what} for {place}.", known, "Return a tensor like it.")
 
 
 def edit_name(how: str | EditFunction) -> str:
@@ -466,31 +464,31 @@ class Texts:
 ReadGiven: TypeAlias = TextOrPair | ModelInputs | Batch
 
 
-def as_sample(given: ReadGiven) -> TextOrPair:
+def as_sample(text: ReadGiven) -> TextOrPair:
     """A text or pair as it is; a model's own inputs, or a Batch of them, as an InputSample."""
-    if isinstance(given, Batch):
-        return InputSample(inputs=given.inputs)
-    return InputSample(inputs=given) if isinstance(given, Mapping) else given
+    if isinstance(text, Batch):
+        return InputSample(inputs=text.inputs)
+    return InputSample(inputs=text) if isinstance(text, Mapping) else text
 
 
 def check_text(name: str, number: int, text: object, paired: bool) -> tuple[str, str]:
     """Source and target of a text, the same where one was given; raises ModelError for what is no text for this model."""
-    given = f"Text {number + 1} is {shorten(text)}."
+    fault = f"Text {number + 1} is {shorten(text)}."
     parts = text if isinstance(text, tuple) else (text,)
     if isinstance(text, tuple) and (len(text) != 2 or not paired):
-        known = f"{name} takes a source and a target." if paired else f"{name} takes one text at a time, and no pairs."
+        facts = f"{name} takes a source and a target." if paired else f"{name} takes one text at a time, and no pairs."
         raise ModelError(
-            given, known, "Give pairs of texts." if paired else "Give a single text, in quotes on a command line."
+            fault, facts, "Give pairs of texts." if paired else "Give a single text, in quotes on a command line."
         )
     texts: list[str] = []
     for part in parts:
         if not isinstance(part, str) or not part.strip():
-            known = "A text has at least one character that is not white space."
-            raise ModelError(given, known, "Leave it out, or give its words.")
+            facts = "A text has at least one character that is not white space."
+            raise ModelError(fault, facts, "Leave it out, or give its words.")
         try:
             part.encode()
         except UnicodeEncodeError:
-            known = "It holds a byte that is no UTF-8."
-            raise ModelError(given.encode("ascii", "backslashreplace").decode(), known, "Give it as UTF-8.") from None
+            facts = "It holds a byte that is no UTF-8."
+            raise ModelError(fault.encode("ascii", "backslashreplace").decode(), facts, "Give it as UTF-8.") from None
         texts.append(part)
     return texts[0], texts[-1]

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trisect.core.errors import SiteError, SpecError, is_installed, pandas_frame
+from trisect.core.errors import SiteError, SpecError, is_installed, list_words, pandas_frame
 from trisect.core.files import Json, digest, replace_file
 from trisect.core.site import Site, spell
 
@@ -138,8 +138,8 @@ class Projections:
 
     def copied(self, device: torch.device) -> Projections:
         """The same with weights of its own on a device, which stay what they are when the model's change."""
-        given: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
-        return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in given.items()})
+        tensors: dict[str, Tensor | None] = {name: getattr(self, name) for name in WEIGHTS}
+        return replace(self, **{name: None if t is None else t.to(device, copy=True) for name, t in tensors.items()})
 
     def hashes(self) -> dict[str, tuple[str, str]]:
         """Hashes of the weight and of the bias of q, k, v and o, the same for the same numbers; none of what has no matrix."""
@@ -172,12 +172,12 @@ def find_shared_weights(layers: Mapping[Address, Mapping[str, Hashable]]) -> tup
     for (name, _), where in users.items():
         together.setdefault(tuple(where), []).append(name)
     across = (
-        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {_list_words(names)}'}."
+        f"{spell_layers(where)} share {'one set of weights' if len(names) == len(layers[where[0]]) else f'one {list_words(names)}'}."
         for where, names in together.items()
         if len(where) > 1
     )
     within = (
-        f"{spell_layers(where)}: {_list_words(names)} are one matrix."
+        f"{spell_layers(where)}: {list_words(names)} are one matrix."
         for names, where in alike.items()
         if len(names) > 1
     )
@@ -195,12 +195,10 @@ def spell_layers(where: Sequence[Address]) -> str:
     stacks: dict[str, list[int]] = {}
     for address in where:
         stacks.setdefault("" if address.stack == "plain" else f"{address.stack} ", []).append(address.layer)
-    spelled = {stack: spell(tuple(sorted(own))).replace("-", "–").replace(",", ", ") for stack, own in stacks.items()}
-    return " and ".join(f"{stack}layer{'s'[: len(stacks[stack]) > 1]} {own}" for stack, own in spelled.items())
-
-
-def _list_words(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    spelled = {
+        stack: spell(tuple(sorted(numbers))).replace("-", "–").replace(",", ", ") for stack, numbers in stacks.items()
+    }
+    return " and ".join(f"{stack}layer{'s'[: len(stacks[stack]) > 1]} {numbers}" for stack, numbers in spelled.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,11 +287,11 @@ class WrittenStream:
 
     def __getitem__(self, name: str) -> Float[Tensor, "B T D"]:
         """What the writer of a name adds; raises SiteError where there is none."""
-        found = {writer.name: values for writer, values in self.written.items()}
-        if name not in found:
-            known = f"The stream is written by {', '.join(list(found)[:8])}{', …' * (len(found) > 8)}."
-            raise SiteError(f"{name!r} was asked for.", known, "Name one of them.")
-        return found[name]
+        by_name = {writer.name: values for writer, values in self.written.items()}
+        if name not in by_name:
+            facts = f"The stream is written by {', '.join(list(by_name)[:8])}{', …' * (len(by_name) > 8)}."
+            raise SiteError(f"{name!r} was asked for.", facts, "Name one of them.")
+        return by_name[name]
 
     def before(self, layer: int) -> tuple[StreamWriter, ...]:
         """The writers that a layer's attention reads, less the biases."""
@@ -435,9 +433,9 @@ class Reading:
         """The trace of a layer, from 1; `stack` is needed where the model has several."""
         stacks = list(dict.fromkeys(trace.stack for trace in self.traces))
         if stack is None and len(stacks) > 1:
-            known = f"The reading has the stacks {', '.join(stacks)}."
+            facts = f"The reading has the stacks {', '.join(stacks)}."
             raise SiteError(
-                f"Layer {number} was asked for.", known, f"Name one: reading.layer({number}, {stacks[0]!r})."
+                f"Layer {number} was asked for.", facts, f"Name one: reading.layer({number}, {stacks[0]!r})."
             )
         return _trace_at(self.traces, Address(stack or (stacks or ["plain"])[0], number))
 
@@ -450,15 +448,15 @@ class Reading:
 
         path = Path(path)
         if path.suffix != ".safetensors":
-            given, known = f"{path.name!r} was given.", "A reading is kept as safetensors."
-            raise SpecError(given, known, "Give a name that ends in .safetensors.")
-        said: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
-        said["source"] = [list(row) for row in self.source.tokens]
-        said["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
+            fault, facts = f"{path.name!r} was given.", "A reading is kept as safetensors."
+            raise SpecError(fault, facts, "Give a name that ends in .safetensors.")
+        header: dict[str, Json] = {"model": self.model, "objective": self.objective, "notes": list(self.notes)}
+        header["source"] = [list(row) for row in self.source.tokens]
+        header["target"] = None if self.target is None else [list(row) for row in self.target.tokens]
         tensors = {f"{at}.{name}": values.detach().contiguous().clone() for at, name, values in self._arrays()}
         written = {} if self.stream is None else self.stream.written
         tensors |= {f"stream.{writer.name}": t.detach().contiguous().clone() for writer, t in written.items()}
-        replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(said)}))
+        replace_file(path, lambda scratch: save_file(tensors, scratch, {"reading": json.dumps(header)}))
         return path
 
     def to_xarray(self) -> Any:
@@ -467,8 +465,8 @@ class Reading:
         Axes are called by their kind and length, so that lengths agree.
         """
         if not is_installed("xarray"):
-            known, todo = "It is not installed here.", "Run: pip install xarray."
-            raise SpecError("to_xarray needs the package xarray.", known, todo)
+            facts, todo = "It is not installed here.", "Run: pip install xarray."
+            raise SpecError("to_xarray needs the package xarray.", facts, todo)
         xarray: Any = import_module("xarray")
         variables: dict[str, Any] = {}
         for at, name, values in self._arrays():
@@ -516,45 +514,39 @@ class Reading:
 
 
 def _trace_at(traces: Sequence[Trace], where: str | Site | Address) -> Trace:
-    """The one trace of an address, given as it is, in its words or as a site; raises SiteError where there is none."""
-    named = {str(trace.address): trace for trace in traces}
-    found = named.get(str(where))
-    if found is None and isinstance(where, (str, Site)) and "@" in str(where):
-        site = where if isinstance(where, Site) else Site.parse(where)
-        if site.layers is not None and len(site.layers) == 1:
-            found = named.get(str(Address(site.stack or "plain", site.layers[0])))
-            found = None if found is None else _trace_of_site(found, site)
-    if found is None:
-        listed = ", ".join(list(named)[:4]) + (f", … {list(named)[-1]}" if len(named) > 4 else "")
-        raise SiteError(
-            f"{str(where)!r} was asked for.", f"The reading has {listed or 'no trace'}.", "Name one of them."
-        )
-    return found
-
-
-def _trace_of_site(trace: Trace, site: Site) -> Trace:
-    """The trace at a site's layer, of the site's heads alone where it names some; raises SiteError for what is not in it."""
-    given, layer = f"{str(site)!r} was asked for.", f"reading[{str(trace.address)!r}]"
+    """The trace of an address, of the heads alone that a site names; raises SiteError for what is not there."""
+    by_name = {str(trace.address): trace for trace in traces}
+    if (trace := by_name.get(str(where))) is not None:
+        return trace
+    fault = f"{str(where)!r} was asked for."
+    site = where if isinstance(where, Site) else Site.parse(where) if isinstance(where, str) and "@" in where else None
+    if site is not None and site.layers is not None and len(site.layers) == 1:
+        trace = by_name.get(str(Address(site.stack or "plain", site.layers[0])))
+    if site is None or trace is None:
+        listed = ", ".join(list(by_name)[:4]) + (f", … {list(by_name)[-1]}" if len(by_name) > 4 else "")
+        raise SiteError(fault, f"The reading has {listed or 'no trace'}.", "Name one of them.")
+    fault, layer = f"{str(site)!r} was asked for.", f"reading[{str(trace.address)!r}]"
     if missing := [c for c in site.components if c not in ("q", "k", "v", "attn")]:
-        known = f"A trace holds q, k, v, weights and output of attention, and no {' or '.join(missing)}."
+        facts = f"A trace holds q, k, v, weights and output of attention, and no {' or '.join(missing)}."
         todo = f"Take {layer}: its output enters W_O, which is w_o, and block.forward is the feed-forward block behind."
-        raise SiteError(given, known, todo)
+        raise SiteError(fault, facts, todo)
     if site.pre:
-        known = "A trace holds q, k and v as attention takes them, after norms and rotary positions."
-        raise SiteError(given, known, f"Leave 'pre.' out, or multiply what attention is given by {layer}.projections.")
-    return trace if site.heads is None else _trace_of_heads(trace, site, given)
+        facts = "A trace holds q, k and v as attention takes them, after norms and rotary positions."
+        todo = f"Leave 'pre.' out, or multiply what attention is given by {layer}.projections."
+        raise SiteError(fault, facts, todo)
+    return trace if site.heads is None else _trace_of_heads(trace, site, fault)
 
 
-def _trace_of_heads(trace: Trace, site: Site, given: str) -> Trace:
+def _trace_of_heads(trace: Trace, site: Site, fault: str) -> Trace:
     """A trace of some heads, which count as those of the site's component; the layer's own bias and block are not theirs."""
     counts = {c: getattr(trace, c).shape[1] for c in site.components}
-    known = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
+    facts = f"{str(trace.address).capitalize()} has {', '.join(f'heads 1-{n} of {c}' for c, n in counts.items())}."
     if len(set(counts.values())) > 1:
-        raise SiteError(given, known, "Name heads of one of them, since their numbers do not mean the same.")
+        raise SiteError(fault, facts, "Name heads of one of them, since their numbers do not mean the same.")
     count, heads = next(iter(counts.values())), trace.heads
     chosen = [h - 1 for h in site.heads or ()]
     if chosen[-1] >= count:
-        raise SiteError(given, known, "Choose heads in that range.")
+        raise SiteError(fault, facts, "Choose heads in that range.")
     queries = [h * (heads // count) + i for h in chosen for i in range(heads // count)]
 
     def pick(t: Tensor, axis: int) -> Tensor:
@@ -562,15 +554,15 @@ def _trace_of_heads(trace: Trace, site: Site, given: str) -> Trace:
         index = chosen if size == count else [h // (heads // size) for h in queries]
         return t[(slice(None),) * axis + (index,)]
 
-    own = trace.projections
-    origins = {n: o if o.rows is None else replace(o, rows=pick(o.rows, 0)) for n, o in own.origins.items()}
-    parts = {n: None if (t := getattr(own, n)) is None else pick(t, 0) for n in WEIGHTS if n != "b_o"}
+    layer = trace.projections
+    origins = {n: o if o.rows is None else replace(o, rows=pick(o.rows, 0)) for n, o in layer.origins.items()}
+    parts = {n: None if (t := getattr(layer, n)) is None else pick(t, 0) for n in WEIGHTS if n != "b_o"}
     if trace.block is not None and trace.block.after is not None:
         words = "heads are given alone, and what lies behind W_O takes the sum of all"
         origins["o"], parts["w_o"] = Origin("mixed", words), None
     normed = {
-        n: NormedMap(pick(m.weight, 0), None if m.bias is None else pick(m.bias, 0)) for n, m in own.normed.items()
+        n: NormedMap(pick(m.weight, 0), None if m.bias is None else pick(m.bias, 0)) for n, m in layer.normed.items()
     }
     arrays = {n: pick(getattr(trace, n), 1) for n in ("q", "k", "v", "weights", "output")}
-    projections = replace(own, origins=origins, normed=normed, b_o=None, **parts)
+    projections = replace(layer, origins=origins, normed=normed, b_o=None, **parts)
     return replace(trace, **arrays, projections=projections, block=None)

@@ -61,22 +61,22 @@ class PipelineFacts:
 def check_settings(placeholder: str, workers: int | None, columns: Sequence[str] | None) -> None:
     """Raise CorpusError where spaCy is not installed, or a setting makes no sense."""
     if not is_installed("spacy"):
-        given, known = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
-        raise CorpusError(given, known, "Install it: pip install 'trisect[annotate]'")
+        fault, facts = "spaCy labels are asked for, but spaCy is not there.", "Annotating is an optional extra."
+        raise CorpusError(fault, facts, "Install it: pip install 'trisect[annotate]'")
     if len(placeholder.split()) != 1 or placeholder.strip() != placeholder:
-        known = "It is shown to the tagger in place of <unk>: one word, without white space."
-        raise CorpusError(f"The placeholder is {shorten(placeholder)}.", known, "Use for example Unk.")
+        facts = "It is shown to the tagger in place of <unk>: one word, without white space."
+        raise CorpusError(f"The placeholder is {shorten(placeholder)}.", facts, "Use for example Unk.")
     if workers is not None and workers < 1:
         raise CorpusError(f"{workers} workers were asked for.", "One process at least is needed.", "Give 1 or more.")
     if columns is None:
         return
     if again := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
-        known = f"columns are {', '.join(map(repr, columns))}."
-        raise CorpusError(f"columns was given {shorten(again)} twice.", known, "Give each once.")
+        facts = f"columns are {', '.join(map(repr, columns))}."
+        raise CorpusError(f"columns was given {shorten(again)} twice.", facts, "Give each once.")
     unknown = [c for c in columns if c not in COLUMNS]
     if unknown or not columns:
-        given = f"{shorten(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
-        raise CorpusError(given, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
+        fault = f"{shorten(unknown[0])} is no column of spaCy." if columns else "No columns were asked for."
+        raise CorpusError(fault, f"Columns are {', '.join(COLUMNS)}.", "Ask for some of them.")
 
 
 @lru_cache(maxsize=1)
@@ -87,14 +87,14 @@ def _open_pipeline(name: str) -> Language:
 
         return spacy.load(name)
     except Exception as error:  # a pipeline is foreign code and foreign files: anything may go wrong in it
-        known = f"spaCy says: {type(error).__name__}: {error}"
+        facts = f"spaCy says: {type(error).__name__}: {error}"
         todo = "Give a folder that spaCy wrote, or install the pipeline: python -m spacy download en_core_web_sm"
-        raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", known, todo) from error
+        raise CorpusError(f"The spaCy pipeline '{name}' cannot be loaded.", facts, todo) from error
 
 
 def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> PipelineFacts:
     """What the pipeline says of itself, for `columns` (None: pos and dep, and tag and ent if set); raises CorpusError for one not set."""
-    wanted, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
+    required, extra = (("pos", "dep"), ("tag", "ent")) if columns is None else (columns, ())
     _open_pipeline.cache_clear()  # its files may be others by now
     nlp = _open_pipeline(name)
     metas = [nlp.get_pipe_meta(pipe) for pipe in nlp.pipe_names]
@@ -106,12 +106,12 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> Pipeli
         "ent": bool(sets & {"token.ent_type", "doc.ents"}),
     }
     why = {c: f"Its parts are {', '.join(nlp.pipe_names) or 'none'}; '{c}' needs {need}." for c, need in NEEDS.items()}
-    for column in wanted:
+    for column in required:
         if not able[column]:
-            given = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
-            others = ",".join(c for c in wanted if able[c])
+            fault = f"The spaCy pipeline '{name}' sets no {COLUMNS[column]}, so there can be no column '{column}'."
+            others = ",".join(c for c in required if able[c])
             todo = f"Use another pipeline{f', or ask for {others} alone' if others else ''}."
-            raise CorpusError(given, why[column], todo)
+            raise CorpusError(fault, why[column], todo)
     exact = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']} (spaCy {version('spacy')})"
     state, folder = hashlib.blake2b(exact.encode(), digest_size=16), Path(nlp.path or "")
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
@@ -119,7 +119,7 @@ def describe_pipeline(name: str, columns: Sequence[str] | None = None) -> Pipeli
     return PipelineFacts(
         exact,
         state.hexdigest(),
-        tuple(c for c in COLUMNS if c in wanted or (c in extra and able[c])),
+        tuple(c for c in COLUMNS if c in required or (c in extra and able[c])),
         {c: why[c] for c in extra if not able[c]},
     )
 
@@ -170,10 +170,22 @@ def label_text(
     labels = {column: ids.names for column, ids in classes.items()}
     for column in about.columns:
         if not labels[column]:
-            known, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
-            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", known, todo)
-    notes = (*raw.notes, *kind.notes, *_notes(kind, text, placeholder, about))
-    return Corpus.make(text.name, text.vocabulary, labels, splits, notes)
+            facts, todo = f"The column '{column}' would be empty.", "Use another pipeline, or other columns."
+            raise CorpusError(f"The spaCy pipeline gave no token a {COLUMNS[column]}.", facts, todo)
+    *first, last = (COLUMNS[c] for c in about.columns)
+    what = " and ".join([*filter(None, [", ".join(first)]), last])
+    notes = [*raw.notes, *kind.notes]
+    notes.append(
+        f"The {what} of each token is that of the spaCy pipeline {about.pipeline}, shown the tokens with their case."
+    )
+    if "ent" in about.columns:
+        notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")
+    notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
+    for word in sorted(kind.hidden & set(text.vocabulary)):
+        train = text.splits["train"].tokens
+        share = percent(counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train), 1)
+        notes.append(f"{word} ({share} of train) was shown to the tagger as '{placeholder}' and carries no label.")
+    return Corpus.make(text.name, text.vocabulary, labels, splits, tuple(notes))
 
 
 def _pieces(kind: Reader, part: SplitText, placeholder: str) -> Iterator[list[list[str]]]:
@@ -220,8 +232,8 @@ def _result(call: Callable[[], PieceLabels]) -> PieceLabels:
     except CorpusError:
         raise
     except Exception as error:  # foreign code, maybe in another process, which may have died
-        known = f"It says: {type(error).__name__}: {error}"
-        raise CorpusError("The spaCy pipeline did not label the text.", known, "Use another pipeline.") from error
+        facts = f"It says: {type(error).__name__}: {error}"
+        raise CorpusError("The spaCy pipeline did not label the text.", facts, "Use another pipeline.") from error
 
 
 def _begin() -> None:
@@ -256,23 +268,6 @@ def _label(pipeline: str, texts: Sequence[Sequence[str]], columns: Sequence[str]
     for words, doc in zip(texts, nlp.pipe(docs, batch_size=BATCH), strict=True):
         assert len(doc) == len(words), "a pipeline must not split or join ready-made words"
         for column in columns:
-            known = numbers[column]
-            ids[column] += [known.setdefault(name, len(known)) for name in map(read[column], doc)]
+            classes = numbers[column]
+            ids[column] += [classes.setdefault(name, len(classes)) for name in map(read[column], doc)]
     return {c: (list(numbers[c]), ids[c]) for c in columns}
-
-
-def _notes(kind: Reader, text: Corpus, placeholder: str, about: PipelineFacts) -> tuple[str, ...]:
-    *first, last = (COLUMNS[c] for c in about.columns)
-    what = " and ".join([*filter(None, [", ".join(first)]), last])
-    pipeline = about.pipeline
-    notes = [f"The {what} of each token is that of the spaCy pipeline {pipeline}, shown the tokens with their case."]
-    if "ent" in about.columns:
-        notes.append(f"A token outside every entity has the entity type '{OUTSIDE}'.")
-    notes += [f"There is no column '{c}': the pipeline sets no {COLUMNS[c]}. {why}" for c, why in about.missing.items()]
-    for word in sorted(kind.hidden & set(text.vocabulary)):
-        train = text.splits["train"].tokens
-        share = counts(train, len(text.vocabulary))[text.vocabulary.index(word)] / len(train)
-        notes.append(
-            f"{word} ({percent(share, 1)} of train) was shown to the tagger as '{placeholder}' and carries no label."
-        )
-    return tuple(notes)

@@ -60,9 +60,9 @@ class People:
 
     def without(self, names: Iterable[str]) -> People:
         """The same world, less every line that begins with one of the names or holds it."""
-        gone = tuple(dict.fromkeys(names))
-        pattern = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in gone)) if gone else None
-        left = (line for line in self.lines if line.name not in gone)
+        removed = tuple(dict.fromkeys(names))
+        pattern = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in removed)) if removed else None
+        left = (line for line in self.lines if line.name not in removed)
         return replace(self, lines=tuple(line for line in left if not (pattern and pattern.search(line.text))))
 
     def smaller(self, trained: int) -> People:
@@ -70,12 +70,12 @@ class People:
 
         Invented names are made of the people who are left.
         """
-        asked = {a.name for a in self.valid}
-        names = list(dict.fromkeys(a.name for a in self.train if a.name not in asked))[:trained]
-        kept = {*names, *asked}
-        lines = tuple(line for line in self.lines if line.name in kept)
-        train = tuple(a for a in self.train if a.name in kept and a.name not in asked)
-        taken = {*self.names(), *kept}
+        valid_names = {a.name for a in self.valid}
+        names = list(dict.fromkeys(a.name for a in self.train if a.name not in valid_names))[:trained]
+        remaining = {*names, *valid_names}
+        lines = tuple(line for line in self.lines if line.name in remaining)
+        train = tuple(a for a in self.train if a.name in remaining and a.name not in valid_names)
+        in_use = {*self.names(), *remaining}
         note = (
             f"This run reads {len(lines):,} of {len(self.lines):,} lines and asks {len(train):,} of {len(self.train):,} train "
             f"questions, of {len(names):,} people; all {len(self.valid):,} valid questions stay: less is to be learnt by heart."
@@ -85,15 +85,15 @@ class People:
             lines=lines,
             train=train,
             test=(),
-            invented=recombine(kept, len(self.invented), Random(f"invented {trained}"), taken),
+            invented=recombine(remaining, len(self.invented), Random(f"invented {trained}"), in_use),
             notes=(*self.notes, note),
             fingerprint=digest(f"{self.fingerprint} {trained}", 8),
         )
 
     def names(self) -> tuple[str, ...]:
         """Every name of a line or a question."""
-        asked = (a.name for part in (self.train, self.valid, self.test) for a in part)
-        return tuple(dict.fromkeys((*asked, *(line.name for line in self.lines))))
+        names = (a.name for part in (self.train, self.valid, self.test) for a in part)
+        return tuple(dict.fromkeys((*names, *(line.name for line in self.lines))))
 
     def characters(self) -> tuple[str, ...]:
         """Every character of the pretraining text, and of the questions and answers of fine-tuning, sorted."""
@@ -108,12 +108,12 @@ def ask(name: str) -> str:
 
 def name_in(question: str) -> str:
     """The name that a question is about; raises CorpusError where it is about none."""
-    found = PATTERN.fullmatch(question.strip())
-    if found is None:
-        known = f"A question reads {QUESTION.format(name='NAME')!r}."
-        given = f"The question {shorten(question)} is about no name."
-        raise CorpusError(given, known, "Put a name into that pattern.")
-    return found[1]
+    match = PATTERN.fullmatch(question.strip())
+    if match is None:
+        facts = f"A question reads {QUESTION.format(name='NAME')!r}."
+        fault = f"The question {shorten(question)} is about no name."
+        raise CorpusError(fault, facts, "Put a name into that pattern.")
+    return match[1]
 
 
 def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, invented: int = INVENTED) -> People:
@@ -124,8 +124,8 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     place = Path(folder)
     wiki = _lines(place / WIKI)
     if not wiki:
-        known = "Pretraining reads a line 'Name. Sentences about the person' for each person."
-        raise CorpusError(f"{place / WIKI} is empty.", known, "Give a file with at least one line.")
+        facts = "Pretraining reads a line 'Name. Sentences about the person' for each person."
+        raise CorpusError(f"{place / WIKI} is empty.", facts, "Give a file with at least one line.")
     train, valid = (_questions(place / FILES[split], True) for split in ("train", "valid"))
     test = _questions(place / FILES["test"], False) if (place / FILES["test"]).exists() else ()
     named = dict.fromkeys(question.name for part in (train, valid, test) for question in part)
@@ -138,34 +138,34 @@ def open_people(folder: str | Path, seed: int = 0, left_out: int = LEFT_OUT, inv
     for count, what in ((left_out, "names were to be left out"), (invented, "names were to be invented")):
         if count < 0:
             raise CorpusError(f"{count} {what}.", "A number of names is 0 or more.", "Give 0 or a larger number.")
-    trained = {asked.name for asked in train}
-    eligible = sorted({asked.name for asked in valid} - trained)
+    trained = {item.name for item in train}
+    eligible = sorted({item.name for item in valid} - trained)
     if len(eligible) < left_out:
-        known = f"{place / FILES['valid']} asks about {len(eligible)} names that {FILES['train']} does not ask about."
-        raise CorpusError(f"{left_out} names were to be left out.", known, f"Leave out {len(eligible)} or fewer.")
-    taken = {*named, *(line.name for line in lines)}
+        facts = f"{place / FILES['valid']} asks about {len(eligible)} names that {FILES['train']} does not ask about."
+        raise CorpusError(f"{left_out} names were to be left out.", facts, f"Leave out {len(eligible)} or fewer.")
+    in_use = {*named, *(line.name for line in lines)}
     draw = Random(f"left out {seed}")
-    gone = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
+    omitted = tuple(sorted(eligible, key=lambda name: (draw.random(), name))[:left_out])
     written = [*(line.text for line in lines), *(f"{a.question}\t{a.place}" for a in (*train, *valid, *test))]
     mark = digest("\n".join(written), 8)
     notes = (f"{len(lines):,} lines, {len(train):,} + {len(valid):,} questions with a place, {len(test):,} without.",)
-    others = recombine(named, invented, Random(f"invented {seed}"), taken)
-    return People(place.resolve().name, tuple(lines), train, valid, test, gone, others, notes, mark, mark)
+    others = recombine(named, invented, Random(f"invented {seed}"), in_use)
+    return People(place.resolve().name, tuple(lines), train, valid, test, omitted, others, notes, mark, mark)
 
 
-def recombine(names: Iterable[str], count: int, draw: Random, taken: Iterable[str] = ()) -> tuple[Question, ...]:
+def recombine(names: Iterable[str], count: int, draw: Random, in_use: Iterable[str] = ()) -> tuple[Question, ...]:
     """Questions about names that nobody has, a first name with another's last; fewer where there are not so many."""
-    given = set(names)
-    known = given | set(taken)
-    parts = [name.split(" ") for name in sorted(given) if " " in name]
-    found: dict[str, None] = {}
+    originals = set(names)
+    excluded = originals | set(in_use)
+    parts = [name.split(" ") for name in sorted(originals) if " " in name]
+    new: dict[str, None] = {}
     for _ in range(100 * count if len(parts) > 1 else 0):
-        if len(found) == count:
+        if len(new) == count:
             break
         first, last = parts[int(draw.random() * len(parts))][0], parts[int(draw.random() * len(parts))][-1]
-        if (name := f"{first} {last}") not in known:
-            found[name] = None
-    return tuple(Question(name, ask(name), None) for name in found)
+        if (name := f"{first} {last}") not in excluded:
+            new[name] = None
+    return tuple(Question(name, ask(name), None) for name in new)
 
 
 def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
@@ -175,8 +175,8 @@ def _questions(path: Path, with_places: bool) -> tuple[Question, ...]:
         where, (question, *places) = f"{path}, line {number}", text.split("\t")
         if with_places and (len(places) != 1 or not places[0].strip()):
             tabs = "It has no tab." if not places else f"It has {len(places)} tabs."
-            known = "It ends at its tab." if len(places) == 1 else tabs
-            raise CorpusError(f"{where}: {text[:80]!r}.", known, "A line is a question, one tab, and the place.")
+            facts = "It ends at its tab." if len(places) == 1 else tabs
+            raise CorpusError(f"{where}: {text[:80]!r}.", facts, "A line is a question, one tab, and the place.")
         try:
             name = name_in(question)
         except CorpusError as error:
@@ -225,14 +225,19 @@ class Example(NamedTuple):
 
 
 def draw_span(
-    size: int, block: int, draw: np.random.Generator, shortest: int = SHORTEST, kept: float = KEPT, span: float = SPAN
+    size: int,
+    block: int,
+    draw: np.random.Generator,
+    shortest: int = SHORTEST,
+    longest: float = KEPT,
+    span: float = SPAN,
 ) -> CutSpan:
     """A cut of a text of `size` characters for a model that reads `block` at once.
 
     The length is uniform from `shortest` to the share `kept` of the block; the span is the share `span` of it on average, uniform from 1
     to twice that less one, anywhere but at the first and last character.
     """
-    length = min(size, int(draw.integers(shortest, max(shortest, int(block * kept)) + 1)))
+    length = min(size, int(draw.integers(shortest, max(shortest, int(block * longest)) + 1)))
     if length < 3:
         return CutSpan(length, length, length)
     most = max(1, min(int(2 * span * length) - 1, length - 2))
@@ -241,14 +246,9 @@ def draw_span(
     return CutSpan(length, start, start + width)
 
 
-def corrupt(ids: Sequence[int], span: CutSpan, mask: int) -> list[int]:
-    """A cut text as it is read: both sides of the span, and the span behind a second mask."""
-    return [*ids[: span.start], mask, *ids[span.end : span.length], mask, *ids[span.start : span.end]]
-
-
 def pretraining_example(ids: Sequence[int], span: CutSpan, mask: int) -> Example:
-    """A text with its span behind a second mask, every next id predicted (the assignment, after Raffel et al. 2020, section 3.1.4)."""
-    moved = corrupt(ids, span, mask)
+    """A cut text with its span behind a second mask, every next id predicted (the assignment, after Raffel et al. 2020, section 3.1.4)."""
+    moved = [*ids[: span.start], mask, *ids[span.end : span.length], mask, *ids[span.start : span.end]]
     return Example(tuple(moved[:-1]), tuple(moved[1:]))
 
 
@@ -263,5 +263,5 @@ def check_block(texts: Sequence[str], block: int, what: str) -> None:
     """Raise CorpusError where a question with its answer does not fit into what the model reads at once."""
     longest = max(texts, key=len, default="")
     if len(longest) > block:
-        known = f"{what} {longest[:60]!r} takes {len(longest)} characters with its marks."
-        raise CorpusError(f"A block of {block} characters.", known, f"Give a block of at least {len(longest)}.")
+        facts = f"{what} {longest[:60]!r} takes {len(longest)} characters with its marks."
+        raise CorpusError(f"A block of {block} characters.", facts, f"Give a block of at least {len(longest)}.")

@@ -28,13 +28,9 @@ TOGETHER = "Check that the links and the sentences, source first, belong togethe
 ASK = "Give --base 0 or --base 1."
 
 
-class _Mark(NamedTuple):
-    """One link as the file has it, and where it stands."""
-
-    line: int
-    text: str
-    ends: Link
-    sure: bool
+_Mark = tuple[
+    int, str, Link, bool
+]  # a link of a file: its line, its text, the words that it joins, and whether it is sure
 
 
 def read_links(
@@ -47,68 +43,68 @@ def read_links(
     """
     if base not in (None, 0, 1):
         raise CorpusError(f"A base of {base}.", "The first word counts as 0 or as 1.", ASK)
-    lines, own = _without_ids(read_lines(path))
+    lines, own_ids = _without_ids(read_lines(path))
     if len(lines) != len(lengths):
-        given = f"{path} has {_plural(len(lines), 'line')}."
-        known = f"There are {_plural(len(lengths), 'sentence pair')}, and a line of links for each."
-        raise CorpusError(given, known, "Give the links of these very sentences, an empty line where there are none.")
-    if ids and own:
-        _check_ids(path, own, ids)
-    elif own:  # the sentences have no IDs
-        sizes = [(len(digits), digits) for digits in (one.lstrip("0") for one in own)]
+        fault = f"{path} has {_plural(len(lines), 'line')}."
+        facts = f"There are {_plural(len(lengths), 'sentence pair')}, and a line of links for each."
+        raise CorpusError(fault, facts, "Give the links of these very sentences, an empty line where there are none.")
+    if ids and own_ids:
+        _check_ids(path, own_ids, ids)
+    elif own_ids:  # the sentences have no IDs
+        sizes = [(len(text), text) for text in (number_id.lstrip("0") for number_id in own_ids)]
         for number, (before, here) in enumerate(pairwise(sizes), start=2):
             if here <= before:
-                mine, other = (own[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))
-                known = f"The ID {mine} stands there, after {other}, and the sentences have no IDs to find it by."
+                this, other = (own_ids[n][:LONGEST_NUMBER] for n in (number - 1, number - 2))
+                facts = f"The ID {this} stands there, after {other}, and the sentences have no IDs to find it by."
                 todo = "Give the links in the order of the sentences, or sentences with their IDs."
-                raise CorpusError(f"{path}, line {number}, is out of order.", known, todo)
-    marks = []
+                raise CorpusError(f"{path}, line {number}, is out of order.", facts, todo)
+    marks: list[_Mark] = []
     for number, line in enumerate(lines, start=1):
         for text in _words(line):
             match = PATTERN.fullmatch(text)
             if match is None or max(len(match[1]), len(match[3])) > LONGEST_NUMBER:
                 raise CorpusError(f"{path}, line {number}: {text[:40]!r} is no link.", FORM, "Correct that line.")
-            marks.append(_Mark(number, text, (int(match[1]), int(match[3])), match[2] == "-"))
+            marks.append((number, text, (int(match[1]), int(match[3])), match[2] == "-"))
     first, reason = _detect_base(path, marks, lengths, base)
     sure: list[set[Link]] = [set() for _ in lengths]
     possible: list[set[Link]] = [set() for _ in lengths]
-    for mark in marks:
-        link = mark.ends[0] - first, mark.ends[1] - first
-        possible[mark.line - 1].add(link)
-        if mark.sure:
-            sure[mark.line - 1].add(link)
+    for number, _, ends, is_sure in marks:
+        link = ends[0] - first, ends[1] - first
+        possible[number - 1].add(link)
+        if is_sure:
+            sure[number - 1].add(link)
     sentences = tuple((frozenset(s), frozenset(p)) for s, p in zip(sure, possible, strict=True))
     return sentences, first, f"{path.name} counts words from {first}: {reason}."
 
 
 def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], base: int | None) -> tuple[int, str]:
     """What the first word counts as, and the sign of it; a link outside its sentence is an error by either count."""
-    ends = [(mark, SIDES[i], mark.ends[i], lengths[mark.line - 1][i]) for mark in marks for i in (0, 1)]
-    for mark, side, index, words in ends:
+    ends = [(*mark[:2], SIDES[i], mark[2][i], lengths[mark[0] - 1][i]) for mark in marks for i in (0, 1)]
+    for line, text, side, index, words in ends:
         if index > words:
-            given = f"{path}, line {mark.line}: {mark.text} links {side} word {index}."
-            known = f"The {side} sentence of that line has {_plural(words, 'word')}."
-            raise CorpusError(given, known, TOGETHER)
-    zero = next((mark for mark, _, index, _ in ends if index == 0), None)
-    last = next((end for end in ends if end[2] == end[3]), None)  # can only be the last word, counted from 1
+            fault = f"{path}, line {line}: {text} links {side} word {index}."
+            facts = f"The {side} sentence of that line has {_plural(words, 'word')}."
+            raise CorpusError(fault, facts, TOGETHER)
+    zero = next((end for end in ends if end[3] == 0), None)
+    last = next((end for end in ends if end[3] == end[4]), None)  # can only be the last word, counted from 1
     if zero and last:
-        mark, side, _, words = last
-        given = f"{path} counts from 0 in line {zero.line} ({zero.text}) and from 1 in line {mark.line} ({mark.text})."
-        known = f"The {side} of line {mark.line} has {_plural(words, 'word')}: its last, from 0, is {words - 1}."
-        raise CorpusError(given, known, TOGETHER)
-    if first := zero or (last and last[0]):
+        line, text, side, _, words = last
+        fault = f"{path} counts from 0 in line {zero[0]} ({zero[1]}) and from 1 in line {line} ({text})."
+        facts = f"The {side} of line {line} has {_plural(words, 'word')}: its last, from 0, is {words - 1}."
+        raise CorpusError(fault, facts, TOGETHER)
+    if first := zero or last:
         shown, sign = (0, "an index 0") if zero else (1, "an index as large as the sentence")
         if base not in (None, shown):
-            given = f"{path} was said to count from {base}."
-            known = f"{first.text} in line {first.line} shows that it counts from {shown}."
-            raise CorpusError(given, known, f"Leave --base out, or give --base {shown}.")
-        return shown, f"line {first.line} has {sign} ({first.text})"
+            fault = f"{path} was said to count from {base}."
+            facts = f"{first[1]} in line {first[0]} shows that it counts from {shown}."
+            raise CorpusError(fault, facts, f"Leave --base out, or give --base {shown}.")
+        return shown, f"line {first[0]} has {sign} ({first[1]})"
     if base is not None:
         return base, "so it was said, and nothing in it says otherwise"
     if not marks or path.suffix == TALP:
         return 1, "so the form says, and nothing in it says otherwise" if marks else "it has no links"
-    known = "No index is 0, and none is as large as its sentence has words."
-    raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", known, ASK)
+    facts = "No index is 0, and none is as large as its sentence has words."
+    raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", facts, ASK)
 
 
 def format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
@@ -181,8 +177,8 @@ class Bitext:
         """The train pairs of at most so many words a side, each once, and none that is in valid or test."""
         scored = {pair.sides for pair in (*self.valid, *self.test)}
         once = {pair.sides: pair for pair in reversed(self.train) if pair.longest <= longest}
-        kept = dict.fromkeys(pair.sides for pair in self.train)
-        return tuple(once[words] for words in kept if words in once and words not in scored)
+        in_order = dict.fromkeys(pair.sides for pair in self.train)
+        return tuple(once[words] for words in in_order if words in once and words not in scored)
 
 
 def read_pairs(
@@ -194,16 +190,21 @@ def read_pairs(
     by spaces or tabs. Raises CorpusError for unequal numbers of lines, IDs of one side, an empty sentence, and links that do not fit.
     """
     if base is not None and gold is None:
-        known = "It says from what the links of a gold file count."
-        raise CorpusError(f"A base of {base} was given, and no gold links.", known, "Leave --base out, or give --gold.")
+        facts = "It says from what the links of a gold file count."
+        raise CorpusError(f"A base of {base} was given, and no gold links.", facts, "Leave --base out, or give --gold.")
     paths = (Path(source), Path(target))
     rows = [read_lines(path) for path in dict.fromkeys(paths)]
     lines: Sequence[Sequence[str]] = [*rows, *rows][:2]
     notes: list[str] = []
     shared: Sequence[str] = ()
     if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
-        whole, shared = _without_ids(rows[0])
-        lines = list(zip(*_beside(paths[0], whole), strict=True))
+        bare, shared = _without_ids(rows[0])
+        divided = [BESIDE.split(line) for line in bare]
+        for number, parts in enumerate(divided, start=1):
+            if len(parts) != 2:
+                facts = f"The sign ||| stands {_plural(len(parts) - 1, 'time')} in it, and a line is source ||| target."
+                raise CorpusError(f"{paths[0]}, line {number}, is no pair.", facts, "Correct that line.")
+        lines = list(zip(*divided, strict=True))
         notes.append(f"{paths[0].name} has source ||| target in each line.")
     (bare, ids), (translated, others) = map(_without_ids, lines)
     if shared:  # an ID before the source is of both sides
@@ -215,25 +216,25 @@ def read_pairs(
         notes.append(f"Lines of {names} begin with the pair's ID, which is no word of it.")
     elif (ids or others) and all(lines):
         side = 0 if ids else 1
-        given = f"{paths[side]}, line 1: its {SIDES[side]} begins with {(ids or others)[0][:LONGEST_NUMBER]} and a tab, as with an ID."
-        known = f"So it does in every line; the {SIDES[1 - side]} does not ({paths[1 - side]})."
+        fault = f"{paths[side]}, line 1: its {SIDES[side]} begins with {(ids or others)[0][:LONGEST_NUMBER]} and a tab, as with an ID."
+        facts = f"So it does in every line; the {SIDES[1 - side]} does not ({paths[1 - side]})."
         todo = "Give IDs to both or to neither; where the number is a word, put a space for the tab."
-        raise CorpusError(given, known, todo)
+        raise CorpusError(fault, facts, todo)
     sides = [[tuple(_words(line)) for line in side] for side in lines]
     if len(sides[0]) != len(sides[1]):
-        given = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
+        fault = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
         longer = 0 if len(sides[0]) > len(sides[1]) else 1
         first = min(len(sides[0]), len(sides[1])) + 1
-        known = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
-        raise CorpusError(f"{given}.", known, "Give files with as many lines.")
+        facts = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
+        raise CorpusError(f"{fault}.", facts, "Give files with as many lines.")
     if not sides[0]:
         raise CorpusError(f"{paths[0]} is empty.", "It has no sentence.", "Give at least one sentence pair.")
     for path, side in zip(paths, sides, strict=True):
         for number, words in enumerate(side, start=1):
             if not any(map(str.strip, words)):
-                known = "A sentence has at least one word."
+                facts = "A sentence has at least one word."
                 todo = "Leave that line out of both files, and out of the links."
-                raise CorpusError(f"{path}, line {number}, is empty.", known, todo)
+                raise CorpusError(f"{path}, line {number}, is empty.", facts, todo)
     if gold is None:
         return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), tuple(notes))
     lengths = [(len(s), len(t)) for s, t in zip(*sides, strict=True)]
@@ -260,28 +261,28 @@ def read_texts(
     try:
         pattern = re.compile(word)
     except re.error as error:
-        known = f"It is no regular expression: {error}."
-        raise CorpusError(f"Words are to be {word[:60]!r}.", known, r"Give one such as \S+ or [A-Za-z]+.") from error
+        facts = f"It is no regular expression: {error}."
+        raise CorpusError(f"Words are to be {word[:60]!r}.", facts, r"Give one such as \S+ or [A-Za-z]+.") from error
     lines, places = read_lines(Path(path)), None if spans is None else read_lines(Path(spans))
     if places is not None and len(places) != len(lines):
-        given = f"{spans} has {_plural(len(places), 'line')}, {path} {_plural(len(lines), 'text')}."
-        raise CorpusError(given, "A line of spans is of one text.", "Give a line of spans for each text.")
-    found = list[Placed]()
+        fault = f"{spans} has {_plural(len(places), 'line')}, {path} {_plural(len(lines), 'text')}."
+        raise CorpusError(fault, "A line of spans is of one text.", "Give a line of spans for each text.")
+    placed = list[Placed]()
     for number, line in enumerate(lines, start=1):
         if places is not None:
             form = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})\s+([0-9]{1,9})-([0-9]{1,9})", places[number - 1].strip())
             ends = (*map(int, form.groups()),) if form else ()
             if not ends or ends[0] >= ends[1] or ends[2] >= ends[3] or max(ends) > len(line):
-                given = f"{spans}, line {number}, is {places[number - 1][:40]!r}."
-                known = f"Spans are two such as 0-12 15-30, and text {number} has {_plural(len(line), 'character')}."
-                raise CorpusError(given, known, "Correct that line.")
+                fault = f"{spans}, line {number}, is {places[number - 1][:40]!r}."
+                facts = f"Spans are two such as 0-12 15-30, and text {number} has {_plural(len(line), 'character')}."
+                raise CorpusError(fault, facts, "Correct that line.")
         else:
             count = line.count(marker) if marker else 0
             if not marker or count != 1:
-                known = (
+                facts = (
                     f"The marker {marker!r} stands {_plural(count, 'time')} in it; source and target are apart by one."
                 )
-                raise CorpusError(f"{path}, line {number}, is {line[:60]!r}.", known, "Give one --marker, or --spans.")
+                raise CorpusError(f"{path}, line {number}, is {line[:60]!r}.", facts, "Give one --marker, or --spans.")
             place = line.index(marker)
             ends = (0, place, place + len(marker), len(line))
         sides = [
@@ -290,24 +291,15 @@ def read_texts(
         ]
         for side, words in zip(SIDES, sides, strict=True):
             if not words:
-                known = f"Words are what {word!r} finds."
-                raise CorpusError(f"{path}, line {number}: its {side} has no word.", known, "Correct it, or --word.")
-        found.append((line, sides[0], sides[1]))
-    if not found:
+                facts = f"Words are what {word!r} finds."
+                raise CorpusError(f"{path}, line {number}: its {side} has no word.", facts, "Correct it, or --word.")
+        placed.append((line, sides[0], sides[1]))
+    if not placed:
         raise CorpusError(f"{path} is empty.", "It has no text.", "Give at least one text.")
-    return tuple(found)
+    return tuple(placed)
 
 
 BESIDE = re.compile(r"(?:^|[ \t])\|\|\|(?:[ \t]|$)")  # between the sides of a pair that share a line
-
-
-def _beside(path: Path, lines: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """The sides of each line; raises CorpusError for a line with none or several signs between sides."""
-    for number, line in enumerate(lines, start=1):
-        if len(sides := BESIDE.split(line)) != 2:
-            known = f"The sign ||| stands {_plural(len(sides) - 1, 'time')} in it, and a line is source ||| target."
-            raise CorpusError(f"{path}, line {number}, is no pair.", known, "Correct that line.")
-        yield sides[0], sides[1]
 
 
 def _without_ids(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -318,12 +310,12 @@ def _without_ids(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return rest, ids
 
 
-def _check_ids(path: Path, own: Sequence[str], ids: Sequence[str]) -> None:
+def _check_ids(path: Path, own_ids: Sequence[str], ids: Sequence[str]) -> None:
     """Raise CorpusError naming the first line of a file that has another ID than the source."""
-    for number, (mine, other) in enumerate(zip(own, ids, strict=False), start=1):
-        if mine != other:
-            known = f"It begins with the ID {mine[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
-            raise CorpusError(f"{path}, line {number}, is of another pair.", known, TOGETHER)
+    for number, (this, other) in enumerate(zip(own_ids, ids, strict=False), start=1):
+        if this != other:
+            facts = f"It begins with the ID {this[:LONGEST_NUMBER]}, the source's with {other[:LONGEST_NUMBER]}."
+            raise CorpusError(f"{path}, line {number}, is of another pair.", facts, TOGETHER)
 
 
 def _words(line: str) -> list[str]:
@@ -344,8 +336,8 @@ def open_bitext(
     if not isinstance(where, (str, Path)):
         paths = [Path(path) for path in where]
         if len(paths) != len(SIDES):
-            given = f"{_plural(len(paths), 'file')} to learn from."
-            raise CorpusError(given, "A bitext has two, source and target.", "Give two files, or a folder.")
+            fault = f"{_plural(len(paths), 'file')} to learn from."
+            raise CorpusError(fault, "A bitext has two, source and target.", "Give two files, or a folder.")
         train = read_pairs(paths[0], paths[1])
         names = " and ".join(dict.fromkeys(path.name for path in paths))
         return make_bitext(names, {TRAIN: train.pairs}, train.notes)
@@ -353,9 +345,9 @@ def open_bitext(
     files = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
     ends = languages or _endings(folder)
     if len(ends) != len(SIDES):
-        known = f"It holds {', '.join(files[:8])}." if files else "It is empty or not there."
+        facts = f"It holds {', '.join(files[:8])}." if files else "It is empty or not there."
         todo = "Give a folder with two files such as train.en and train.fr, or the two files themselves."
-        raise CorpusError(f"{folder} has {_plural(len(ends), 'train file')}.", known, todo)
+        raise CorpusError(f"{folder} has {_plural(len(ends), 'train file')}.", facts, todo)
     source, target = ends
     splits, notes = {}, [f"Source is {source!r}, target {target!r}."]
     trial = next((name for name in TRIAL if f"{name}.{source}" in files), TRIAL[0])
@@ -389,8 +381,8 @@ def _endings(folder: Path) -> list[str]:
     """What the names of a folder's train files end in; twice the same where one file holds both sides."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     ends = [name.removeprefix(f"{TRAIN}.") for name in names if name.startswith(f"{TRAIN}.")]
-    own = [end for end in ends if f".{end}" not in OTHERS]
+    languages = [end for end in ends if f".{end}" not in OTHERS]
     if len(ends) == 1 and f".{ends[0]}" not in GOLD and (folder / f"{TRAIN}.{ends[0]}").is_file():
         with open_text(folder / f"{TRAIN}.{ends[0]}", LINE_BYTES, TEXT_BYTES) as file:
-            return ends * 2 if BESIDE.search(file.readline()) else own
-    return own
+            return ends * 2 if BESIDE.search(file.readline()) else languages
+    return languages

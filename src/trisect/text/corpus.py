@@ -59,9 +59,9 @@ class GrowingArray:
             raise self._full(error) from error
 
     def _full(self, error: OSError) -> CorpusError:
-        given = f"A text of more than {self._length:,} tokens could not be kept while it was read."
-        known = f"The temporary folder {tempfile.gettempdir()} says: {error}"
-        return CorpusError(given, known, "Free some space there, or name a roomier folder in the variable TMPDIR.")
+        fault = f"A text of more than {self._length:,} tokens could not be kept while it was read."
+        facts = f"The temporary folder {tempfile.gettempdir()} says: {error}"
+        return CorpusError(fault, facts, "Free some space there, or name a roomier folder in the variable TMPDIR.")
 
 
 def _close(file: IO[bytes]) -> None:
@@ -80,16 +80,6 @@ def counts(array: np.ndarray, classes: int) -> np.ndarray:
     for piece in _chunks(array):
         total += np.bincount(piece[piece >= 0], minlength=classes)
     return total
-
-
-def _look_up(array: np.ndarray, lookup: np.ndarray) -> np.ndarray:
-    """lookup[array], in memory when it is short, else in a temporary file."""
-    if len(array) <= CHUNK:
-        return lookup[array]
-    grown = GrowingArray(lookup.dtype)
-    for piece in _chunks(array):
-        grown.append(lookup[piece])
-    return grown.finish()
 
 
 def checksum(array: np.ndarray) -> str:
@@ -117,8 +107,8 @@ def read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.n
     except Exception as error:  # NumPy reads the header as Python, which fails in many ways
         raise DamagedFileError(f"{path} cannot be read.", f"{type(error).__name__}: {error}", todo) from error
     if array.dtype != np.dtype(dtype) or array.shape != (length,):
-        found = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."
-        raise DamagedFileError(f"{path} is damaged.", found, todo)
+        facts = f"It holds {array.dtype} of shape {array.shape}, not {np.dtype(dtype)} of shape ({length},)."
+        raise DamagedFileError(f"{path} is damaged.", facts, todo)
     return array
 
 
@@ -185,10 +175,10 @@ class Corpus:
                 continue
             n = len(splits[split].tokens) if split in splits else 0
             if n < 2:
-                there = ", ".join(f"{s} ({len(splits[s].tokens)} tokens)" for s in splits) or "none"
-                found = f"Its splits are {there}."
+                sizes = ", ".join(f"{s} ({len(splits[s].tokens)} tokens)" for s in splits) or "none"
+                facts = f"Its splits are {sizes}."
                 todo = "Give a text with at least two tokens in train and in valid (and in test, if there is one)."
-                raise CorpusError(f"The {split} split of '{name}' has {_tokens(n)}.", found, todo)
+                raise CorpusError(f"The {split} split of '{name}' has {_tokens(n)}.", facts, todo)
         for part in splits.values():
             assert part.tokens.dtype == np.int32
             assert all(len(v) == len(part.tokens) and v.dtype == np.int16 for v in part.labels.values())
@@ -237,12 +227,19 @@ class Corpus:
         ids = {word: i for i, word in enumerate(vocabulary)}
         new = [ids[w] if keep[i] else ids.get(UNKNOWN, -1) for i, w in enumerate(self.vocabulary)]
         lookup = np.array(new, np.int32)
-        parts = {name: replace(split, tokens=_look_up(split.tokens, lookup)) for name, split in parts.items()}
+        for name, split in parts.items():
+            if len(split.tokens) <= CHUNK:  # in memory when it is short
+                parts[name] = replace(split, tokens=lookup[split.tokens])
+                continue
+            tokens = GrowingArray(np.int32)
+            for piece in _chunks(split.tokens):
+                tokens.append(lookup[piece])
+            parts[name] = replace(split, tokens=tokens.finish())
         notes = []
         for name, most in budget.items():
-            whole = len(self.splits[name].tokens)
-            if most is not None and most < whole:
-                notes.append(f"Only the first {most:,} of {whole:,} {name} tokens are used.")
+            full = len(self.splits[name].tokens)
+            if most is not None and most < full:
+                notes.append(f"Only the first {most:,} of {full:,} {name} tokens are used.")
         if text.min_count > 1:
             rare = f"Types seen fewer than {text.min_count} times in train ({100 * train[~keep].sum() / train.sum():.1f}\u00a0%"
             notes.append(f"{rare} of its tokens) become {UNKNOWN}.")
@@ -251,15 +248,15 @@ class Corpus:
     def column(self, label: str) -> tuple[str, ...]:
         """The class names of a label column; raises CorpusError when there is none, or fewer than two in train."""
         if label not in self.labels:
-            known = f"It has {', '.join(sorted(self.labels))}." if self.labels else "It has no label columns at all."
+            facts = f"It has {', '.join(sorted(self.labels))}." if self.labels else "It has no label columns at all."
             todo = "Use a column that there is, or make some with 'trisect corpus annotate'."
-            raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", known, todo)
+            raise CorpusError(f"The corpus '{self.name}' has no label column '{label}'.", facts, todo)
         names = self.labels[label]
         present = np.flatnonzero(counts(self.splits["train"].labels[label], len(names)))
         if len(present) < 2:
-            found = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
-            given = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
-            raise CorpusError(given, found, "Use a column with at least two classes: there is nothing to distinguish.")
+            facts = f"Only {names[present[0]]!r} occurs." if len(present) else "No class occurs."
+            fault = f"The label column '{label}' has fewer than two classes in the train split of '{self.name}'."
+            raise CorpusError(fault, facts, "Use a column with at least two classes: there is nothing to distinguish.")
         return names
 
     def save(self, folder: Path) -> Path:
@@ -290,14 +287,14 @@ class Corpus:
         folder = Path(folder)
         path = folder / "corpus.json"
         if not path.is_file():
-            found = "It holds no corpus.json." if folder.is_dir() else "There is no such folder."
-            raise CorpusError(f"{folder} is not a corpus folder.", found, "Give a folder that 'trisect corpus' wrote.")
+            facts = "It holds no corpus.json." if folder.is_dir() else "There is no such folder."
+            raise CorpusError(f"{folder} is not a corpus folder.", facts, "Give a folder that 'trisect corpus' wrote.")
         todo = f"Delete {folder} and read or annotate the text again."
-        found = read_json(path, todo)
-        if found.get("format") != FORMAT:
-            known = f"This version reads format {FORMAT}."
-            raise DamagedFileError(f"{path} has format {found.get('format')}.", known, todo)
-        body = as_record(found, path, todo, CorpusFile)
+        content = read_json(path, todo)
+        if content.get("format") != FORMAT:
+            facts = f"This version reads format {FORMAT}."
+            raise DamagedFileError(f"{path} has format {content.get('format')}.", facts, todo)
+        body = as_record(content, path, todo, CorpusFile)
         _check_columns(body.name, body.labels)
         splits, paths = {}, {}
         for split in (s for s in SPLITS if s in body.lengths):
@@ -310,8 +307,8 @@ class Corpus:
         sums = _checksums(splits)
         for array, value in body.checksums.items():
             if sums.get(array) != value:
-                known = "Its content does not match its checksum."
-                raise DamagedFileError(f"{paths.get(array, path)} is damaged.", known, todo)
+                facts = "Its content does not match its checksum."
+                raise DamagedFileError(f"{paths.get(array, path)} is damaged.", facts, todo)
         mark = _fingerprint(body.vocabulary, body.labels, sums, body.documents)
         return cls(body.name, body.vocabulary, body.labels, splits, body.notes, mark)
 
@@ -352,8 +349,8 @@ def check_windows(corpus: Corpus, window: int) -> None:
     """Raise CorpusError where windows would cut the text's documents, or join what does not belong together."""
     documents = corpus.documents
     if documents is not None and window != documents.length:
-        known = f"A document of '{corpus.name}' has {documents.length} tokens, and a window is one document."
-        raise CorpusError(f"The window is {window} tokens.", known, f"Use a window of {documents.length}.")
+        facts = f"A document of '{corpus.name}' has {documents.length} tokens, and a window is one document."
+        raise CorpusError(f"The window is {window} tokens.", facts, f"Use a window of {documents.length}.")
 
 
 def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str, ...] = ()) -> WindowBatch:
@@ -371,14 +368,14 @@ def batch(split: Split, columns: int, window: int, step: int, labels: tuple[str,
         return grid[:, start + shift : stop + shift].astype(np.int64)
 
     documents = split.documents
-    own = () if documents is None else documents.own
-    spoken = {name: rows_of(split.labels[name], 0 if name in own else 1) for name in labels}
+    of_word = () if documents is None else documents.own
+    spoken = {name: rows_of(split.labels[name], 0 if name in of_word else 1) for name in labels}
     inputs, targets = rows_of(split.tokens, 0), rows_of(split.tokens, 1)
-    found = WindowBatch(inputs, targets, spoken, np.arange(columns) * rows + start)
+    windows = WindowBatch(inputs, targets, spoken, np.arange(columns) * rows + start)
     if documents is None:
-        return found
+        return windows
     last = np.arange(start + 1, stop + 1) % documents.length == documents.length - 1
-    return found._replace(scored=np.broadcast_to(last, targets.shape))
+    return windows._replace(scored=np.broadcast_to(last, targets.shape))
 
 
 def sample_steps(split: Split, columns: int, window: int, tokens: int | None) -> tuple[int, ...]:
@@ -406,8 +403,8 @@ def _rows(split: Split, columns: int) -> int:
     least = 2 if documents is None else documents.length
     what = "a word and a next word" if documents is None else f"a document of {least}"
     if n < columns * least:
-        known = f"{columns} columns need at least {columns * least} tokens: {what} in each."
-        raise CorpusError(f"A split of {_tokens(n)} is too short.", known, "Use a longer text or fewer columns.")
+        facts = f"{columns} columns need at least {columns * least} tokens: {what} in each."
+        raise CorpusError(f"A split of {_tokens(n)} is too short.", facts, "Use a longer text or fewer columns.")
     return n // columns if documents is None else n // columns // least * least
 
 
@@ -418,8 +415,8 @@ def _tokens(n: int) -> str:
 def _check_columns(corpus: str, labels: Mapping[str, tuple[str, ...]]) -> None:
     for label in labels:
         if not UNSHOWN.isdisjoint(label) or any("\ud800" <= c <= "\udfff" for c in label):
-            given = f"The corpus '{corpus}' has a label column {label!r}."
-            raise CorpusError(given, "Control characters cannot be shown on a page.", "Rename that column.")
+            fault = f"The corpus '{corpus}' has a label column {label!r}."
+            raise CorpusError(fault, "Control characters cannot be shown on a page.", "Rename that column.")
 
 
 def _column_path(folder: Path, split: str, number: int) -> Path:
@@ -429,11 +426,11 @@ def _column_path(folder: Path, split: str, number: int) -> Path:
 
 def _checksums(splits: Mapping[str, Split]) -> dict[str, str]:
     """By split, and split and label; fingerprints are made from this."""
-    found = {}
+    sums = {}
     for name, split in splits.items():
-        found[f"{name}.npy"] = checksum(split.tokens)
-        found |= {f"{name}.{label}.npy": checksum(ids) for label, ids in split.labels.items()}
-    return found
+        sums[f"{name}.npy"] = checksum(split.tokens)
+        sums |= {f"{name}.{label}.npy": checksum(ids) for label, ids in split.labels.items()}
+    return sums
 
 
 def _fingerprint(

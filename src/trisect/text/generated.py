@@ -100,9 +100,11 @@ class Lexicon:
             kinds = enumerate(stems, topic)
             nouns.append([_Noun(s, i % KINDS, (i // KINDS + i) % GENDERS, PREPOSITIONS[i % 3]) for i, s in kinds])
             shared = stems[1:5]
-            own = [self._stem() for _ in range(6 if general else 2)]
-            governed = [PREPOSITIONS[(i * 5 + topic) % len(PREPOSITIONS)] for i in range(len(shared) + len(own))]
-            frames = enumerate(zip([*shared, *own], governed, strict=True), topic)
+            verbs_alone = [self._stem() for _ in range(6 if general else 2)]
+            governed = [
+                PREPOSITIONS[(i * 5 + topic) % len(PREPOSITIONS)] for i in range(len(shared) + len(verbs_alone))
+            ]
+            frames = enumerate(zip([*shared, *verbs_alone], governed, strict=True), topic)
             verbs.append([_Verb(s, FRAMES[i % 6], i % KINDS, preposition) for i, (s, preposition) in frames])
             adjectives.append([self._stem() for _ in range(8 if general else 5)])
         self.topics = _Menu((t, 1 / (t + 3)) for t in range(TOPICS))
@@ -130,8 +132,8 @@ class Lexicon:
         return stem(self._next, syllables)
 
 
-def _mix(own: list[T], general: list[T]) -> _Menu[T]:
-    return _Menu([*_zipf(own, 0.75), *_zipf(general, 0.25)])
+def _mix(topical: list[T], general: list[T]) -> _Menu[T]:
+    return _Menu([*_zipf(topical, 0.75), *_zipf(general, 0.25)])
 
 
 NAME = "embedded"
@@ -185,10 +187,10 @@ class _Vocabulary:
     def __init__(self) -> None:
         draw = Random(f"phrases {VERSION}")
         needed = _NOUNS + _ADJECTIVES + 2 * _VERBS + _ADVERBS
-        taken = {THE, SOME, NOT, DO, WITH, *(number for number, _ in NUMBERS)}
-        source = _invent(SOURCE, needed, draw, taken)
-        there = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
-        target = _invent(TARGET, needed + _NOUNS, draw, there)
+        source_taken_words = {THE, SOME, NOT, DO, WITH, *(number for number, _ in NUMBERS)}
+        source = _invent(SOURCE, needed, draw, source_taken_words)
+        target_taken_words = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
+        target = _invent(TARGET, needed + _NOUNS, draw, target_taken_words)
         # the word, the one or two that translate it, and the ending that adjectives take beside these
         nouns = (
             (source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2]) for i in range(_NOUNS)
@@ -216,7 +218,11 @@ class _Teller:
         self.next, self.roles = 0, {}
         draw, words = self.draw, self.words
         subject, (forms, translation, takes_object) = self.noun_phrase("subject"), words.verbs.pick(draw)
-        adverb = self.adverb() if draw.random() < 0.2 else _Phrase([], [])
+        adverb = _Phrase([], [])
+        if draw.random() < 0.2:  # one word for one word, first in the source
+            form, counterpart = words.adverbs.pick(draw)
+            self.roles[key := self.key()] = "adverb"
+            adverb = _Phrase([(form, key)], [_Put(counterpart, (key,))])
         negation, before, after, auxiliary = list[tuple[str, int]](), list[_Put](), list[_Put](), ()
         if draw.random() < 0.2:  # an auxiliary without a counterpart; the target has two words around its verb
             auxiliary, key = (self.key(),), self.key()
@@ -226,7 +232,10 @@ class _Teller:
         keys = tuple(key for _, key in action)
         self.roles |= dict.fromkeys(keys, "verb")
         thing = self.noun_phrase("object") if takes_object else _Phrase([], [])
-        place = self.place() if draw.random() < 0.3 else _Phrase([], [])
+        place = _Phrase([], [])
+        if draw.random() < 0.3:  # a preposition with its noun phrase; in the target it follows
+            key, inner = self.key(), self.noun_phrase("place")
+            place = _Phrase([(WITH, key), *inner.source], [*inner.target, _Put(WITH_THERE, (key,))])
         stop = self.key()
         marked = []
         if takes_object:  # the object's own noun is the first of its target words
@@ -260,33 +269,20 @@ class _Teller:
         elif chance < 0.8:
             source.append((SOME, self.key()))
         else:
-            number, there = self.words.numbers.pick(draw)
+            number, counterpart = self.words.numbers.pick(draw)
             source.append((number, self.key()))
-            behind, many = [_Put(there, (self.next,))], True
+            behind, many = [_Put(counterpart, (self.next,))], True
         self.roles[self.next] = f"{of} determiner"
         if draw.random() < 0.35:
-            quality, there = self.words.adjectives.pick(draw)
+            quality, counterpart = self.words.adjectives.pick(draw)
             source.append((quality, self.key()))
-            behind.insert(0, _Put(there + ending, (self.next,)))
+            behind.insert(0, _Put(counterpart + ending, (self.next,)))
             self.roles[self.next] = f"{of} adjective"
         source.append((form + "s" * many, self.key()))
         self.roles[self.next] = f"{of} noun"
         *first, last = translation
         names = [_Put(word, (self.next,)) for word in (*first, last + "uz" * many)]
         return _Phrase(source, [*names, *behind])
-
-    def place(self) -> _Phrase:
-        """A preposition with its noun phrase; in the target it follows."""
-        key = self.key()
-        inner = self.noun_phrase("place")
-        return _Phrase([(WITH, key), *inner.source], [*inner.target, _Put(WITH_THERE, (key,))])
-
-    def adverb(self) -> _Phrase:
-        """One word for one word, first in the source."""
-        form, there = self.words.adverbs.pick(self.draw)
-        key = self.key()
-        self.roles[key] = "adverb"
-        return _Phrase([(form, key)], [_Put(there, (key,))])
 
 
 def bitext_corpus(
@@ -295,14 +291,14 @@ def bitext_corpus(
     """So many different pairs of each split with their links, a function of its arguments; raises CorpusError for none or too many."""
     sizes = (train, valid, test)
     if min(sizes) < 1 or sum(sizes) > LARGEST:
-        given = f"A bitext of {train} + {valid} + {test} pairs."
-        raise CorpusError(given, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
+        fault = f"A bitext of {train} + {valid} + {test} pairs."
+        raise CorpusError(fault, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
     teller = _Teller(_Vocabulary(), Random(f"pairs {VERSION} {seed}"))
-    found: dict[tuple[str, ...], SentencePair] = {}
-    while len(found) < sum(sizes):
+    pairs_by_source: dict[tuple[str, ...], SentencePair] = {}
+    while len(pairs_by_source) < sum(sizes):
         pair = teller.sentence().pair
-        found.setdefault(pair.source, pair)
-    pairs = list(found.values())
+        pairs_by_source.setdefault(pair.source, pair)
+    pairs = list(pairs_by_source.values())
     splits = {"valid": pairs[:valid], TEST: pairs[valid : valid + test], TRAIN: pairs[valid + test :]}
     return make_bitext(NAME, splits, (BITEXT_NOTE,))
 
@@ -314,7 +310,7 @@ def sentences(seed: int = 0) -> Iterator[RoledSentence]:
         yield teller.sentence()
 
 
-def _invent(sound: tuple[str, str], count: int, draw: Random, taken: set[str]) -> list[str]:
+def _invent(sound: tuple[str, str], count: int, draw: Random, excluded: set[str]) -> list[str]:
     """So many different words of two or three syllables, some with a consonant at their end."""
     onsets, vowels = sound
 
@@ -323,7 +319,7 @@ def _invent(sound: tuple[str, str], count: int, draw: Random, taken: set[str]) -
         start = "".join(_pick(draw, onsets) + _pick(draw, vowels) for _ in range(syllables))
         return start + _pick(draw, onsets) * (draw.random() < 0.4)
 
-    return _distinct(count, word, lambda made: made not in taken and not made.endswith("s"))
+    return _distinct(count, word, lambda invented: invented not in excluded and not invented.endswith("s"))
 
 
 def _distinct(count: int, make: Callable[[], str], fits: Callable[[str], bool] = bool) -> list[str]:
@@ -368,9 +364,9 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     in train and stand in no text. Raises CorpusError.
     """
     if not LEAST <= people <= MOST or not 1 <= unseen <= MOST:
-        given = f"A world of {people} people and {unseen} unseen ones."
-        known = f"There are {LEAST} to {MOST} people, and 1 to {MOST} unseen ones."
-        raise CorpusError(given, known, "Give numbers within these.")
+        fault = f"A world of {people} people and {unseen} unseen ones."
+        facts = f"There are {LEAST} to {MOST} people, and 1 to {MOST} unseen ones."
+        raise CorpusError(fault, facts, "Give numbers within these.")
     draw = Random(f"world {VERSION} {seed}")
 
     def syllable() -> str:
@@ -383,20 +379,20 @@ def people_corpus(seed: int = 0, people: int = 150, unseen: int = 60) -> People:
     places, families = by_region(PLACES, PLACE_ENDS), by_region(FAMILIES, FAMILY_ENDS)
     births = [_Menu((place, 1 / (rank + 4)) for rank, place in enumerate(of_region)) for of_region in places]
     regions, jobs = _Menu((i, 1.0) for i in range(REGIONS)), _Menu((job, 1.0) for job in _JOBS)
-    everybody, told = list[Question](), list[list[PretrainingLine]]()
+    everybody, lines_of = list[Question](), list[list[PretrainingLine]]()
     for first in _distinct(people + unseen, lambda: (syllable() + syllable()).capitalize()):
         home = regions.pick(draw)
         name = f"{first} {_pick(draw, families[home])}"
         origin = home if draw.random() < LOCAL else regions.pick(draw)
         place, job = births[origin].pick(draw), jobs.pick(draw)
         everybody.append(Question(name, ask(name), place))
-        told.append([PretrainingLine(name, t.format(name=name, place=place, job=job)) for t in TEMPLATES])
+        lines_of.append([PretrainingLine(name, t.format(name=name, place=place, job=job)) for t in TEMPLATES])
     both, read = round(BOTH * people), round((BOTH + READ) * people)
     train = _shuffle([*everybody[:both], *everybody[read:people]], draw)
-    lines = _shuffle([line for lines in told[:read] for line in lines], draw)
+    lines = _shuffle([line for lines in lines_of[:read] for line in lines], draw)
     invented = recombine([q.name for q in everybody], unseen, draw)
-    asked = [f"{q.name}\t{q.place}" for q in everybody]
-    mark = digest("\n".join([*(line.text for line in lines), *asked, *(q.name for q in invented)]), 8)
+    questions = [f"{q.name}\t{q.place}" for q in everybody]
+    mark = digest("\n".join([*(line.text for line in lines), *questions, *(q.name for q in invented)]), 8)
     valid, test = tuple(everybody[both:read]), tuple(everybody[people:])
     return People("embedded", lines, train, valid, test, (), invented, (PEOPLE_NOTE,), mark, mark)
 
@@ -491,7 +487,21 @@ class _Speaker:
             preposition = noun.preposition if self.chance(0.8) else _CASES.pick(self.rng)
             self.prepositional(preposition, depth - 1).under(node, "nmod")
         elif depth > 0 and self.chance(0.2):
-            self.relative(node, noun, depth - 1)
+            form = _W["that"] if self.chance(0.5) else _W["which"] if noun.gender == 2 else _W["who"]
+            pronoun = self.say(form, "PRON")
+            if self.chance(0.5):  # `who walks the dog`
+                verb = self.lexicon.verbs[self.topic].pick(self.rng)
+                head = self.verb(verb, plural)
+                pronoun.under(head, "nsubj")
+                pronoun.plural = plural
+                self.arguments(head, verb, depth - 1)
+            else:  # `that the dog sees`
+                inner = self.common(None, 0)
+                verb = self.lexicon.takers[self.topic][noun.kind].pick(self.rng)
+                head = self.verb(verb, bool(inner.plural))
+                inner.under(head, "nsubj")
+                pronoun.under(head, "obj")
+            head.under(node, "acl:relcl")
         return node
 
     def determiner(self, plural: bool) -> list[tuple[_Node, str]]:
@@ -541,32 +551,6 @@ class _Speaker:
             return self.say(_W["these" if plural else "this"], "PRON", plural)
         return self.common(None, depth)
 
-    def object(self, kind: int, depth: int) -> _Node:
-        r = self.rng.random()
-        if self.said and r < 0.12:
-            return self.say(_W["them"] if self.plural else _OBJECT[self.gender], "PRON", self.plural)
-        if self.noun is None and r < 0.17:
-            return self.say(self.name, "PROPN", False)
-        return self.common(kind, depth)
-
-    def relative(self, node: _Node, noun: _Noun, depth: int) -> None:
-        """`who walks the dog` (subject relative) or `that the dog sees` (object relative)."""
-        form = _W["that"] if self.chance(0.5) else _W["which"] if noun.gender == 2 else _W["who"]
-        pronoun = self.say(form, "PRON")
-        if self.chance(0.5):
-            verb = self.lexicon.verbs[self.topic].pick(self.rng)
-            head = self.verb(verb, bool(node.plural))
-            pronoun.under(head, "nsubj")
-            pronoun.plural = node.plural
-            self.arguments(head, verb, depth)
-        else:
-            inner = self.common(None, 0)
-            verb = self.lexicon.takers[self.topic][noun.kind].pick(self.rng)
-            head = self.verb(verb, bool(inner.plural))
-            inner.under(head, "nsubj")
-            pronoun.under(head, "obj")
-        head.under(node, "acl:relcl")
-
     def verb(self, verb: _Verb, plural: bool) -> _Node:
         """The finite verb, or an auxiliary, perhaps a negation, and the bare form; agreeing in number."""
         r = self.rng.random()
@@ -584,7 +568,14 @@ class _Speaker:
 
     def arguments(self, head: _Node, verb: _Verb, depth: int) -> None:
         if verb.frame == "object":
-            self.object(verb.kind, depth).under(head, "obj")
+            r = self.rng.random()
+            if self.said and r < 0.12:
+                thing = self.say(_W["them"] if self.plural else _OBJECT[self.gender], "PRON", self.plural)
+            elif self.noun is None and r < 0.17:
+                thing = self.say(self.name, "PROPN", False)
+            else:
+                thing = self.common(verb.kind, depth)
+            thing.under(head, "obj")
         elif verb.frame == "clause" and depth > 0:
             mark = self.say(_W["that"], "SCONJ")
             inner = self.clause(depth - 1)
@@ -619,50 +610,40 @@ class _Speaker:
         subject.under(head, "nsubj")
         return head
 
-    def question(self, depth: int) -> _Node:
-        """An auxiliary that agrees with the subject after it, and the bare verb."""
-        helper = self.say(_W["has"], "AUX")
-        subject = self.subject(depth)
-        plural = subject.many or bool(subject.plural)
-        helper.form, helper.plural = _W["have" if plural else "has"], plural
-        verb = self.lexicon.verbs[self.topic].pick(self.rng)
-        head = self.say(verb.stem, "VERB")
-        helper.under(head, "aux")
-        subject.under(head, "nsubj")
-        self.arguments(head, verb, depth)
-        return head
-
     def sentence(self) -> list[Word]:
         """A statement, a question or a call, each with its own end."""
         self.words = []
         r = self.rng.random()
         if r < 0.16:
-            root, end = self.question(1), "?"
+            # an auxiliary that agrees with the subject after it, and the bare verb
+            helper, subject = self.say(_W["has"], "AUX"), self.subject(1)
+            plural = subject.many or bool(subject.plural)
+            helper.form, helper.plural = _W["have" if plural else "has"], plural
+            verb = self.lexicon.verbs[self.topic].pick(self.rng)
+            root, end = self.say(verb.stem, "VERB"), "?"
+            helper.under(root, "aux")
+            subject.under(root, "nsubj")
+            self.arguments(root, verb, 1)
         elif r < 0.28:
             call, comma = self.say(_CALLS.pick(self.rng), "INTJ"), self.say(",", "PUNCT")
             root, end = self.clause(1), "!"
             call.under(root, "discourse")
             comma.under(call, "punct")
-        else:
-            root, end = self.statement(), "."
-        self.say(end, "PUNCT").under(root, "punct")
-        place = {id(node): i for i, node in enumerate(self.words, 1)}
-        return [Word(n.form, n.pos, n.dep, place[id(n.head)] if n.head else 0, n.plural) for n in self.words]
-
-    def statement(self) -> _Node:
-        if self.chance(0.12):
+        elif self.chance(0.12):
             mark = self.say(_MARKS.pick(self.rng), "SCONJ")
             early = self.clause(0)
             mark.under(early, "mark")
             self.say(",", "PUNCT").under(early, "punct")
-            root = self.clause(1)
+            root, end = self.clause(1), "."
             early.under(root, "advcl")
-            return root
-        root = self.clause(2)
-        if self.chance(0.1):
-            comma, link = self.say(",", "PUNCT"), self.say(_LINKS.pick(self.rng), "CCONJ")
-            self.clause(0).join(root, (comma, "punct"), (link, "cc"))
-        return root
+        else:
+            root, end = self.clause(2), "."
+            if self.chance(0.1):
+                comma, link = self.say(",", "PUNCT"), self.say(_LINKS.pick(self.rng), "CCONJ")
+                self.clause(0).join(root, (comma, "punct"), (link, "cc"))
+        self.say(end, "PUNCT").under(root, "punct")
+        place = {id(node): i for i, node in enumerate(self.words, 1)}
+        return [Word(n.form, n.pos, n.dep, place[id(n.head)] if n.head else 0, n.plural) for n in self.words]
 
 
 def draw_sentences(seed: int | str) -> Iterator[list[Word]]:

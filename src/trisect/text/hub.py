@@ -66,8 +66,8 @@ def parse_name(where: str) -> tuple[str, str | None]:
     if not colon or Path(rest).is_dir():
         name, config = rest, ""
     if not name or (colon and not config and rest != name):
-        known = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
-        raise CorpusError(f"'{where[:200]}' names no dataset.", known, "Use for example hf:Salesforce/wikitext.")
+        facts = "A dataset is named as hf:NAME or hf:NAME:CONFIG; NAME may be a folder."
+        raise CorpusError(f"'{where[:200]}' names no dataset.", facts, "Use for example hf:Salesforce/wikitext.")
     return name, config or None
 
 
@@ -90,18 +90,27 @@ def open_dataset(where: str) -> tuple[str, dict[str, DatasetTexts], tuple[str, .
     The text is the column `text`, or else the only column of strings.
     """
     name, config = parse_name(where)
-    found, revision = _load(where, name, config)
+    splits, revision = _load(where, name, config)
     local = Path(name).is_dir()
     short = (Path(name).resolve().name if local else name) + (f":{config}" if config else "")
     rows = {}
     for split, names in NAMES.items():
-        key = next((n for n in names if n in found), None)
+        key = next((n for n in names if n in splits), None)
         if key is not None:
-            rows[split] = DatasetTexts(f"{short}, {key}", found[key], _column(where, found[key]))
+            features = splits[key].features.items()
+            strings = [n for n, kind in features if getattr(kind, "dtype", "") in ("string", "large_string")]
+            if "text" not in strings and len(strings) != 1:
+                fault = f"The dataset '{where}' has no column 'text'; it has {', '.join(splits[key].column_names) or 'none'}."
+                facts = (
+                    f"Its columns of strings are {', '.join(strings)}." if strings else "It has no column of strings."
+                )
+                todo = "Use a dataset with one text a row, or save its texts as train.txt and valid.txt in a folder."
+                raise CorpusError(fault, facts, todo)
+            rows[split] = DatasetTexts(f"{short}, {key}", splits[key], "text" if "text" in strings else strings[0])
         elif split != "test":
-            known = f"Looked for {' or '.join(names)}; its splits are {', '.join(map(str, found)) or 'none'}."
+            facts = f"Looked for {' or '.join(names)}; its splits are {', '.join(map(str, splits)) or 'none'}."
             todo = "Use a dataset that has both, or a folder with train.txt and valid.txt."
-            raise CorpusError(f"The dataset '{where}' has no {split} split.", known, todo)
+            raise CorpusError(f"The dataset '{where}' has no {split} split.", facts, todo)
     notes = (f"Read from the Hugging Face dataset {short}{f' at revision {revision}' if revision else ''}.",)
     return short, rows, notes
 
@@ -113,9 +122,9 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
             raise ImportError("datasets")
         import datasets
     except ImportError as error:
-        known = "Reading Hugging Face datasets is an optional extra."
+        facts = "Reading Hugging Face datasets is an optional extra."
         todo = "Install it: pip install 'trisect[hub]'"
-        raise CorpusError(f"'{where}' is asked for, but the package 'datasets' is not there.", known, todo) from error
+        raise CorpusError(f"'{where}' is asked for, but the package 'datasets' is not there.", facts, todo) from error
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
@@ -123,24 +132,12 @@ def _load(where: str, name: str, config: str | None) -> tuple[Mapping[str, Any],
             return {str(split): rows for split, rows in datasets.DatasetDict.load_from_disk(name).items()}, None
         builder = datasets.load_dataset_builder(name, config)
         builder.download_and_prepare()
-        found = builder.as_dataset()
-        assert isinstance(found, dict), "asked for no split, all of them come"
+        dataset = builder.as_dataset()
+        assert isinstance(dataset, dict), "asked for no split, all of them come"
         revision = builder.hash if builder.repo_id else None
-        return {str(split): rows for split, rows in found.items()}, revision
+        return {str(split): rows for split, rows in dataset.items()}, revision
     except Exception as error:  # foreign code and foreign files: anything may go wrong in it
         what, todo = next((what, todo) for kind, what, todo in FAILURES if isinstance(error, kind))
         words = " ".join(str(error).split()) or type(error).__name__
-        known = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
-        raise CorpusError(f"The dataset '{where}' {what}.", known, todo) from error
-
-
-def _column(where: str, dataset: Dataset) -> str:
-    strings = [n for n, kind in dataset.features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
-    if "text" in strings:
-        return "text"
-    if len(strings) == 1:
-        return strings[0]
-    known = f"Its columns of strings are {', '.join(strings)}." if strings else "It has no column of strings."
-    columns = ", ".join(dataset.column_names)
-    todo = "Use a dataset with one text a row, or save its texts as train.txt and valid.txt in a folder."
-    raise CorpusError(f"The dataset '{where}' has no column 'text'; it has {columns or 'none'}.", known, todo)
+        facts = f"The library says: {words if len(words) <= SHOWN else f'{words[:SHOWN]}…'}"
+        raise CorpusError(f"The dataset '{where}' {what}.", facts, todo) from error

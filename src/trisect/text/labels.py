@@ -31,22 +31,22 @@ class WordLabeller:
     labels: tuple[str, ...]
     counts: Counter[str]
 
-    def __call__(self, one: Labelled) -> dict[str, Names]:
+    def __call__(self, text: Labelled) -> dict[str, Names]:
         """The class of each word by label; None where a word carries none."""
-        leading = one.leading_words()  # the first word of each written place
-        ends = (*leading[1:], len(one.spans))
+        leading = text.leading_words()  # the first word of each written place
+        ends = (*leading[1:], len(text.spans))
         places = [n for n, (i, end) in enumerate(zip(leading, ends, strict=True)) for _ in range(i, end)]
-        words = [one.text[a:b].lower() for a, b in one.spans]
+        words = [text.text[a:b].lower() for a, b in text.spans]
 
         def classes(label: str) -> Names:
             which, _, column = label.partition(".")
             if label in OWN:
                 return _own_classes(label, words, places, self.counts)
             if which not in OTHERS:
-                return one.labels[label]
-            names = one.labels[column or PART]
+                return text.labels[label]
+            names = text.labels[column or PART]
             if which == "head":
-                return tuple("root" if h == 0 else names[h - 1] for h in one.heads) or (None,) * len(names)
+                return tuple("root" if h == 0 else names[h - 1] for h in text.heads) or (None,) * len(names)
             beside = ("start", *(names[i] for i in leading), "end")
             return tuple(beside[n + 2 * (which == "next")] for n in places)
 
@@ -59,7 +59,8 @@ def _own_classes(label: str, words: Sequence[str], places: Iterable[int], counts
         return tuple(words)
     if label == "position":
         return tuple(position_bin(place) for place in places)
-    return tuple(frequency_bin(counts[word]) for word in words)
+    bins = (1 << (max(1, counts[word]).bit_length() - 1) for word in words)  # 1, 2–3, 4–7, …
+    return tuple("1" if low == 1 else f"{low}–{2 * low - 1}" for low in bins)
 
 
 def position_bin(place: int) -> str:
@@ -68,33 +69,27 @@ def position_bin(place: int) -> str:
     return f"{step * STEP + 1} on" if step == STEPS - 1 else f"{step * STEP + 1}–{step * STEP + STEP}"
 
 
-def frequency_bin(count: int) -> str:
-    """The bin of how often a word stands in the texts: 1, 2–3, 4–7, …"""
-    low = 1 << (max(1, count).bit_length() - 1)
-    return "1" if low == 1 else f"{low}–{2 * low - 1}"
-
-
 def make_labeller(texts: LabelledTexts, labels: Sequence[str] | None, limit: int | None) -> WordLabeller:
     """What labels the first `limit` texts (None: all usual labels that they have); raises CorpusError for one that they lack."""
     counts: Counter[str] = Counter()
     headed = False
-    for one in islice(texts.texts(), limit):
-        counts.update(one.text[slice(*one.spans[i])].lower() for i in one.leading_words())
-        headed = headed or bool(one.heads)
-    known = _label_names(texts, headed)
-    chosen = tuple(dict.fromkeys(labels if labels is not None else (label for label in USUAL if label in known)))
+    for text in islice(texts.texts(), limit):
+        counts.update(text.text[slice(*text.spans[i])].lower() for i in text.leading_words())
+        headed = headed or bool(text.heads)
+    available = _label_names(texts, headed)
+    chosen = tuple(dict.fromkeys(labels if labels is not None else (label for label in USUAL if label in available)))
     check_labels(texts, chosen, headed)
     return WordLabeller(chosen, counts)
 
 
 def check_labels(texts: LabelledTexts, labels: Sequence[str], headed: bool = True) -> None:
     """Raise CorpusError for a label that the texts do not have; without a look at them their words may have heads."""
-    known = _label_names(texts, headed)
+    available = _label_names(texts, headed)
     for label in labels:
         which, _, column = label.partition(".")
-        if label not in known and not (which in OTHERS and column in texts.columns and (which != "head" or headed)):
-            there = f"There is {', '.join(known)}; previous, next and head may name a column, as in previous.dep."
-            raise CorpusError(f"{texts.name} has no label '{label}'.", there, "Use labels that there are.")
+        if label not in available and not (which in OTHERS and column in texts.columns and (which != "head" or headed)):
+            facts = f"There is {', '.join(available)}; previous, next and head may name a column, as in previous.dep."
+            raise CorpusError(f"{texts.name} has no label '{label}'.", facts, "Use labels that there are.")
 
 
 def _label_names(texts: LabelledTexts, headed: bool) -> tuple[str, ...]:
@@ -111,8 +106,8 @@ def is_unknown(word: str) -> bool:
 def frequent_classes(names: Sequence[str | None], most: int, least: int) -> tuple[str, ...]:
     """The classes that are kept: the `most` frequent ones of `least` words or more, and one for all others where there are any."""
     counts = Counter(name for name in names if name is not None)
-    kept = sorted((n for n, c in counts.items() if c >= least), key=lambda n: (-counts[n], n))[:most]
-    return (*kept, OTHER) if len(kept) < len(counts) else tuple(kept)
+    frequent = sorted((n for n, c in counts.items() if c >= least), key=lambda n: (-counts[n], n))[:most]
+    return (*frequent, OTHER) if len(frequent) < len(counts) else tuple(frequent)
 
 
 LINKED, PLACE = "linked", "linked.position"
@@ -149,7 +144,7 @@ class PairLabeller:
     def __call__(self, pair: SentencePair) -> tuple[dict[str, Names], dict[str, Names]]:
         """The class of each word by label; None where a word carries none, and those of links of a word with no link, or several."""
         sides = [[word.lower() for word in side] for side in pair.sides]
-        found: tuple[dict[str, Names], dict[str, Names]] = ({}, {})
+        classes: tuple[dict[str, Names], dict[str, Names]] = ({}, {})
         for side, (words, others) in enumerate((sides, reversed(sides))):
             ends: list[list[int]] = [[] for _ in words]
             for link in pair.sure or ():
@@ -157,11 +152,11 @@ class PairLabeller:
             linked = [of[0] if len(of) == 1 else None for of in ends]
             for label in self.labels:
                 if label in OWN:
-                    found[side][label] = _own_classes(label, words, range(len(words)), self.counts[side])
+                    classes[side][label] = _own_classes(label, words, range(len(words)), self.counts[side])
                 else:
-                    there = others if label == LINKED else [position_bin(j) for j in range(len(others))]
-                    found[side][label] = tuple(None if j is None else there[j] for j in linked)
-        return found
+                    linked_classes = others if label == LINKED else [position_bin(j) for j in range(len(others))]
+                    classes[side][label] = tuple(None if j is None else linked_classes[j] for j in linked)
+        return classes
 
 
 def open_pairs(where: str | Path, split: str) -> PairTexts:
@@ -169,8 +164,8 @@ def open_pairs(where: str | Path, split: str) -> PairTexts:
     try:
         bitext = bitext_corpus() if str(where) == NAME else open_bitext(where)
     except CorpusError as error:
-        known = f"Cross-attention is read over sentence pairs, a bitext. {error.known}"
-        raise CorpusError(error.given, known, error.todo) from None
+        facts = f"Cross-attention is read over sentence pairs, a bitext. {error.known}"
+        raise CorpusError(error.given, facts, error.todo) from None
     splits = {name: pairs for name in ("train", "valid", "test") if (pairs := getattr(bitext, name))}
     check_split(bitext.name, split, splits)
     return PairTexts(f"{bitext.name}, {split}", splits[split], bitext.notes, f"{bitext.fingerprint}-{split}")
@@ -191,5 +186,5 @@ def check_pair_labels(texts: PairTexts, labels: Sequence[str]) -> None:
     for label in labels:
         if label not in texts.labels:
             more = "" if texts.has_links else f"; {' and '.join(LINKS)} are there where a split has gold links"
-            there = f"Words of sentence pairs have {', '.join(texts.labels)}{more}."
-            raise CorpusError(f"{texts.name} has no label '{label}'.", there, "Use labels that there are.")
+            facts = f"Words of sentence pairs have {', '.join(texts.labels)}{more}."
+            raise CorpusError(f"{texts.name} has no label '{label}'.", facts, "Use labels that there are.")

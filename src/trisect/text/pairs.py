@@ -54,7 +54,7 @@ class TextPair:
 
 def read_pairs(path: Path) -> tuple[TextPair, ...]:
     """The pairs of a file of JSON lines; empty lines are skipped. Raises CorpusError naming file and line."""
-    found = []
+    pairs = []
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             place = f"{path}, line {number}"
@@ -62,18 +62,18 @@ def read_pairs(path: Path) -> tuple[TextPair, ...]:
                 body = files.parse(line)
             except ValueError as error:
                 raise bad_pair(place, f"it is no JSON ({error})") from None
-            found.append(_pair(body, place, path.parent))
-    if not found:
+            pairs.append(_pair(body, place, path.parent))
+    if not pairs:
         raise CorpusError(f"{path} holds no pair.", f"{FORM}.", "Give at least one.")
-    return tuple(found)
+    return tuple(pairs)
 
 
-def as_pairs(given: object) -> tuple[TextPair, ...]:
+def as_pairs(items: object) -> tuple[TextPair, ...]:
     """Pairs in memory: of TextPair, of mappings as in a file, or of (base, donor). Raises CorpusError by number."""
-    if isinstance(given, str | Mapping | TextPair) or not isinstance(given, Iterable):
-        raise CorpusError(f"{shorten(given)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
+    if isinstance(items, str | Mapping | TextPair) or not isinstance(items, Iterable):
+        raise CorpusError(f"{shorten(items)} are no pairs.", f"{FORM}.", "Give a list of such pairs.")
     pairs = []
-    for number, pair in enumerate(given, start=1):
+    for number, pair in enumerate(items, start=1):
         place = f"pair {number}"
         if isinstance(pair, TextPair):
             pairs.append(pair if pair.place else replace(pair, place=place))
@@ -88,8 +88,8 @@ def as_pairs(given: object) -> tuple[TextPair, ...]:
 
 def bad_pair(place: str, what: str) -> CorpusError:
     """The error of one pair: where it stands and what differs from what it has to be."""
-    said = f"P{place[1:]}" if place.startswith("pair ") else place  # a file's name stays as it is
-    return CorpusError(f"{said}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
+    where = f"P{place[1:]}" if place.startswith("pair ") else place  # a file's name stays as it is
+    return CorpusError(f"{where}: {what}.", f"{FORM}.", "Correct the pair, or leave it out.")
 
 
 def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:
@@ -112,44 +112,44 @@ def _pair(body: object, place: str, folder: Path = Path()) -> TextPair:
     )
 
 
-def _text(given: object, name: str, place: str, folder: Path) -> TextOrPair:
+def _text(side: object, name: str, place: str, folder: Path) -> TextOrPair:
     """One side of a pair: a text, source and target, sound or images beside a text, or a model's own inputs."""
-    match given:
+    match side:
         case str(text) if text.strip():
             return text
         case [str(source), str(target)] if source.strip() and target.strip():
             return source, target
         case InputSample():
-            return given
+            return side
         case None:
             raise bad_pair(place, f"it has no {name}")
-        case Mapping() if {"audio", "image"} & set(given):
+        case Mapping() if {"audio", "image"} & set(side):
             media: dict[str, tuple[Any, ...]] = {}
             for kind in ("audio", "image"):
-                files = given.get(kind, ())
+                files = side.get(kind, ())
                 files = files if isinstance(files, list | tuple) and not isinstance(files, str) else (files,)
                 # a file is named as it is seen from the file of pairs
-                media[kind] = tuple(folder / one if isinstance(one, str) else one for one in files)
-            return InputSample(given.get("text"), media["audio"], media["image"])
-        case Mapping() if "text" not in given and all(hasattr(value, "shape") for value in given.values()):
-            return InputSample(inputs=given)
+                media[kind] = tuple(folder / file if isinstance(file, str) else file for file in files)
+            return InputSample(side.get("text"), media["audio"], media["image"])
+        case Mapping() if "text" not in side and all(hasattr(value, "shape") for value in side.values()):
+            return InputSample(inputs=side)
         case text:
             raise bad_pair(place, f"its {name} is {shorten(text)}, no text")
 
 
-def _answer(name: str, given: object, place: str) -> Answer:
+def _answer(name: str, answer: object, place: str) -> Answer:
     if not name.strip() or len(name) > LONGEST_NAME:
-        known = (
+        facts = (
             f"it has an answer for {shorten(name)}, where a hypothesis has a name of at most {LONGEST_NAME} characters"
         )
-        raise bad_pair(place, known)
-    match given:
+        raise bad_pair(place, facts)
+    match answer:
         case str(text) if text.strip():
             return text
         case int(number) if not isinstance(number, bool):
             return (number,)
-        case [*ids] if ids and all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
-            return tuple(int(str(one)) for one in ids)
+        case [*ids] if ids and all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+            return tuple(int(str(token)) for token in ids)
         case other:
             raise bad_pair(place, f"its answer for {name!r} is {shorten(other)}, neither text nor ids of tokens")
 
@@ -223,18 +223,18 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
 
     Raises CorpusError with the reason, template by template, where none is left.
     """
-    found, reasons = [], []
+    usable, reasons = [], []
     for template in templates:
         keys, values = (tuple(word_tokens(ids, template, slot)) for slot in ("key", "value"))
         if min(len(keys), len(values)) >= BINDINGS:
-            found.append(template._replace(keys=keys[:WORDS], values=values[:WORDS]))
+            usable.append(template._replace(keys=keys[:WORDS], values=values[:WORDS]))
         counts = f"{len(keys)} of {len(template.keys)} keys and {len(values)} of {len(template.values)} values"
         reasons.append(f"{template.name}: {counts} are one token")
-    if not found:
-        known = f"A text needs {BINDINGS} keys and {BINDINGS} values, each one token of its own ({'; '.join(reasons)})."
+    if not usable:
+        facts = f"A text needs {BINDINGS} keys and {BINDINGS} values, each one token of its own ({'; '.join(reasons)})."
         todo = "Give pairs of your own with --pairs, in the words that it knows."
-        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'bindings'.", known, todo)
-    return tuple(found)
+        raise CorpusError("The tokenizer cannot distinguish the texts of the task 'bindings'.", facts, todo)
+    return tuple(usable)
 
 
 def draw_bindings(templates: Sequence[BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
@@ -294,20 +294,20 @@ def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[
     if not template.keys or not template.values:
         return {}
     words, other = (template.keys, template.values[0]) if slot == "key" else (template.values, template.keys[0])
-    whole, asked = [], []
+    complete, questions = [], []
     for word in (*words, NO_WORD):
         filled = {"key": word, "value": other} if slot == "key" else {"key": other, "value": word}
-        asked.append(template.lead + template.binding.format(**filled) * 2 + template.question.format(**filled))
-        whole.append(asked[-1] + f" {word}" * (slot == "value"))
-    rows, before = ([list(row) for row in ids(texts)] for texts in (whole, asked))
+        questions.append(template.lead + template.binding.format(**filled) * 2 + template.question.format(**filled))
+        complete.append(questions[-1] + f" {word}" * (slot == "value"))
+    rows, before = ([list(row) for row in ids(texts)] for texts in (complete, questions))
     for length in sorted({len(row) for row in rows}):
         # the answer is one token more than the question, which leaves the question as it is
         alike = [i for i, row in enumerate(rows) if len(row) == length and (slot == "key" or row[:-1] == before[i])]
         places = [p for p in range(length) if len({rows[i][p] for i in alike}) > 1]
         tokens = {i: {rows[i][p] for p in places} for i in alike}
         if len(places) == SLOTS:
-            own = [next(iter(of)) for of in tokens.values() if len(of) == 1]
-            good = [i for i, of in tokens.items() if len(of) == 1 and own.count(next(iter(of))) == 1]
+            single_tokens = [next(iter(of)) for of in tokens.values() if len(of) == 1]
+            good = [i for i, of in tokens.items() if len(of) == 1 and single_tokens.count(next(iter(of))) == 1]
             unknown = {rows[-1][p] for p in places if p < len(rows[-1])}  # a tokenizer may also leave it out
             return {words[i]: next(iter(tokens[i])) for i in good if i < len(words) and tokens[i] != unknown}
     return {}
@@ -342,17 +342,17 @@ class InductionWords(NamedTuple):
 
 def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWords:
     """The most frequent words of a text that the tokenizer can distinguish, with passages, or English ones; CorpusError for too few."""
-    asked, passages = ENGLISH, list[tuple[str, ...]]()
+    candidates, passages = ENGLISH, list[tuple[str, ...]]()
     if texts is not None:  # words that are letters alone, as they are written there, and runs of words
         counts: Counter[str] = Counter()
-        for one in islice(texts.texts(), READ):
-            words = [one.text[slice(*one.spans[i])] for i in one.leading_words()]
+        for text in islice(texts.texts(), READ):
+            words = [text.text[slice(*text.spans[i])] for i in text.leading_words()]
             counts.update(word for word in words if word.isalpha() and len(word) > 1)
             if len(words) >= PASSAGE and len(passages) < KEPT:
                 passages.append(tuple(words[:PASSAGE]))
-        asked = tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST])
+        candidates = tuple(word for word, _ in sorted(counts.items(), key=lambda of: (-of[1], of[0]))[:MOST])
     first: dict[tuple[int, ...], str] = {}  # of 'The' and 'the' where the tokenizer puts all in lower case
-    for word, row in zip(asked, ids([f" {word}" for word in asked]), strict=True):
+    for word, row in zip(candidates, ids([f" {word}" for word in candidates]), strict=True):
         first.setdefault(tuple(row), word)
     apart = tuple(first.values())
     pairs = BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
@@ -360,7 +360,7 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
     if len(tokens) < LEAST or (texts is not None and not passages):
         which = "English words" if texts is None else "words of two letters or more, which alone were tried,"
-        has = f"{len(tokens)} of {len(asked)} {which} are one token of their own, and {LEAST} are needed"
+        has = f"{len(tokens)} of {len(candidates)} {which} are one token of their own, and {LEAST} are needed"
         of = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
         raise CorpusError("The task 'induction' has too few words.", f"{has}{of}.", todo)
@@ -376,25 +376,25 @@ def draw_induction(
     too few words), and ends in another A; answers differ as those of `draw_bindings`. Raises CorpusError where the tokenizer
     does not give such texts.
     """
-    draw, found = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
+    draw, found_pairs = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
     for attempt in range(2 * TRIES):
-        missing = [number for number, pair in enumerate(found) if pair is None]
+        missing = [number for number, pair in enumerate(found_pairs) if pair is None]
         how = {"in_passage": attempt < TRIES, "apart": attempt % TRIES < TRIES // 2}
-        drawn = [_draw_texts(draw, usable, between, **how) for _ in missing]
-        rows = ids([text for texts, _, _ in drawn for text in texts])
-        for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, drawn, strict=True)):
+        attempts = [_draw_texts(draw, usable, between, **how) for _ in missing]
+        rows = ids([text for texts, _, _ in attempts for text in texts])
+        for at, (number, (texts, bounds, answers)) in enumerate(zip(missing, attempts, strict=True)):
             # the tokens of the As and Bs stand where they were put and nowhere else, the asked one last
             put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.asked)] for b in bounds]
-            own = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
-            if own == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
-                found[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
-        if None not in found:
+            in_text = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
+            if in_text == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
+                found_pairs[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
+        if None not in found_pairs:
             break
-    pairs = tuple(pair for pair in found if pair is not None)
+    pairs = tuple(pair for pair in found_pairs if pair is not None)
     if len(pairs) < count:
-        known = f"In {2 * TRIES} tries words of a pair were other tokens in a whole text, or stood in it elsewhere too."
-        given = "The tokenizer cannot distinguish the texts of the task 'induction'."
-        raise CorpusError(given, known, "Give pairs of your own with --pairs.")
+        facts = f"In {2 * TRIES} tries words of a pair were other tokens in a whole text, or stood in it elsewhere too."
+        fault = "The tokenizer cannot distinguish the texts of the task 'induction'."
+        raise CorpusError(fault, facts, "Give pairs of your own with --pairs.")
     return pairs
 
 
@@ -447,37 +447,37 @@ def draw_spoken(
     """
     least = 2 * SPOKEN
     if len(words) < least:
-        known = f"There are {len(words)} words that the tokenizer can tell apart."
+        facts = f"There are {len(words)} words that the tokenizer can tell apart."
         raise CorpusError(
-            f"The task 'audio-words' needs {least} words.", known, "Add recordings, each named by its word."
+            f"The task 'audio-words' needs {least} words.", facts, "Add recordings, each named by its word."
         )
-    draw, found = np.random.default_rng([seed, 16]), []
-    while len(found) < count:
-        kind, shuffled = SPOKEN_KINDS[len(found) % len(SPOKEN_KINDS)], _shuffle(draw, words)
-        said, other = shuffled[:SPOKEN], list(shuffled[SPOKEN : 2 * SPOKEN])
+    draw, pairs = np.random.default_rng([seed, 16]), []
+    while len(pairs) < count:
+        kind, shuffled = SPOKEN_KINDS[len(pairs) % len(SPOKEN_KINDS)], _shuffle(draw, words)
+        spoken, other = shuffled[:SPOKEN], list(shuffled[SPOKEN : 2 * SPOKEN])
         n, m = (int(i) for i in draw.permutation(np.arange(1, SPOKEN))[:2])
         if kind == "a slot later":
             if n == SPOKEN - 1:
                 continue
-            base, donor = SpokenText(said, n), SpokenText(tuple(other), n, 1)
-            answers = {"base": said[n], "q-place": said[n + 1], "v-content": other[n - 1], "donor": other[n]}
+            base, donor = SpokenText(spoken, n), SpokenText(tuple(other), n, 1)
+            answers = {"base": spoken[n], "q-place": spoken[n + 1], "v-content": other[n - 1], "donor": other[n]}
         else:
             if kind == "other words":
                 # the base's last word stands at another place of the donor, whose last word is another one of the base
                 free = [i for i in range(SPOKEN - 1) if i not in (n - 1, m - 1)]
                 at, after = (int(i) for i in draw.permutation(free)[:2])
-                other[at], other[m - 1] = said[n - 1], said[after]
+                other[at], other[m - 1] = spoken[n - 1], spoken[after]
             else:
-                other = list(_shuffle(draw, said))
-            base, donor = SpokenText(said, n), SpokenText(tuple(other), m)
-            at, after = other.index(said[n - 1]), said.index(other[m - 1])
+                other = list(_shuffle(draw, spoken))
+            base, donor = SpokenText(spoken, n), SpokenText(tuple(other), m)
+            at, after = other.index(spoken[n - 1]), spoken.index(other[m - 1])
             if max(at, after) == SPOKEN - 1:
                 continue
-            answers = {"base": said[n], "q-content": said[after + 1], "q-place": said[m]}
-            answers |= {"k-content": said[at + 1], "v-content": other[n], "donor": other[m]}
+            answers = {"base": spoken[n], "q-content": spoken[after + 1], "q-place": spoken[m]}
+            answers |= {"k-content": spoken[at + 1], "v-content": other[n], "donor": other[m]}
         if len(set(answers.values())) == len(answers):
-            found.append((base, donor, answers, kind))
-    return found
+            pairs.append((base, donor, answers, kind))
+    return pairs
 
 
 DRAWN = 4000  # sentences that pairs are made from
@@ -511,9 +511,9 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     A query asks a role, a key says at which place of the source it stands, a value says what is there; the answers of the base and those
     that q, k and v from the donor predict differ. Raises CorpusError where the tokenizer has too few words of one token.
     """
-    drawn = list(islice(sentences(seed), DRAWN))
-    known, usable = (_single(ids, drawn, side) for side in (0, 1))
-    texts = [read_roles(one, usable) for one in drawn if known.issuperset(one.pair.source)]
+    roled = list(islice(sentences(seed), DRAWN))
+    source_words, usable = (_single(ids, roled, side) for side in (0, 1))
+    texts = [read_roles(sentence, usable) for sentence in roled if source_words.issuperset(sentence.pair.source)]
     draw = np.random.default_rng([seed, 13])
     by_shape: dict[tuple[int, int], list[TranslatedText]] = {}
     for text in texts:
@@ -524,17 +524,17 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
         few = f"{len(usable)} of its target's words are one token each; an answer is one token."
         todo = "Give a model that 'trisect translate-train' trained on the embedded bitext, or pairs of your own with --pairs."
         raise CorpusError("The tokenizer cannot distinguish the texts of the task 'translation'.", few, todo)
-    found: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
+    pairs: dict[tuple[tuple[str, str], tuple[str, str]], TextPair] = {}
     for base, donor in _candidates(shapes, draw, count * TRANSLATION_TRIES):
         answers = predict_words(base, donor)
         first, second = ((" ".join(step.source), " ".join(step.target[: step.at])) for step in (base, donor))
-        if answers is not None and (first, second) not in found:
-            place, kind = f"pair {len(found) + 1} of translation", base.role
+        if answers is not None and (first, second) not in pairs:
+            place, kind = f"pair {len(pairs) + 1} of translation", base.role
             spaced = {name: f" {word}" for name, word in answers.items()}
-            found[first, second] = TextPair(first, second, spaced, place, kind)
-            if len(found) == count:
-                return tuple(found.values())
-    so_far = f"{len(found)} different ones were found in {count * TRANSLATION_TRIES:,} draws; words have to be one token each."
+            pairs[first, second] = TextPair(first, second, spaced, place, kind)
+            if len(pairs) == count:
+                return tuple(pairs.values())
+    so_far = f"{len(pairs)} different ones were found in {count * TRANSLATION_TRIES:,} draws; words have to be one token each."
     todo = "Ask for fewer with --count, or train with more pieces: trisect translate-train --set pieces=2000."
     raise CorpusError(f"{count} pairs of translation were asked for.", so_far, todo)
 
@@ -548,8 +548,8 @@ def _candidates(
         n = min(AT_ONCE, count - begin)
         which = draw.choice(len(shapes), size=n, p=sizes / sizes.sum())
         ones, others = (draw.integers(sizes[which]) for _ in range(2))
-        for shape, one, other in zip(which.tolist(), ones.tolist(), others.tolist(), strict=True):
-            base, donor = shapes[shape][one], shapes[shape][other]
+        for shape, first, other in zip(which.tolist(), ones.tolist(), others.tolist(), strict=True):
+            base, donor = shapes[shape][first], shapes[shape][other]
             role = base.role
             if role != donor.role and donor.places.get(role, -1) not in (-1, base.places[role]):
                 yield base, donor
@@ -559,12 +559,12 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedTex
     """A sentence by its roles, as far as a source word and a usable target word stand for each other alone."""
     links = sorted(sentence.pair.sure or ())
     sources, targets = [i for i, _ in links], [j for _, j in links]
-    places, words, asked = {}, {}, {}
+    places, words, roles = {}, {}, {}
     for i, j in links:
         word = sentence.pair.target[j]
         if sources.count(i) == 1 and targets.count(j) == 1 and i in sentence.roles and word in usable:
-            places[sentence.roles[i]], words[i], asked[j] = i, word, sentence.roles[i]
-    return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, asked)
+            places[sentence.roles[i]], words[i], roles[j] = i, word, sentence.roles[i]
+    return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, roles)
 
 
 def predict_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, str] | None:
@@ -572,27 +572,27 @@ def predict_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, s
 
     Those of two components are left out unless they, too, differ from each other and from the donor's.
     """
-    found = {}
+    answers = {}
     for name, q, k, v in _combinations(base, donor):
         place = k.places.get(q.role)
         word = None if place is None else v.words.get(place)
         if word is not None:
-            found[name] = word
-    if not _differ(found, FROM_DONOR) or found["base"] == found.get("donor"):
+            answers[name] = word
+    if not _differ(answers, FROM_DONOR) or answers["base"] == answers.get("donor"):
         return None
-    return found if _differ(found, FROM_BASE) else {name: found[name] for name in (*FROM_DONOR, "donor")}
+    return answers if _differ(answers, FROM_BASE) else {name: answers[name] for name in (*FROM_DONOR, "donor")}
 
 
 def _differ(answers: Mapping[str, str], names: Sequence[str]) -> bool:
     return set(names) <= set(answers) and len({answers[name] for name in names}) == len(names)
 
 
-def _single(ids: BothSides, drawn: Sequence[RoledSentence], side: int) -> frozenset[str]:
+def _single(ids: BothSides, roled: Sequence[RoledSentence], side: int) -> frozenset[str]:
     """The words of one side that are one token of their own behind another word."""
-    words = sorted({word for one in drawn for word in (one.pair.source, one.pair.target)[side]})
-    asked = [words[0], *(f"{words[0]} {word}" for word in (*words, NO_WORD))]
-    before, *rows, unknown = (list(both[side]) for both in ids([(text, text) for text in asked]))
+    words = sorted({word for sentence in roled for word in (sentence.pair.source, sentence.pair.target)[side]})
+    texts = [words[0], *(f"{words[0]} {word}" for word in (*words, NO_WORD))]
+    before, *rows, unknown = (list(both[side]) for both in ids([(text, text) for text in texts]))
     n = len(before)
-    own = {w: row[-1] for w, row in zip(words, rows, strict=True) if len(row) == n + 1 and row[:n] == before}
-    tokens = list(own.values())
-    return frozenset(w for w, token in own.items() if tokens.count(token) == 1 and token not in unknown[n:])
+    tokens_by_word = {w: row[-1] for w, row in zip(words, rows, strict=True) if len(row) == n + 1 and row[:n] == before}
+    tokens = list(tokens_by_word.values())
+    return frozenset(w for w, token in tokens_by_word.items() if tokens.count(token) == 1 and token not in unknown[n:])

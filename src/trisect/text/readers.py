@@ -70,9 +70,9 @@ class Reader:
 
     def texts(self, part: SplitText) -> Iterator[tuple[str, Paragraph]]:
         """The texts of a split as they are written, with their paragraphs."""
-        for one in self.paragraphs(part):
-            if text := " ".join(one.words) if one.text is None else one.text:
-                yield text, one
+        for paragraph in self.paragraphs(part):
+            if text := " ".join(paragraph.words) if paragraph.text is None else paragraph.text:
+                yield text, paragraph
 
     def candidates(self, folder: Path, split: str) -> list[Path]:
         """Every file of a folder whose name is one that a split's may have."""
@@ -83,34 +83,34 @@ class Reader:
         if where.is_file():
             return {"test": where}
         need_folder(where)
-        found = {}
+        by_split = {}
         for split in SPLITS:
             paths = self.candidates(where, split)
             if len(paths) > 1:
-                known = f"Found {', '.join(p.name for p in paths)}."
-                raise CorpusError(f"{where} has several {split} files.", known, "Keep one of them in the folder.")
+                facts = f"Found {', '.join(p.name for p in paths)}."
+                raise CorpusError(f"{where} has several {split} files.", facts, "Keep one of them in the folder.")
             if paths:
-                found[split] = paths[0]
-        if not found:
+                by_split[split] = paths[0]
+        if not by_split:
             raise missing_split_error(where, "train", self.files["train"], f"name a reader other than '{self.name}'")
-        return found
+        return by_split
 
 
 def missing_split_error(folder: Path, split: str, patterns: Iterable[str], other: str) -> CorpusError:
     """The error of a folder that has no file of a split of any of these patterns; `other` is what else to do."""
-    there = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
-    known = f"Looked for {' or '.join(patterns)}; the folder holds {there}."
-    return CorpusError(f"{folder} has no {split} split.", known, f"Add that file, or {other}.")
+    facts = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+    facts = f"Looked for {' or '.join(patterns)}; the folder holds {facts}."
+    return CorpusError(f"{folder} has no {split} split.", facts, f"Add that file, or {other}.")
 
 
 def need_folder(folder: Path) -> None:
     """Raise CorpusError where there is no such folder."""
-    known = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
+    facts = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
     if folder.is_file():
         todo = "Put it into such a folder, or name its --reader; commands with --text also read texts themselves."
-        raise CorpusError(f"{folder} is a file.", known, todo)
+        raise CorpusError(f"{folder} is a file.", facts, todo)
     if not folder.is_dir():
-        raise CorpusError(f"There is no folder {folder}.", known, "Check the path.")
+        raise CorpusError(f"There is no folder {folder}.", facts, "Check the path.")
 
 
 def join_tokens(tokens: Sequence[Token]) -> str:
@@ -138,8 +138,8 @@ def _pieces(file: TextIO) -> Iterator[str]:
         if not line.endswith("\n") and len(piece) == LINE:
             at = max(line.rfind(" "), line.rfind("\t")) + 1
             if not at:
-                known = f"A word has fewer than {LINE:,} characters."
-                raise CorpusError(f"The text holds {line[:20]!r}… without white space.", known, "Give a text of words.")
+                facts = f"A word has fewer than {LINE:,} characters."
+                raise CorpusError(f"The text holds {line[:20]!r}… without white space.", facts, "Give a text of words.")
             line, rest = line[:at], line[at:]
         yield line
     if rest:
@@ -184,9 +184,9 @@ def basic_english(line: str) -> list[str]:
 
 def basic_english_spans(line: str) -> list[tuple[int, int]]:
     """Where in a line each of its `basic_english` words stands: its first character, and the one after its last."""
-    kept = [i for i, character in enumerate(line) if character != '"']
+    places = [i for i, character in enumerate(line) if character != '"']
     bare = _BREAK.sub(" " * len("<br />"), line.replace('"', ""))
-    return [(kept[found.start()], kept[found.end() - 1] + 1) for found in _WORD.finditer(bare)]
+    return [(places[match.start()], places[match.end() - 1] + 1) for match in _WORD.finditer(bare)]
 
 
 def detokenise(line: str) -> tuple[str, int]:
@@ -279,12 +279,12 @@ def _sentences(path: SplitText) -> Iterator[Paragraph]:
             article = 0 if article is None else article + 1
         elif not line.strip():
             if end > last:
-                given = f"{path}, before line {number}: a sentence ends in a range."
-                known = f"Words {last + 1} to {end} of it are not there."
-                raise CorpusError(given, known, "Add them, or remove the range.")
+                fault = f"{path}, before line {number}: a sentence ends in a range."
+                facts = f"Words {last + 1} to {end} of it are not there."
+                raise CorpusError(fault, facts, "Add them, or remove the range.")
             if beyond := [row for row in rows if row[6].isdecimal() and int(row[6]) > last]:
-                given = f"{path}, before line {number}: the head of {beyond[0][1][:40]!r} is word {beyond[0][6]}."
-                raise CorpusError(given, f"The sentence has {last} words.", "Correct the head, or write '_'.")
+                fault = f"{path}, before line {number}: the head of {beyond[0][1][:40]!r} is word {beyond[0][6]}."
+                raise CorpusError(fault, f"The sentence has {last} words.", "Correct the head, or write '_'.")
             if rows:
                 yield _sentence(rows, text, article, f"{path}, the sentence before line {number}")
             text, rows, last, end = "", [], 0, 0
@@ -299,33 +299,33 @@ def _sentences(path: SplitText) -> Iterator[Paragraph]:
 def _check_row(cells: list[str], last: int, end: int, where: str) -> None:
     """Raise CorpusError for what is no word, no range of words and no empty node, or does not follow on the rows before it."""
 
-    def wrong(what: str, known: str) -> CorpusError:
-        return CorpusError(f"{where}: {what}.", known, "Correct that line.")
+    def wrong(what: str, facts: str) -> CorpusError:
+        return CorpusError(f"{where}: {what}.", facts, "Correct that line.")
 
     if len(cells) != 10:
         has = f"{chr(9).join(cells)[:60]!r} has {len(cells)} column{'s'[: len(cells) != 1]}"
         raise wrong(has, "A CoNLL-U word has 10 columns with tabs between them.")
     place = re.fullmatch(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?", cells[0])
     if place is None:
-        known = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
-        raise wrong(f"{cells[0][:60]!r} is not a word's id", known)
+        facts = "An id is a number, a range such as 3-4, or an empty node such as 8.1."
+        raise wrong(f"{cells[0][:60]!r} is not a word's id", facts)
     number, sign = int(place[1]), place[2]
     if number != last + (sign != ".") or (sign == "-" and (int(place[3]) <= number or last < end)):
-        known = (
+        facts = (
             f"Ids run 1, 2, 3 …, and a range stands before its words: after {last or 'the beginning'} comes {last + 1}."
         )
-        raise wrong(f"the id is {cells[0]}", known)
+        raise wrong(f"the id is {cells[0]}", facts)
     if sign:
         return
     if empty := [name for name, i in READ.items() if not cells[i]]:
         raise wrong(f"{empty[0]} is empty", "No column of a CoNLL-U word is empty: what is not known is '_'.")
     features = cells[READ["FEATS"]]
     if not re.fullmatch(r"_|[^=|]+=[^=|]+(\|[^=|]+=[^=|]+)*", features):
-        known = "Features are written Name=Value with '|' between them, and '_' where there are none."
-        raise wrong(f"{features[:60]!r} are no features", known)
+        facts = "Features are written Name=Value with '|' between them, and '_' where there are none."
+        raise wrong(f"{features[:60]!r} are no features", facts)
     if not re.fullmatch(r"_|[0-9]{1,9}", cells[6]) or cells[6] == cells[0]:
-        known = "A head is the number of another word of the sentence, 0 for a root, or '_' where it is not known."
-        raise wrong(f"the head of word {cells[0]} is {cells[6][:40]!r}", known)
+        facts = "A head is the number of another word of the sentence, 0 for a root, or '_' where it is not known."
+        raise wrong(f"the head of word {cells[0]} is {cells[6][:40]!r}", facts)
     if not UNSHOWN.isdisjoint(features):
         raise wrong(f"{features[:60]!r} holds a control character", "Features name label columns, which pages show.")
 
@@ -335,11 +335,11 @@ def _sentence(rows: list[list[str]], text: str, article: int | None, where: str)
     words = [row for row in rows if row[0].isdigit()]
     forms = [row[READ["FORM"]] for row in words]
     if len(forms) > 1 and set(forms) == {"_"}:
-        known = "The treebank is shared without its words, whose rights are others': '_' stands for each of them."
+        facts = "The treebank is shared without its words, whose rights are others': '_' stands for each of them."
         todo = (
             "Get the text from its owners, put it in with the script in the treebank's own repository, and read that."
         )
-        raise CorpusError(f"{where}: every word is '_'.", known, todo)
+        raise CorpusError(f"{where}: every word is '_'.", facts, todo)
 
     def column(i: int) -> list[str | None]:
         return [None if row[i] == "_" else row[i] for row in words]
@@ -385,24 +385,24 @@ CONLLU = Reader(
 
 
 READERS: tuple[Reader, ...] = (CONLLU, WIKITEXT, PLAIN, PUBLISHED)
-NAMES = tuple(one.name for one in READERS)
+NAMES = tuple(reader.name for reader in READERS)
 HELP = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
 
 
 def find_reader(name: str) -> Reader:
     """The reader of that name; raises CorpusError for an unknown one."""
-    for known in READERS:
-        if known.name == name:
-            return known
+    for reader in READERS:
+        if reader.name == name:
+            return reader
     raise CorpusError(unknown("reader", name, NAMES), f"Readers are {', '.join(NAMES)}.", "Use one of them.")
 
 
 def detect_reader(where: SplitText) -> Reader:
     """The first reader that a folder, a file, or the train rows of a dataset suits; raises CorpusError where none does."""
-    for known in READERS:
-        if known.suits(where):
-            return known
+    for reader in READERS:
+        if reader.suits(where):
+            return reader
     assert isinstance(where, Path), "rows of text suit the last reader"
     need_folder(where)
-    patterns = dict.fromkeys(pattern for known in READERS for pattern in known.files["train"])
+    patterns = dict.fromkeys(pattern for reader in READERS for pattern in reader.files["train"])
     raise missing_split_error(where, "train", patterns, "choose another folder")

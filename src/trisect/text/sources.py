@@ -59,8 +59,8 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
     """A raw folder, a file or `hf:NAME[:CONFIG]`, with the reader `name` or the one that suits; raises CorpusError."""
     kind = None if name is None else find_reader(name)
     if is_built_in(where) and kind is not None:
-        known = f"'{where}' comes with trisect and is read by no other reader."
-        raise CorpusError(f"The reader {name!r} was named for '{where}'.", known, "Leave --reader out.")
+        facts = f"'{where}' comes with trisect and is read by no other reader."
+        raise CorpusError(f"The reader {name!r} was named for '{where}'.", facts, "Leave --reader out.")
     if str(where) == SAMPLE:
         return RawSource(SAMPLE, CONLLU, {"test": SAMPLE_FILE}, (SAMPLE_NOTE,))
     if is_hub(where):
@@ -68,8 +68,8 @@ def find_source(where: str | Path, name: str | None = None) -> RawSource:
         return RawSource(title, kind or detect_reader(rows["train"]), rows, notes)
     folder = Path(where)
     if not folder.exists() and (close := or_closest(folder.name, BUILT_IN)) != ".":
-        known = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
-        raise CorpusError(f"There is no folder {folder}{close}", known, "Use one of these, or check the path.")
+        facts = f"Texts that come with trisect are {', '.join(BUILT_IN)}; others are a folder, a file or hf:NAME."
+        raise CorpusError(f"There is no folder {folder}{close}", facts, "Use one of these, or check the path.")
     kind = kind or detect_reader(folder)
     shown = folder.resolve().name.encode(errors="replace").decode()  # a name that is no text cannot enter the tables
     return RawSource(shown, kind, kind.find(folder))
@@ -85,8 +85,8 @@ class Ids:
     def __getitem__(self, name: str) -> int:
         number = self._ids.setdefault(name, len(self._ids))
         if number >= self._limit:
-            known = f"At most {self._limit:,} fit; {name!r} is one too many."
-            raise CorpusError("There are too many different names in one column.", known, "Use a coarser column.")
+            facts = f"At most {self._limit:,} fit; {name!r} is one too many."
+            raise CorpusError("There are too many different names in one column.", facts, "Use a coarser column.")
         return number
 
     @property
@@ -105,8 +105,8 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
             place = next(iter(source.parts.values()))
             assert isinstance(place, Path), "a dataset has both"
             if place == SAMPLE_FILE:
-                known = "It is some 300 sentences to be read, as its test split."
-                raise CorpusError(f"'{SAMPLE}' has no {split} split.", known, "Use 'embedded', or a folder of texts.")
+                facts = "It is some 300 sentences to be read, as its test split."
+                raise CorpusError(f"'{SAMPLE}' has no {split} split.", facts, "Use 'embedded', or a folder of texts.")
             raise missing_split_error(place.parent, split, kind.files[split], f"name a reader other than '{kind.name}'")
     splits = {}
     for split, part in source.parts.items():
@@ -118,12 +118,12 @@ def read(where: str | Path | RawSource, name: str | None = None) -> Corpus:
                 classes.setdefault(column, Ids(2**15 - 1))
                 labels[column] = GrowingArray(np.int16)
             for column, ids in labels.items():
-                found = paragraph.labels.get(column) or [None] * len(paragraph.words)
-                ids.append([-1] * (len(tokens) - len(found) - len(ids)))
-                ids.append([-1 if c is None else classes[column][c] for c in found])
+                classes_of_words = paragraph.labels.get(column) or [None] * len(paragraph.words)
+                ids.append([-1] * (len(tokens) - len(classes_of_words) - len(ids)))
+                ids.append([-1 if c is None else classes[column][c] for c in classes_of_words])
         splits[split] = Split(tokens.finish(), {column: ids.finish() for column, ids in labels.items()})
-    given = [c for c in classes if c in kind.columns] + sorted(c for c in classes if c not in kind.columns)
-    names = {column: classes[column].names for column in given if classes[column].names}
+    ordered = [c for c in classes if c in kind.columns] + sorted(c for c in classes if c not in kind.columns)
+    names = {column: classes[column].names for column in ordered if classes[column].names}
     splits = {
         s: Split(part.tokens, {c: part.labels.get(c, np.full(len(part.tokens), -1, np.int16)) for c in names})
         for s, part in splits.items()
@@ -151,9 +151,9 @@ def absolute_place(where: str | Path) -> str:
 def load_text(text: Text) -> Corpus:
     """The text of an experiment, cut as it says; raises CorpusError where it names none."""
     if text.corpus is None:
-        known = "Its preset leaves the text to you."
+        facts = "Its preset leaves the text to you."
         todo = "Name a corpus folder with --corpus, or 'embedded'."
-        raise CorpusError("The experiment names no corpus.", known, todo)
+        raise CorpusError("The experiment names no corpus.", facts, todo)
     return open_corpus(text.corpus).cut(text)
 
 
@@ -164,38 +164,40 @@ LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 def as_texts(texts: Iterable[TextOrPair]) -> Texts:
     """Texts, pairs and samples (also a model's own inputs, or batches); raises CorpusError for none or for an empty one."""
-    kept = tuple(map(as_sample, texts))
-    if not kept:
+    samples = tuple(map(as_sample, texts))
+    if not samples:
         raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
-    if any(isinstance(one, InputSample) for one in kept):
-        return _as_samples(kept)
-    for number, text in enumerate(kept, 1):
+    if any(isinstance(text, InputSample) for text in samples):
+        return _as_samples(samples)
+    for number, text in enumerate(samples, 1):
         if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
-            known = "A text has at least one character that is not white space."
-            raise CorpusError(f"Text {number} is {shorten(text)}.", known, "Leave it out, or give its words.")
-    short = kept if len(kept) <= FEW and all(isinstance(text, str) for text in kept) else ("…",)
+            facts = "A text has at least one character that is not white space."
+            raise CorpusError(f"Text {number} is {shorten(text)}.", facts, "Leave it out, or give its words.")
+    short = samples if len(samples) <= FEW and all(isinstance(text, str) for text in samples) else ("…",)
     options = tuple(str(word) for text in short for word in ("--text", text))
-    again = len(kept) - len(set(kept))
-    notes = (f"{again:,} of {len(kept):,} texts repeat an earlier one; each counts as often as it was given.",)
-    return Texts("texts given by hand", lambda: iter(kept), notes if again else (), digest(repr(kept), 8), options)
+    again = len(samples) - len(set(samples))
+    notes = (f"{again:,} of {len(samples):,} texts repeat an earlier one; each counts as often as it was given.",)
+    return Texts(
+        "texts given by hand", lambda: iter(samples), notes if again else (), digest(repr(samples), 8), options
+    )
 
 
 def _as_samples(samples: Sequence[TextOrPair]) -> Texts:
     """Samples as they are, with a mark of the files' bytes and of the numbers in memory."""
     marks, options, kinds = hashlib.sha256(), list[str](), dict[str, None]()
-    for one in samples:
-        if not isinstance(one, InputSample):
-            known = "Texts are read by models of text, sound and images by others."
-            raise CorpusError(f"{one!r} was given beside samples.", known, "Give texts, or samples.")
-        for kind, files in (("audio", one.audio), ("image", one.images)):
+    for sample in samples:
+        if not isinstance(sample, InputSample):
+            facts = "Texts are read by models of text, sound and images by others."
+            raise CorpusError(f"{sample!r} was given beside samples.", facts, "Give texts, or samples.")
+        for kind, files in (("audio", sample.audio), ("image", sample.images)):
             kinds |= dict.fromkeys((kind,) * bool(files))
             for file in files:
                 is_file = isinstance(file, (str, Path)) and Path(file).is_file()
                 marks.update(digest_file(Path(str(file))).encode() if is_file else np.asarray(file).tobytes())
                 options += [f"--{kind}", Path(str(file)).name] if is_file else []
-        marks.update(repr(one.text).encode())
-        options += [] if one.text is None else ["--text", one.text]
-        for name, value in (one.inputs or {}).items():
+        marks.update(repr(sample.text).encode())
+        options += [] if sample.text is None else ["--text", sample.text]
+        for name, value in (sample.inputs or {}).items():
             numbers = value.detach().float().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
             marks.update(name.encode() + np.ascontiguousarray(numbers).tobytes())
     shown = tuple(options) if 0 < len(samples) <= FEW and options else ("--text", "…")
@@ -238,7 +240,7 @@ def open_texts(where: str | Path, split: str = "test", reader: str | None = None
         (*source.notes, kind.unit, *joined),
         _mark(part),
         options,
-        lambda: (one.article for _, one in kind.texts(part)),
+        lambda: (paragraph.article for _, paragraph in kind.texts(part)),
     )
 
 
@@ -249,7 +251,7 @@ def _open_part(
     source = find_source(where, reader)
     check_split(source.name, split, source.parts)
     kind, part = PUBLISHED if published and source.kind is WIKITEXT else source.kind, source.parts[split]
-    read = [one.joined for _, one in islice(kind.texts(part), COUNTED)]
+    read = [paragraph.joined for _, paragraph in islice(kind.texts(part), COUNTED)]
     those = f"the first {COUNTED:,} texts" if len(read) == COUNTED else f"{len(read):,} texts"
     what = "spaces beside marks, quotes and brackets, and marks such as @-@"
     note = f"In {those} what WikiText sets apart was joined in {sum(read):,} places: {what}."
@@ -285,11 +287,11 @@ def _mark(part: SplitText) -> str:
 
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
     """Raise CorpusError where a text has no such split."""
-    if split not in (known := tuple(splits)):
+    if split not in (available := tuple(splits)):
         todo = f"Choose one of them with --split, or a corpus that has {split}, which erasure is fitted on."
         raise CorpusError(
             f"{name} has no {split} split.",
-            f"It has {', '.join(known)}.",
+            f"It has {', '.join(available)}.",
             todo if split == "train" else "Choose one of them with --split.",
         )
 
@@ -354,16 +356,16 @@ def open_labels(
     name = f"{source.name}, {split}"
     if bare and not kind.columns:
         bare_texts = lambda: (  # noqa: E731
-            Labelled(text, tuple(word.span() for word in WORD.finditer(text)), {}, (), one.article)
-            for text, one in kind.texts(part)
+            Labelled(text, tuple(word.span() for word in WORD.finditer(text)), {}, (), paragraph.article)
+            for text, paragraph in kind.texts(part)
         )
         return LabelledTexts(name, (), bare_texts, (*source.notes, kind.unit, *joined), _mark(part), options)
     _check_labels(source.name, kind.columns)
     met: set[str] = set()
     count = words = rebuilt = shared = 0
-    for text, one in kind.texts(part):
-        placed = locate_words(text, one.words, {}, one.tokens)
-        met |= {column for column, names in one.labels.items() if any(names)}
+    for text, paragraph in kind.texts(part):
+        placed = locate_words(text, paragraph.words, {}, paragraph.tokens)
+        met |= {column for column, names in paragraph.labels.items() if any(names)}
         count, words = count + 1, words + len(placed.spans)
         rebuilt += placed.text != text
         shared += len(placed.spans) - len(placed.leading_words())
@@ -377,19 +379,21 @@ def open_labels(
     columns = tuple(sorted(met, key=lambda c: (kind.columns.index(c) if c in kind.columns else len(met), c)))
 
     def texts() -> Iterator[Labelled]:
-        for text, one in kind.texts(part):
-            none = (None,) * len(one.words)
-            labels = {column: tuple(one.labels.get(column) or none) for column in columns}
-            yield locate_words(text, one.words, labels, one.tokens)._replace(heads=one.heads, article=one.article)
+        for text, paragraph in kind.texts(part):
+            none = (None,) * len(paragraph.words)
+            labels = {column: tuple(paragraph.labels.get(column) or none) for column in columns}
+            yield locate_words(text, paragraph.words, labels, paragraph.tokens)._replace(
+                heads=paragraph.heads, article=paragraph.article
+            )
 
     return LabelledTexts(name, columns, texts, tuple(notes), _mark(part), options)
 
 
 def _check_labels(name: str, columns: Iterable[str]) -> None:
     if not tuple(columns):
-        known = "Erasing takes a label out, so that the words have to carry one."
+        facts = "Erasing takes a label out, so that the words have to carry one."
         todo = "Give a treebank (CoNLL-U), or a corpus that 'trisect corpus annotate' wrote."
-        raise CorpusError(f"The words of {name} carry no labels.", known, todo)
+        raise CorpusError(f"The words of {name} carry no labels.", facts, todo)
 
 
 def locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Sequence[Token] = ()) -> Labelled:
@@ -410,13 +414,13 @@ def _word_spans(text: str, words: Sequence[str], tokens: Sequence[Token]) -> lis
     spans: list[tuple[int, int]] = []
     end = 0
     for token in tokens:
-        whole = _match_in_order(text, (token.form,), end)
-        apart = whole if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
-        if not whole and not apart:
+        together = _match_in_order(text, (token.form,), end)
+        apart = together if token.words == 1 else _match_in_order(text, words[len(spans) :][: token.words], end)
+        if not together and not apart:
             break
-        chosen = apart if apart and (not whole or apart[-1][1] == whole[0][1]) else whole * token.words
+        chosen = apart if apart and (not together or apart[-1][1] == together[0][1]) else together * token.words
         spans += chosen
-        end = (chosen or whole)[-1][1]
+        end = (chosen or together)[-1][1]
     return spans
 
 
@@ -429,10 +433,10 @@ def _match_in_order(text: str, forms: Sequence[str], end: int) -> list[tuple[int
             end = start + len(form)
         else:
             start = len(text) - len(text[end:].lstrip())
-            end, wanted = start, _spelling(form)
-            while end < len(text) and len(_spelling(text[start:end])) < len(wanted):
+            end, spelled = start, _spelling(form)
+            while end < len(text) and len(_spelling(text[start:end])) < len(spelled):
                 end += 1
-            if _spelling(text[start:end]) != wanted:
+            if _spelling(text[start:end]) != spelled:
                 return []
         spans.append((start, end))
     return spans
@@ -486,17 +490,17 @@ def article_starts(tokens: Int[np.ndarray, " N"], vocabulary: Sequence[str]) -> 
     """
     marks = np.flatnonzero(np.asarray(tokens) == vocabulary.index(MARK)) if MARK in vocabulary else np.empty(0, int)
     runs = np.split(marks, np.flatnonzero(np.diff(marks) > 1) + 1) if len(marks) else []
-    found, opened, free = [], None, -1  # where a heading opened and at which level; the last token of a heading
+    starts, opened, free = [], None, -1  # where a heading opened and at which level; the last token of a heading
     for run in runs:
         start, many = int(run[0]), len(run)
         if opened is not None:
             begun, level = opened
             if many >= level and start - begun - level <= LONGEST:
                 if level == 1:
-                    found.append(begun)
+                    starts.append(begun)
                 start, many = start + level, many - level
                 free, opened = start - 1, None
         # what precedes has to be able to be the end of a paragraph or of a heading
         if many and (start == 0 or free == start - 1 or vocabulary[int(tokens[start - 1])] in ENDS):
             opened = (start, many)
-    return np.array(found, dtype=int)
+    return np.array(starts, dtype=int)

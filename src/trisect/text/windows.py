@@ -40,10 +40,10 @@ def open_training_text(where: str | Path, reader: str | None = None) -> Training
         for split, of in parts.items()
     }
     name = parts["train"].name.rpartition(", ")[0]
-    for split, found in lines.items():
-        if not found:
+    for split, split_lines in lines.items():
+        if not split_lines:
             raise CorpusError(f"{name} has no {split} text.", "It is what a model learns from.", "Use another corpus.")
-    mark = digest("\n\n".join("\n".join(found) for found in lines.values()), 8)
+    mark = digest("\n\n".join("\n".join(split_lines) for split_lines in lines.values()), 8)
     return TrainingText(name, lines["train"], lines["valid"], tuple(parts["train"].notes), mark)
 
 
@@ -61,14 +61,14 @@ def repeat_rows(
     Raises CorpusError for a text that is shorter than a window.
     """
     if len(ids) < length:
-        known = f"A window has {length:,} pieces."
-        raise CorpusError(f"The train text has {len(ids):,} pieces.", known, "Give a longer text, or --set block=N.")
+        facts = f"A window has {length:,} pieces."
+        raise CorpusError(f"The train text has {len(ids):,} pieces.", facts, "Give a longer text, or --set block=N.")
     starts = draw.integers(0, len(ids) - length + 1, size=rows)
-    found = ids[starts[:, None] + np.arange(length)]
+    windows = ids[starts[:, None] + np.arange(length)]
     count = round(share * rows)
     periods = draw.integers(shortest, longest + 1, size=count)
-    found[:count] = np.take_along_axis(found[:count], np.arange(length) % periods[:, None], 1)
-    return found
+    windows[:count] = np.take_along_axis(windows[:count], np.arange(length) % periods[:, None], 1)
+    return windows
 
 
 def draw_lookups(
@@ -87,33 +87,35 @@ def draw_lookups(
     unknown = np.array([not piece.lstrip(START) or piece == "<unk>" for piece in pieces])
     before = np.concatenate([[0], np.cumsum(unknown[ids])])
     windows = np.arange(len(ids) - length - 1)
-    whole = begins[windows] & begins[windows + length] & (before[windows + length] == before[windows])
-    draw, found = np.random.default_rng([seed, 42]), list[TextPair]()
-    starts = draw.permutation(windows[whole])[: WINDOWS * count]
-    known = dict[int, dict[int, int]]()
+    fits = begins[windows] & begins[windows + length] & (before[windows + length] == before[windows])
+    draw, pairs = np.random.default_rng([seed, 42]), list[TextPair]()
+    starts = draw.permutation(windows[fits])[: WINDOWS * count]
+    words_of = dict[int, dict[int, int]]()
     for _ in range(TRIES * count if len(starts) > 1 else 0):
         base, donor = (int(start) for start in draw.choice(starts, 2))
         if abs(base - donor) < 2 * length:
             continue
         for start in (base, donor):
-            if start not in known:
-                known[start] = _single_words(ids[start : start + length + 1], begins[start : start + length + 2])
-        shared = sorted(known[base].keys() & known[donor].keys())
-        asked = [
+            if start not in words_of:
+                words_of[start] = _single_words(ids[start : start + length + 1], begins[start : start + length + 2])
+        shared = sorted(words_of[base].keys() & words_of[donor].keys())
+        questions = [
             (shared[int(i)], shared[int(k)])
             for i in draw.permutation(len(shared))
             for k in draw.permutation(len(shared))
         ]
-        places = known[base], known[donor]
-        made = (
-            _pair_of(ids, begins, pieces, (base, donor), both, places, length) for both in asked if both[0] != both[1]
+        places = words_of[base], words_of[donor]
+        candidates = (
+            _pair_of(ids, begins, pieces, (base, donor), both, places, length)
+            for both in questions
+            if both[0] != both[1]
         )
-        if (pair := next((one for one in made if one is not None), None)) is not None:
-            found.append(TextPair(*pair, place=f"pair {len(found) + 1} of lookup", kind="lookup"))
-        if len(found) == count:
-            return tuple(found)
+        if (pair := next((candidate for candidate in candidates if candidate is not None), None)) is not None:
+            pairs.append(TextPair(*pair, place=f"pair {len(pairs) + 1} of lookup", kind="lookup"))
+        if len(pairs) == count:
+            return tuple(pairs)
     known_words = (
-        f"{len(starts):,} windows of {length} pieces hold whole words alone, and {len(found)} pairs were found in them."
+        f"{len(starts):,} windows of {length} pieces hold whole words alone, and {len(pairs)} pairs were found in them."
     )
     raise CorpusError(
         f"The text has too few windows for {count} questions.", known_words, "Give a longer text, or shorter windows."
@@ -123,11 +125,11 @@ def draw_lookups(
 def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"]) -> dict[int, int]:
     """The words of one piece that stand in a window once and are followed by another such word, with their places."""
     values, places, counts = np.unique(window[:-1], return_index=True, return_counts=True)
-    whole = begins[:-1] & begins[1:]
+    is_word = begins[:-1] & begins[1:]
     return {
         int(value): int(place)
         for value, place, many in zip(values, places, counts, strict=True)
-        if many == 1 and FIRST <= place < len(window) - 2 and whole[place] and whole[place + 1]
+        if many == 1 and FIRST <= place < len(window) - 2 and is_word[place] and is_word[place + 1]
     }
 
 
@@ -136,7 +138,7 @@ def _pair_of(
     begins: Bool[np.ndarray, " N+1"],
     pieces: Sequence[str],
     starts: tuple[int, int],
-    asked: tuple[int, int],
+    questions: tuple[int, int],
     places: tuple[Mapping[int, int], Mapping[int, int]],
     length: int,
 ) -> tuple[str, str, Mapping[str, str]] | None:
@@ -145,12 +147,12 @@ def _pair_of(
     for name in ANSWERED:
         parts = {"base": "", "donor": "q+k+v"}.get(name, name)
         q, k, v = (int(part in parts) for part in "qkv")
-        at = starts[v] + places[k][asked[q]] + 1
+        at = starts[v] + places[k][questions[q]] + 1
         answers[name] = int(ids[at]) if begins[at] and begins[at + 1] else -1
     if -1 in answers.values() or len(set(answers.values())) < len(answers):
         return None
     base, donor = (
         "".join(pieces[i] for i in (*ids[start : start + length], question)).replace(START, " ").strip()
-        for start, question in zip(starts, asked, strict=True)
+        for start, question in zip(starts, questions, strict=True)
     )
     return base, donor, {name: pieces[i].replace(START, " ") for name, i in answers.items()}

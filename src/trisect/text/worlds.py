@@ -46,7 +46,7 @@ class Lookup(NamedTuple):
         return Lookup(*(part[which] for part in self))
 
 
-class LabelColumn(NamedTuple):
+class _LabelColumn(NamedTuple):
     """Classes of words, at which positions of a document, how documents have them [N W], and which part changes with them, where."""
 
     classes: tuple[str, ...]
@@ -83,25 +83,25 @@ class World:
 
     @property
     @abstractmethod
-    def columns(self) -> dict[str, LabelColumn]:
+    def columns(self) -> dict[str, _LabelColumn]:
         """Label columns, which speak of the word that is read."""
 
     @abstractmethod
-    def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
+    def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
         """The numbers of the documents' words, the answer last."""
 
     def answer(self, value: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
         """The numbers of the words that answer with those values: the last of the vocabulary."""
         return len(self.vocabulary) - self.values + value
 
-    def change(self, drawn: Lookup, column: str, rng: np.random.Generator) -> Lookup:
+    def change(self, documents: Lookup, column: str, rng: np.random.Generator) -> Lookup:
         """The same documents but for what the label column speaks of."""
         of = self.columns[column]
         if of.part == "key":  # in turn, and the same key is asked for
-            return drawn._replace(key=np.roll(drawn.key, 1, 1), asked=(drawn.asked + 1) % self.items)
-        size, new = self.items if of.part == "asked" else len(of.classes), getattr(drawn, of.part).copy()
+            return documents._replace(key=np.roll(documents.key, 1, 1), asked=(documents.asked + 1) % self.items)
+        size, new = self.items if of.part == "asked" else len(of.classes), getattr(documents, of.part).copy()
         new[of.where] = (new[of.where] + 1 + _below(rng, size - 1, *new[of.where].shape)) % size
-        return drawn._replace(**{of.part: new})
+        return documents._replace(**{of.part: new})
 
     def draw(self, count: int, rng: np.random.Generator) -> Lookup:
         """Documents of different keys in a random order; values, others and what is asked for by chance."""
@@ -114,11 +114,11 @@ class World:
         """The world as a text; `sizes` counts the documents of each split."""
         splits = {}
         for number, (split, count) in enumerate((SIZES | (sizes or {})).items()):
-            drawn = self.draw(count, np.random.default_rng([seed, number]))
-            words, labels = self.write(drawn), {}
+            documents = self.draw(count, np.random.default_rng([seed, number]))
+            words, labels = self.write(documents), {}
             for name, column in self.columns.items():
                 labels[name] = np.full(words.shape, -1, np.int16)
-                labels[name][:, column.places] = column.read(drawn)
+                labels[name][:, column.places] = column.read(documents)
             flat = {name: ids.ravel() for name, ids in labels.items()}
             splits[split] = Split(words.astype(np.int32).ravel(), flat, Documents(words.shape[1], tuple(flat)))
         classes = {name: column.classes for name, column in self.columns.items()}
@@ -127,17 +127,17 @@ class World:
     def pairs(self, count: int, seed: int) -> DonorPairs:
         """Documents and donors with the same keys in another order, other values, and another question."""
         rng = np.random.default_rng([seed, len(SIZES)])
-        kept: list[tuple[Lookup, Lookup]] = []
-        while sum(len(base.asked) for base, _ in kept) < count:
+        batches: list[tuple[Lookup, Lookup]] = []
+        while sum(len(base.asked) for base, _ in batches) < count:
             base, donor = self.draw(count, rng), self.draw(count, rng)
             order = rng.random(base.key.shape).argsort(1)
             donor = donor._replace(key=np.take_along_axis(base.key, order, 1))
             four = np.stack(list(predictions(base, donor).values()))
             differ = np.all([four[i] != four[j] for i in range(4) for j in range(i)], 0)
-            kept.append((base.take(differ), donor.take(differ)))
+            batches.append((base.take(differ), donor.take(differ)))
         base, donor = (
-            Lookup(*(np.concatenate(parts)[:count] for parts in zip(*some, strict=True)))
-            for some in zip(*kept, strict=True)
+            Lookup(*(np.concatenate(parts)[:count] for parts in zip(*lookups, strict=True)))
+            for lookups in zip(*batches, strict=True)
         )
         answers = {name: _spell(self.vocabulary, self.answer(v)) for name, v in predictions(base, donor).items()}
         del answers["unchanged"]
@@ -151,7 +151,9 @@ class World:
 
     def _pairs(self, base: Lookup, donor: Lookup) -> DonorPairs:
         words = self.vocabulary
-        bases, donors = (tuple(_spell(words, row) for row in self.write(some)[:, :-1]) for some in (base, donor))
+        bases, donors = (
+            tuple(_spell(words, row) for row in self.write(documents)[:, :-1]) for documents in (base, donor)
+        )
         return DonorPairs(bases, donors, _spell(words, self.answer(_at(base.value, base.asked))), {})
 
 
@@ -180,26 +182,26 @@ class Roles(World):
         return {name: tuple(f"{name}{i}" for i in range(1, size + 1)) for name, size in sizes.items()}
 
     @property
-    def columns(self) -> dict[str, LabelColumn]:
+    def columns(self) -> dict[str, _LabelColumn]:
         """a, b and c of every item, and of every question."""
         a, b, c = self._classes().values()
         items, question, every = slice(self.items), slice(self.items, self.items + 1), slice(None)
         return {
-            "item.a": LabelColumn(a, items, lambda drawn: drawn.key, "key"),
-            "item.b": LabelColumn(b, items, lambda drawn: drawn.value, "value"),
-            "item.c": LabelColumn(c, items, lambda drawn: drawn.rest, "rest"),
-            "question.a": LabelColumn(a, question, lambda drawn: drawn.question[:, None], "asked"),
-            "question.b": LabelColumn(b, question, lambda drawn: drawn.beside[:, :1], "beside", (every, 0)),
-            "question.c": LabelColumn(c, question, lambda drawn: drawn.beside[:, 1:], "beside", (every, 1)),
+            "item.a": _LabelColumn(a, items, lambda documents: documents.key, "key"),
+            "item.b": _LabelColumn(b, items, lambda documents: documents.value, "value"),
+            "item.c": _LabelColumn(c, items, lambda documents: documents.rest, "rest"),
+            "question.a": _LabelColumn(a, question, lambda documents: documents.question[:, None], "asked"),
+            "question.b": _LabelColumn(b, question, lambda documents: documents.beside[:, :1], "beside", (every, 0)),
+            "question.c": _LabelColumn(c, question, lambda documents: documents.beside[:, 1:], "beside", (every, 1)),
         }
 
-    def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
+    def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
         """Items, question, answer."""
-        items = (drawn.key * self.values + drawn.value) * self.rests + drawn.rest
-        asked = (drawn.question * self.values + drawn.beside[:, 0]) * self.rests + drawn.beside[:, 1]
-        last = self.answer(_at(drawn.value, drawn.asked))
+        items = (documents.key * self.values + documents.value) * self.rests + documents.rest
+        question = (documents.question * self.values + documents.beside[:, 0]) * self.rests + documents.beside[:, 1]
+        last = self.answer(_at(documents.value, documents.asked))
         kinds = self.keys * self.values * self.rests
-        return np.concatenate([items, kinds + asked[:, None], last[:, None]], 1)
+        return np.concatenate([items, kinds + question[:, None], last[:, None]], 1)
 
 
 @dataclass(frozen=True)
@@ -213,24 +215,26 @@ class Induction(World):
         return tuple(f"{kind}{i}" for kind, size in sizes.items() for i in range(1, size + 1))
 
     @property
-    def columns(self) -> dict[str, LabelColumn]:
+    def columns(self) -> dict[str, _LabelColumn]:
         """The word itself and the one before it, of every value and of the question; and every key's own."""
         keys, values = self.vocabulary[: self.keys], self.vocabulary[self.keys :]
         last, every = 2 * self.items, slice(None)
         question, odd, even = slice(last, last + 1), slice(1, last, 2), slice(0, last, 2)
         return {
-            "question.own": LabelColumn(keys, question, lambda drawn: drawn.question[:, None], "asked"),
-            "question.before": LabelColumn(values, question, lambda drawn: drawn.value[:, -1:], "value", (every, -1)),
-            "value.own": LabelColumn(values, odd, lambda drawn: drawn.value, "value"),
-            "value.before": LabelColumn(keys, odd, lambda drawn: drawn.key, "key"),
-            "key.own": LabelColumn(keys, even, lambda drawn: drawn.key, "key"),
+            "question.own": _LabelColumn(keys, question, lambda documents: documents.question[:, None], "asked"),
+            "question.before": _LabelColumn(
+                values, question, lambda documents: documents.value[:, -1:], "value", (every, -1)
+            ),
+            "value.own": _LabelColumn(values, odd, lambda documents: documents.value, "value"),
+            "value.before": _LabelColumn(keys, odd, lambda documents: documents.key, "key"),
+            "key.own": _LabelColumn(keys, even, lambda documents: documents.key, "key"),
         }
 
-    def write(self, drawn: Lookup) -> Int[np.ndarray, "N T"]:
+    def write(self, documents: Lookup) -> Int[np.ndarray, "N T"]:
         """Key and value in turn, the question, the answer."""
-        pairs = np.stack([drawn.key, self.keys + drawn.value], 2).reshape(len(drawn.asked), -1)
-        answer = self.answer(_at(drawn.value, drawn.asked))
-        return np.concatenate([pairs, drawn.question[:, None], answer[:, None]], 1)
+        pairs = np.stack([documents.key, self.keys + documents.value], 2).reshape(len(documents.asked), -1)
+        answer = self.answer(_at(documents.value, documents.asked))
+        return np.concatenate([pairs, documents.question[:, None], answer[:, None]], 1)
 
 
 ROLES = Roles(
@@ -278,9 +282,9 @@ def world_of(corpus: Corpus) -> World:
     """The world that a corpus was made by; raises CorpusError where that is none."""
     world = WORLDS.get(corpus.name)
     if world is None or set(world.columns) != set(corpus.labels):
-        known = f"Donors can be made for documents of {', '.join(WORLDS)}."
-        given = f"An interchange was asked for in the text '{corpus.name}'."
-        raise CorpusError(given, known, "Leave interchange out, or use such a text.")
+        facts = f"Donors can be made for documents of {', '.join(WORLDS)}."
+        fault = f"An interchange was asked for in the text '{corpus.name}'."
+        raise CorpusError(fault, facts, "Leave interchange out, or use such a text.")
     return world
 
 

@@ -483,7 +483,7 @@ def measure(settings: NormsSettings, context: RunContext) -> Measured[NormsFacts
         bound = {name: getattr(about.facts, name) for name in named}
         draws = {name: found.draws for name, found in statistics.items()}
         values = {name: float(found.value) for name, found in statistics.items()}
-        return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, own=exact)
+        return judge_by_draws(SOURCE, draws, values, counted.texts, bound, groups, tests=exact)
 
     unit = "text" if counted.articles is None else "article"
     replicates: dict[tuple[Scalar, ...], Replicates] = {
