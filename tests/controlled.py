@@ -9,7 +9,7 @@ import polars as pl
 from tests.synthetic import about, controlled, experiment, study_tables
 from trisect import claims
 from trisect.claims.verdicts import judge_controls
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import StudyAbout
 
 SEEDS = (1, 2, 3, 4, 5)
 ROWS = {"epochs": 2, "layers": 5, "labels": ("pos",)}

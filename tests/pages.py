@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import StudyAbout
 from trisect.experiments.study import figures, page
 from trisect.experiments.study.rows import StudyRows
 from trisect.report import sheet

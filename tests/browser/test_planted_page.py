@@ -7,8 +7,7 @@ from tests import pages
 from tests.unit.test_planted import QUICK, perfect, tables
 
 from trisect.claims import judge
-from trisect.core.spec import plain
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import StudyAbout, plain
 from trisect.experiments.study.rows import StudyRows
 
 pytestmark = pytest.mark.browser

@@ -48,7 +48,7 @@ from trisect.lab.word_labels import WordTexts
 from trisect.lm.reading import OwnModel
 from trisect.measure.profile import MapScores, WordClasses
 from trisect.report.sheet import Sheet
-from trisect.text.labels import USUAL, WordLabeller, frequent_classes, make_labeller, position_bin
+from trisect.text.labels import USUAL, WordLabeller, _position_bin, frequent_classes, make_labeller
 from trisect.text.sources import Labelled, open_labels
 
 LABELS = ("position", "pos", "dep")
@@ -364,7 +364,7 @@ def test_bins_of_frequency_are_powers_of_two(count, bin):
     ("place", "bin"), [(0, "1–3"), (2, "1–3"), (3, "4–6"), (20, "19–21"), (21, "22 on"), (90, "22 on")]
 )
 def test_bins_of_positions_are_three_words_wide(place, bin):
-    assert position_bin(place) == bin
+    assert _position_bin(place) == bin
 
 
 def test_rare_classes_are_one():

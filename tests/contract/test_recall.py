@@ -28,7 +28,7 @@ from trisect.lab import training
 from trisect.lab.inputs import choose_recipe
 from trisect.lab.training import ModelFiles
 from trisect.report.sheet import Sheet
-from trisect.text.birth_places import CutSpan, open_people
+from trisect.text.birth_places import _CutSpan, open_people
 
 TINY = {
     "layers": 1,
@@ -194,7 +194,7 @@ def test_a_model_without_some_names_reads_no_line_that_holds_them(births, tmp_pa
     monkeypatch.setattr(lessons, "answer", lambda *_: ([], []))
     monkeypatch.setattr(lessons, "survival", lambda answerer, rows: [])
     # whole lines, so that a name that is there is seen
-    monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: CutSpan(size, size - 1, size))
+    monkeypatch.setattr(lessons, "draw_span", lambda size, block, draw, *cut: _CutSpan(size, size - 1, size))
     recipe = choose_recipe(RECIPES, "small", False, TINY | {"trained_people": 0, "block": 64})
     for model in ("pretrained", "left-out"):
         asked = lessons.RecallJob(model, 1, recipe, "cpu")

@@ -94,13 +94,13 @@ def test_a_number_beyond_all_numbers_is_damage_and_no_traceback(tmp_path):
 
 
 def test_an_array_whose_header_is_no_python_is_damage(tmp_path):
-    corpus.write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
+    corpus._write_array(tmp_path / "x.npy", np.arange(5, dtype=np.int32))
     content = (tmp_path / "x.npy").read_bytes()
     (tmp_path / "x.npy").write_bytes(content.replace(b"), }", b")( }"))
     with pytest.raises((tokenize.TokenError, SyntaxError, ValueError)):
         np.load(tmp_path / "x.npy")
     with pytest.raises(DamagedFileError, match=r"x\.npy cannot be read") as caught:
-        corpus.read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
+        corpus._read_array(tmp_path / "x.npy", np.int32, 5, "Delete it.")
     assert caught.value.todo == "Delete it."
 
 

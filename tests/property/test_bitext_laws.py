@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trisect.core.errors import CorpusError
 from trisect.core.schema import plain, read
 from trisect.hf.small.translator import Translating, TranslatorShape, encode, learn_tokenizer, make_model
-from trisect.text.bitext import Bitext, SentencePair, format_links, make_bitext, read_links, write_links
+from trisect.text.bitext import Bitext, SentencePair, _format_links, make_bitext, read_links, write_links
 from trisect.text.generated import OBJECT, STOP, bitext_corpus
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -82,8 +82,8 @@ def test_a_link_behind_the_last_word_is_refused_by_either_count(tmp_path, given_
 @given(gold(), st.integers(0, 1))
 def test_a_possible_link_that_is_sure_is_written_once(given_gold, base):
     for sure, possible in given_gold[1]:
-        assert format_links(sure, possible, base) == format_links(sure, possible - sure, base)
-        assert len(format_links(sure, possible, base).split()) == len(possible)
+        assert _format_links(sure, possible, base) == _format_links(sure, possible - sure, base)
+        assert len(_format_links(sure, possible, base).split()) == len(possible)
 
 
 WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(tuple)

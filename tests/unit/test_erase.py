@@ -23,7 +23,7 @@ from trisect.lab.word_labels import WordLabels, owners
 from trisect.lm.fleet import initial, layout, views
 from trisect.lm.reading import OwnModel
 from trisect.measure.probes import LabelMoments
-from trisect.text.sources import Labelled, locate_words, open_labels
+from trisect.text.sources import Labelled, _locate_words, open_labels
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
@@ -208,7 +208,7 @@ def test_every_piece_carries_its_words_label_or_that_of_the_next_piece(bert):
 
 def test_long_texts_keep_their_labels_from_window_to_window():
     words = tuple(WORDS[5 + i % 30] for i in range(30))
-    one = locate_words("", words, {"pos": tuple("AB"[i % 2] for i in range(30))})
+    one = _locate_words("", words, {"pos": tuple("AB"[i % 2] for i in range(30))})
     marker = WordLabels(OWN, {"pos": {"A": 0, "B": 1}}, True)
     found = []
     for batch in marker.batches([one], 1):
@@ -219,8 +219,8 @@ def test_long_texts_keep_their_labels_from_window_to_window():
 
 def test_words_are_placed_in_what_was_said_or_joined_by_spaces():
     labels = {"pos": ("A", "B", None)}
-    assert locate_words("don't go", ["do", "n't", "go"], labels).spans == ((0, 2), (2, 5), (6, 8))
-    joined = locate_words("du pain", ["de", "le", "pain"], labels)
+    assert _locate_words("don't go", ["do", "n't", "go"], labels).spans == ((0, 2), (2, 5), (6, 8))
+    joined = _locate_words("du pain", ["de", "le", "pain"], labels)
     assert joined.text == "de le pain"
     assert [joined.text[a:b] for a, b in joined.spans] == ["de", "le", "pain"]
 

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from trisect.text.generated import FUNCTION, VERSION, Lexicon, draw_sentences, embedded
+from trisect.text.generated import FUNCTION, VERSION, _Lexicon, draw_sentences, embedded
 from trisect.text.sources import Text as TextSpec
 from trisect.text.sources import load_text
 
@@ -79,8 +79,8 @@ def test_a_fifth_of_the_tokens_and_more_have_a_type_of_several_parts_of_speech(c
     assert np.isin(train.tokens, ambiguous).mean() >= 0.20
     best_guess = sum(max(parts.values()) for parts in seen.values()) / len(train.tokens)
     assert best_guess < 0.90  # knowing the word alone gets more than a tenth wrong
-    stems = {v.stem for menu in Lexicon().verbs for v in menu.items} & {
-        n.stem for menu in Lexicon().nouns for n in menu[None].items
+    stems = {v.stem for menu in _Lexicon().verbs for v in menu.items} & {
+        n.stem for menu in _Lexicon().nouns for n in menu[None].items
     }
     assert len(stems) >= 20
 
@@ -170,7 +170,7 @@ def test_the_end_of_a_sentence_depends_on_its_beginning(trees):
 
 
 def test_verbs_select_the_kind_of_their_object(trees):
-    lexicon = Lexicon()
+    lexicon = _Lexicon()
     kinds = {n.stem + s: n.kind for menu in lexicon.nouns for n in menu[None].items for s in ("", "s")}
     wanted = {v.stem + s: v.kind for menu in lexicon.verbs for v in menu.items for s in ("", "s")}
     right = total = 0

@@ -16,7 +16,7 @@ from trisect.hf.load import load
 from trisect.hf.small import gpt
 from trisect.hf.small.gpt import save
 from trisect.hf.small.lookup import LookupShape, learn_tokenizer, make_model, measure_induction
-from trisect.text.windows import draw_lookups, open_training_text, repeat_rows
+from trisect.text.pairs import draw_lookups, open_training_text, repeat_rows
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 

@@ -16,10 +16,11 @@ from trisect.lab.pairs import recall_pairs
 from trisect.text.pairs import (
     ANSWERS,
     BETWEEN,
-    BindingTemplate,
     Bound,
-    InductionWords,
     TextPair,
+    _BindingTemplate,
+    _InductionWords,
+    _word_tokens,
     as_pairs,
     draw_bindings,
     draw_induction,
@@ -27,15 +28,14 @@ from trisect.text.pairs import (
     predict_answers,
     read_pairs,
     usable_templates,
-    word_tokens,
 )
-from trisect.text.sources import LabelledTexts, locate_words
+from trisect.text.sources import LabelledTexts, _locate_words
 
 pytestmark = pytest.mark.usefixtures("undrawn")  # pages without drawings, which take most of the time
 
 KEYS = ("Ann", "Bob", "Cid", "Dan", "Eve")
 VALUES = ("ball", "cup", "hat", "map", "pen")
-TEMPLATE = BindingTemplate("has", "Look:", " {key} has {value}.", " So {key} has", KEYS, VALUES)
+TEMPLATE = _BindingTemplate("has", "Look:", " {key} has {value}.", " So {key} has", KEYS, VALUES)
 
 
 @pytest.fixture(scope="module")
@@ -304,8 +304,8 @@ def test_a_tokenizer_that_leaves_out_what_it_does_not_know_is_served():
     def ids(texts):
         return [[sorted(KEYS + VALUES).index(w) for w in text.split() if w in KEYS + VALUES] for text in texts]
 
-    pairs = BindingTemplate("pairs", "", " {key} {value}", " {key}", (*KEYS, "Fay"), VALUES)
-    assert [tuple(word_tokens(ids, pairs, slot)) for slot in ("key", "value")] == [KEYS, VALUES]
+    pairs = _BindingTemplate("pairs", "", " {key} {value}", " {key}", (*KEYS, "Fay"), VALUES)
+    assert [tuple(_word_tokens(ids, pairs, slot)) for slot in ("key", "value")] == [KEYS, VALUES]
 
 
 # -- the task induction ---------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ TWELVE = (*(key.lower() for key in KEYS), *VALUES, "sun", "sea")
 
 def sentences(*texts):
     """Texts of words alone."""
-    made = tuple(locate_words("", text.split(), {}) for text in texts)
+    made = tuple(_locate_words("", text.split(), {}) for text in texts)
     return LabelledTexts("sentences", (), lambda: iter(made), (), "", ())
 
 
@@ -323,7 +323,7 @@ def sentences(*texts):
 def test_pairs_of_induction_ask_what_came_after_a_word_and_are_a_function_of_the_seed(between):
     letters = tuple("abcdefghijklmno")
     ids = ids_of({*TWELVE})
-    usable = InductionWords(dict(zip(TWELVE, (row[0] for row in ids(TWELVE)), strict=True)), (letters,))
+    usable = _InductionWords(dict(zip(TWELVE, (row[0] for row in ids(TWELVE)), strict=True)), (letters,))
     pairs = draw_induction(ids, usable, 20, 3, between)
     for pair in pairs:
         base, donor = (str(text).split() for text in (pair.base, pair.donor))
@@ -361,9 +361,9 @@ def test_induction_says_why_a_text_or_a_tokenizer_does_not_do(gpt2, tmp_path):
     numbered = sentences(" ".join(f"w{i}" for i in range(20)))
     none = "0 of 0 words of two letters or more, which alone were tried,"
     refused(lambda: induction_words(ids_of(set()), numbered), few, none, "1 runs of 15 words", "--pairs")
-    bare = BindingTemplate("bare", "", " {key} {value}", " {key}", (), ())
-    assert not word_tokens(ids_of(set()), bare, "key")
-    assert not word_tokens(ids_of(set()), bare, "value")
+    bare = _BindingTemplate("bare", "", " {key} {value}", " {key}", (), ())
+    assert not _word_tokens(ids_of(set()), bare, "key")
+    assert not _word_tokens(ids_of(set()), bare, "value")
     asked = lambda: trisect.patch(gpt2, task="bindings", corpus="embedded", out=tmp_path / "out", quiet=True)  # noqa: E731
     refused(asked, "--corpus embedded was given.", "task induction", "Leave it out, or give --task induction.")
 

@@ -14,8 +14,7 @@ from scipy import stats as scipy_stats
 
 import trisect
 from trisect import claims
-from trisect.core.spec import Design, plain
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import Design, StudyAbout, plain
 from trisect.core.tables import frame
 from trisect.experiments.study import planted
 from trisect.experiments.study.page import make_sheet

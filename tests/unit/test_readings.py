@@ -55,9 +55,9 @@ def test_the_three_readings_worked_by_hand():
 
 def test_matched_train_loss_reads_the_earlier_crossing_and_initialisation_itself():
     train, valid = np.array([6.0, 4.0, 4.5, 2.0]), np.array([6.0, 5.0, 5.5, 7.0])
-    assert evidence.at_level(train, valid, 4.2) == pytest.approx(5.1)
-    assert evidence.at_level(train, valid, 6.5) == 6.0
-    assert evidence.at_level(train, valid, 4.0) == 5.0
+    assert evidence._at_level(train, valid, 4.2) == pytest.approx(5.1)
+    assert evidence._at_level(train, valid, 6.5) == 6.0
+    assert evidence._at_level(train, valid, 4.0) == 5.0
 
 
 def test_learned_fractions_from_initialisation_and_from_unigrams():

@@ -11,7 +11,7 @@ from trisect.text.pairs import (
     FROM_BASE,
     FROM_DONOR,
     NO_WORD,
-    TranslatedText,
+    _TranslatedText,
     draw_translations,
     predict_words,
     read_roles,
@@ -37,7 +37,7 @@ def text(*said):
     """(role, source word, target word) by source place; the target in the same order."""
     roles, source, target = zip(*said, strict=True)
     places = {role: i for i, role in enumerate(roles)}
-    return TranslatedText(source, target, places, dict(enumerate(target)), dict(enumerate(roles)))
+    return _TranslatedText(source, target, places, dict(enumerate(target)), dict(enumerate(roles)))
 
 
 BASE = text(("adverb", "a", "A"), ("subject noun", "n", "N"), ("verb", "v", "V"), ("object noun", "m", "M"))

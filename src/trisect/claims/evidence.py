@@ -53,14 +53,9 @@ class _TrainedRun(NamedTuple):
     parameters: int | None = None
 
 
-class _Spot(NamedTuple):
-    """Which number of the `sites` table is meant."""
-
-    subject: str
-    site: str | None
-    measure: str
-    split: str
-    at: float | None = None
+_Spot = tuple[
+    str, str | None, str, str, float | None
+]  # a number of the table `sites`: subject, site, measure, split, at
 
 
 @dataclass(frozen=True)
@@ -104,9 +99,9 @@ class Evidence:
         base = self.baseline(seed)
         if base is None:
             return None
-        value = self.spots.get(_Spot(base.run, site, measure, split, at))
+        value = self.spots.get((base.run, site, measure, split, at))
         if value is None and site is not None:  # `all` as it was asked, or counted out
-            value = self.spots.get(_Spot(base.run, count_layers(site, self.layers), measure, split, at))
+            value = self.spots.get((base.run, count_layers(site, self.layers), measure, split, at))
         return value
 
 
@@ -155,7 +150,7 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
         pl.col("at").is_null() | start, pl.col("value").is_finite(), pl.col("label").is_null()
     )
     rows = sites.select("subject", "site", "measure", "split", "at", "value").iter_rows()
-    return Evidence(seeds, clipped, {_Spot(*where): value for *where, value in rows}, beside, layers)
+    return Evidence(seeds, clipped, {(subject, *where): value for subject, *where, value in rows}, beside, layers)
 
 
 def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -371,10 +366,10 @@ def _loss_pair(
     if split == "train":
         return None
     level = max(train[-1], base_train[-1])
-    return (at_level(train, valid, level), at_level(base_train, base_valid, level), other[0], runs)
+    return (_at_level(train, valid, level), _at_level(base_train, base_valid, level), other[0], runs)
 
 
-def at_level(train: LossCurve, valid: LossCurve, level: float) -> float:
+def _at_level(train: LossCurve, valid: LossCurve, level: float) -> float:
     """The validation loss where the train curve first comes down to `level`, linear between epochs."""
     reached = int(np.flatnonzero(train <= level)[0])
     if reached == 0:

@@ -38,7 +38,7 @@ from trisect.core.claim import (
 from trisect.core.files import canonical
 from trisect.core.finding import NOT_TESTED
 from trisect.core.methods import VARIANTS
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import StudyAbout
 from trisect.core.tables import TableRow, frame
 from trisect.papers import SOURCES, roles, tying
 from trisect.papers.submodules import MARGIN
@@ -328,7 +328,7 @@ def _sources_for(evidence: Evidence) -> list[Source]:
 
     Of a synthetic task with known roles, where donors were interchanged, only the claims on such worlds are asked.
     """
-    if any(spot.measure == INTERCHANGED for spot in evidence.spots):
+    if any(measure == INTERCHANGED for _, _, measure, _, _ in evidence.spots):
         return [roles.SOURCE]
     tied = any(key.edit in ("tie", "identity") for key in evidence.trained)
     left = {roles.SOURCE.key} | (set() if tied else {tying.SOURCE.key})

@@ -10,7 +10,7 @@ from torch import Tensor
 from trisect.core.errors import DamagedFileError, StudyError, TrisectError
 from trisect.core.files import digest, file_name, inside, read_json, read_record
 from trisect.core.schema import read
-from trisect.core.study_data import FinishedRun, Ledger
+from trisect.core.spec import FinishedRun, Ledger
 from trisect.lab.run_folder import RunFolder
 from trisect.lm.snapshots import read_snapshot
 

@@ -22,7 +22,7 @@ from trisect.lab.jobs import run_jobs
 from trisect.lab.run_folder import DELETE, ResumePlan, follow_plan, join_plan
 from trisect.text.birth_places import People
 from trisect.text.bitext import Bitext
-from trisect.text.windows import TrainingText
+from trisect.text.pairs import TrainingText
 
 
 class SeededSettings(Protocol):

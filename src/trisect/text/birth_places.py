@@ -199,7 +199,7 @@ SPAN = 1 / 4  # of what is left of the text, on average, the length of the span
 IGNORED = -100
 
 
-class CutSpan(NamedTuple):
+class _CutSpan(NamedTuple):
     """Where a text is cut: its first `length` characters stay, and [start, end) of these are moved to the end."""
 
     length: int
@@ -231,7 +231,7 @@ def draw_span(
     shortest: int = SHORTEST,
     longest: float = KEPT,
     span: float = SPAN,
-) -> CutSpan:
+) -> _CutSpan:
     """A cut of a text of `size` characters for a model that reads `block` at once.
 
     The length is uniform from `shortest` to the share `kept` of the block; the span is the share `span` of it on average, uniform from 1
@@ -239,14 +239,14 @@ def draw_span(
     """
     length = min(size, int(draw.integers(shortest, max(shortest, int(block * longest)) + 1)))
     if length < 3:
-        return CutSpan(length, length, length)
+        return _CutSpan(length, length, length)
     most = max(1, min(int(2 * span * length) - 1, length - 2))
     width = int(draw.integers(1, most + 1))
     start = int(draw.integers(1, length - width))
-    return CutSpan(length, start, start + width)
+    return _CutSpan(length, start, start + width)
 
 
-def pretraining_example(ids: Sequence[int], span: CutSpan, mask: int) -> Example:
+def pretraining_example(ids: Sequence[int], span: _CutSpan, mask: int) -> Example:
     """A cut text with its span behind a second mask, every next id predicted (the assignment, after Raffel et al. 2020, section 3.1.4)."""
     moved = [*ids[: span.start], mask, *ids[span.end : span.length], mask, *ids[span.start : span.end]]
     return Example(tuple(moved[:-1]), tuple(moved[1:]))

@@ -107,7 +107,7 @@ def _detect_base(path: Path, marks: Sequence[_Mark], lengths: Sequence[Link], ba
     raise CorpusError(f"{path} does not show whether its first word counts as 0 or as 1.", facts, ASK)
 
 
-def format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
+def _format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
     """A line of links: sure ones as 3-4, those that are only possible as 3p4, sorted; the first word counts as `base`."""
     sure = set(links)
     rows = sorted({(link, "-") for link in sure} | {(link, "p") for link in set(possible) - sure})
@@ -116,7 +116,7 @@ def format_links(links: Iterable[Link], possible: Iterable[Link] = (), base: int
 
 def write_links(path: Path, rows: Iterable[tuple[Iterable[Link], Iterable[Link]]], base: int) -> None:
     """Write pairs of sure and possible links, a line a sentence pair, whole or not at all."""
-    write_lines(path, (format_links(sure, possible, base) for sure, possible in rows))
+    write_lines(path, (_format_links(sure, possible, base) for sure, possible in rows))
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -364,7 +364,7 @@ def make_bitext(name: str, splits: Mapping[str, Sequence[SentencePair]], notes: 
     """A Bitext of the splits train, valid and test, with its fingerprint."""
 
     def line(pair: SentencePair) -> str:  # which no other pair has
-        links = "" if pair.sure is None else format_links(pair.sure, pair.possible or ())
+        links = "" if pair.sure is None else _format_links(pair.sure, pair.possible or ())
         return f"{' '.join(pair.source)}\t{' '.join(pair.target)}\t{links}"
 
     train, valid, test = (tuple(splits.get(split, ())) for split in (TRAIN, "valid", TEST))

@@ -90,7 +90,7 @@ def checksum(array: np.ndarray) -> str:
     return state.hexdigest()
 
 
-def write_array(path: Path, array: np.ndarray) -> None:
+def _write_array(path: Path, array: np.ndarray) -> None:
     """Write a .npy file whole or not at all, straight from the mapping when there is one."""
 
     def write(scratch: Path) -> None:
@@ -100,7 +100,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
     replace_file(path, write)
 
 
-def read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.ndarray:
+def _read_array(path: Path, dtype: npt.DTypeLike, length: int, todo: str) -> np.ndarray:
     """Map a .npy file; raises DamagedFileError when it is missing or of another kind or length."""
     try:
         array = np.load(path, mmap_mode="r" if length else None, allow_pickle=False)
@@ -265,9 +265,9 @@ class Corpus:
         with suppress(OSError):  # a place that cannot be written is named by the first array's own error
             (folder / "corpus.json").unlink()
         for split, part in self.splits.items():
-            write_array(inside(folder, f"{split}.npy"), part.tokens)
+            _write_array(inside(folder, f"{split}.npy"), part.tokens)
             for number, label in enumerate(sorted(part.labels), start=1):
-                write_array(_column_path(folder, split, number), part.labels[label])
+                _write_array(_column_path(folder, split, number), part.labels[label])
         body = {
             "format": FORMAT,
             "name": self.name,
@@ -299,10 +299,10 @@ class Corpus:
         splits, paths = {}, {}
         for split in (s for s in SPLITS if s in body.lengths):
             n, paths[f"{split}.npy"] = body.lengths[split], inside(folder, f"{split}.npy")
-            tokens, labels = read_array(paths[f"{split}.npy"], np.int32, n, todo), {}
+            tokens, labels = _read_array(paths[f"{split}.npy"], np.int32, n, todo), {}
             for number, label in enumerate(sorted(body.labels), start=1):
                 paths[f"{split}.{label}.npy"] = column = _column_path(folder, split, number)
-                labels[label] = read_array(column, np.int16, n, todo)
+                labels[label] = _read_array(column, np.int16, n, todo)
             splits[split] = Split(tokens, labels, body.documents)
         sums = _checksums(splits)
         for array, value in body.checksums.items():

@@ -88,7 +88,7 @@ FUNCTION = {name: _SYLLABLES[(i * 31 + 17) % len(_SYLLABLES)] for i, name in enu
 PREPOSITIONS = tuple(FUNCTION[name] for name in ("of", "in", "with", "on", "to", "before"))
 
 
-class Lexicon:
+class _Lexicon:
     """All words, in menus by topic: three quarters of the nouns, verbs and adjectives belong to the topic."""
 
     def __init__(self) -> None:
@@ -455,7 +455,7 @@ class _Node:
 class _Speaker:
     """One paragraph being said: its topic, what it is about, and the words of the sentence under way."""
 
-    def __init__(self, rng: Random, lexicon: Lexicon) -> None:
+    def __init__(self, rng: Random, lexicon: _Lexicon) -> None:
         self.rng, self.lexicon = rng, lexicon
         self.topic = lexicon.topics.pick(rng)
         self.words: list[_Node] = []
@@ -648,7 +648,7 @@ class _Speaker:
 
 def draw_sentences(seed: int | str) -> Iterator[list[Word]]:
     """Sentences without end, paragraph by paragraph; the same seed gives the same sentences everywhere."""
-    rng, lexicon = Random(seed), Lexicon()
+    rng, lexicon = Random(seed), _Lexicon()
     while True:
         speaker = _Speaker(rng, lexicon)
         for _ in range(5 + int(rng.random() * 4)):

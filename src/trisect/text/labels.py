@@ -58,12 +58,12 @@ def _own_classes(label: str, words: Sequence[str], places: Iterable[int], counts
     if label == "word":
         return tuple(words)
     if label == "position":
-        return tuple(position_bin(place) for place in places)
+        return tuple(_position_bin(place) for place in places)
     bins = (1 << (max(1, counts[word]).bit_length() - 1) for word in words)  # 1, 2–3, 4–7, …
     return tuple("1" if low == 1 else f"{low}–{2 * low - 1}" for low in bins)
 
 
-def position_bin(place: int) -> str:
+def _position_bin(place: int) -> str:
     """The bin of a word's place in its text, from 0."""
     step = min(place // STEP, STEPS - 1)
     return f"{step * STEP + 1} on" if step == STEPS - 1 else f"{step * STEP + 1}–{step * STEP + STEP}"
@@ -154,7 +154,7 @@ class PairLabeller:
                 if label in OWN:
                     classes[side][label] = _own_classes(label, words, range(len(words)), self.counts[side])
                 else:
-                    linked_classes = others if label == LINKED else [position_bin(j) for j in range(len(others))]
+                    linked_classes = others if label == LINKED else [_position_bin(j) for j in range(len(others))]
                     classes[side][label] = tuple(None if j is None else linked_classes[j] for j in linked)
         return classes
 

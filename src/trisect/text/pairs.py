@@ -1,4 +1,4 @@
-"""Text pairs for activation patching: base, donor and predicted answers, from a file or made."""
+"""Text pairs for activation patching: base, donor and predicted answers, from a file, made, or of a text to learn from."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from trisect.core import files
 from trisect.core.errors import CorpusError, shorten
+from trisect.core.files import digest
 from trisect.core.subject import InputSample, TextOrPair
 from trisect.text.generated import RoledSentence, sentences
 from trisect.text.lines import read_lines
-from trisect.text.sources import LabelledTexts
+from trisect.text.sources import LabelledTexts, open_texts
 
 # what is from the donor -> the name of the answer; 'base' where nothing is, 'donor' where all is
 ANSWERS = ("base", "q", "k", "v", "q+k", "q+v", "k+v", "donor")
@@ -166,7 +168,7 @@ FROM_DONOR, FROM_BASE = ("base", *PARTS), ("donor", "k+v", "q+v", "q+k")  # of e
 TokenIds = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 
-class BindingTemplate(NamedTuple):
+class _BindingTemplate(NamedTuple):
     """One way to bind a key to a value: what a text begins with, a binding, the question, and the words for both slots."""
 
     name: str
@@ -204,8 +206,8 @@ ANIMALS = _words("dog cat horse cow bird fish lion bear wolf fox mouse sheep pig
 ROOMS = _words("kitchen garage garden office library basement bedroom yard hall attic barn street")
 HERE, LOOK = "Here they are:", "Look at them:"
 TEMPLATES = (
-    BindingTemplate("who has what", HERE, " {key} has the {value}.", " So {key} has the", NAMES, THINGS),
-    BindingTemplate(
+    _BindingTemplate("who has what", HERE, " {key} has the {value}.", " So {key} has the", NAMES, THINGS),
+    _BindingTemplate(
         "what is in which box",
         LOOK,
         " The {key} box holds the {value}.",
@@ -213,19 +215,19 @@ TEMPLATES = (
         COLOURS,
         THINGS,
     ),
-    BindingTemplate("who lives where", HERE, " {key} lives in {value}.", " So {key} lives in", NAMES, CITIES),
-    BindingTemplate("who is where", LOOK, " The {key} is in the {value}.", " So the {key} is in the", ANIMALS, ROOMS),
+    _BindingTemplate("who lives where", HERE, " {key} lives in {value}.", " So {key} lives in", NAMES, CITIES),
+    _BindingTemplate("who is where", LOOK, " The {key} is in the {value}.", " So the {key} is in the", ANIMALS, ROOMS),
 )
 
 
-def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPLATES) -> tuple[BindingTemplate, ...]:
+def usable_templates(ids: TokenIds, templates: Sequence[_BindingTemplate] = TEMPLATES) -> tuple[_BindingTemplate, ...]:
     """The templates with those words that are one token of their own wherever they stand: texts differ in these positions alone.
 
     Raises CorpusError with the reason, template by template, where none is left.
     """
     usable, reasons = [], []
     for template in templates:
-        keys, values = (tuple(word_tokens(ids, template, slot)) for slot in ("key", "value"))
+        keys, values = (tuple(_word_tokens(ids, template, slot)) for slot in ("key", "value"))
         if min(len(keys), len(values)) >= BINDINGS:
             usable.append(template._replace(keys=keys[:WORDS], values=values[:WORDS]))
         counts = f"{len(keys)} of {len(template.keys)} keys and {len(values)} of {len(template.values)} values"
@@ -237,7 +239,7 @@ def usable_templates(ids: TokenIds, templates: Sequence[BindingTemplate] = TEMPL
     return tuple(usable)
 
 
-def draw_bindings(templates: Sequence[BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
+def draw_bindings(templates: Sequence[_BindingTemplate], count: int, seed: int) -> tuple[TextPair, ...]:
     """So many pairs; the donor has the base's keys at other places, other values at the same places, and asks another key.
 
     The answers that differ are then those of q, k and v from the donor by content, of q by place (what the base has where the
@@ -289,7 +291,7 @@ def _combinations(base: T, donor: T) -> Iterator[tuple[str, T, T, T]]:
         yield name, q, k, v
 
 
-def word_tokens(ids: TokenIds, template: BindingTemplate, slot: str) -> Mapping[str, int]:
+def _word_tokens(ids: TokenIds, template: _BindingTemplate, slot: str) -> Mapping[str, int]:
     """The words of a slot ('key', 'value') that are one token of their own wherever the template has them, with their tokens."""
     if not template.keys or not template.values:
         return {}
@@ -328,7 +330,7 @@ TRIES = 50  # at a pair in passages of the text, and as often among other words
 ENGLISH = tuple(dict.fromkeys((*THINGS, *ANIMALS, *COLOURS, *ROOMS, *NAMES, *CITIES)))
 
 
-class InductionWords(NamedTuple):
+class _InductionWords(NamedTuple):
     """The words that A and B are drawn from with the one token of each, and the passages that they are put into (none: other words)."""
 
     tokens: Mapping[str, int]
@@ -340,7 +342,7 @@ class InductionWords(NamedTuple):
         return tuple(self.tokens)
 
 
-def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWords:
+def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> _InductionWords:
     """The most frequent words of a text that the tokenizer can distinguish, with passages, or English ones; CorpusError for too few."""
     candidates, passages = ENGLISH, list[tuple[str, ...]]()
     if texts is not None:  # words that are letters alone, as they are written there, and runs of words
@@ -355,8 +357,8 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
     for word, row in zip(candidates, ids([f" {word}" for word in candidates]), strict=True):
         first.setdefault(tuple(row), word)
     apart = tuple(first.values())
-    pairs = BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
-    keys, values = (word_tokens(ids, pairs, slot) for slot in ("key", "value"))
+    pairs = _BindingTemplate("induction", "", " {key} {value}", " {key}", apart, apart)
+    keys, values = (_word_tokens(ids, pairs, slot) for slot in ("key", "value"))
     tokens = {word: token for word, token in keys.items() if values.get(word) == token}
     if len(tokens) < LEAST or (texts is not None and not passages):
         which = "English words" if texts is None else "words of two letters or more, which alone were tried,"
@@ -364,11 +366,11 @@ def induction_words(ids: TokenIds, texts: LabelledTexts | None) -> InductionWord
         of = "" if texts is None else f"; {texts.name} has {len(passages)} runs of {PASSAGE} words in one text"
         todo = "Name a text in the model's own words with --corpus, or give pairs of your own with --pairs."
         raise CorpusError("The task 'induction' has too few words.", f"{has}{of}.", todo)
-    return InductionWords(tokens, tuple(passages))
+    return _InductionWords(tokens, tuple(passages))
 
 
 def draw_induction(
-    ids: TokenIds, usable: InductionWords, count: int, seed: int, between: int = BETWEEN[0]
+    ids: TokenIds, usable: _InductionWords, count: int, seed: int, between: int = BETWEEN[0]
 ) -> tuple[TextPair, ...]:
     """So many pairs: four times two words (A B) in a passage, and one of the As again; B is to come.
 
@@ -399,7 +401,7 @@ def draw_induction(
 
 
 def _draw_texts(
-    draw: np.random.Generator, usable: InductionWords, between: int, *, in_passage: bool, apart: bool
+    draw: np.random.Generator, usable: _InductionWords, between: int, *, in_passage: bool, apart: bool
 ) -> tuple[tuple[str, str], tuple[Bound, Bound], Mapping[str, str]]:
     """A base and its donor, what they say, and the answers: pairs of words in a passage of the text, or among other words."""
     passages = usable.passages if in_passage else ()
@@ -487,7 +489,7 @@ AT_ONCE = 10_000  # draws at a time
 BothSides = Callable[[Sequence[tuple[str, str]]], Sequence[tuple[Sequence[int], Sequence[int]]]]
 
 
-class TranslatedText(NamedTuple):
+class _TranslatedText(NamedTuple):
     """A sentence as cross-attention reads it: where each role stands in the source, what the target has for each place,
     the role that the target's word is of, by its place in the target, and at which of these it is to be filled.
     """
@@ -515,7 +517,7 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
     source_words, usable = (_single(ids, roled, side) for side in (0, 1))
     texts = [read_roles(sentence, usable) for sentence in roled if source_words.issuperset(sentence.pair.source)]
     draw = np.random.default_rng([seed, 13])
-    by_shape: dict[tuple[int, int], list[TranslatedText]] = {}
+    by_shape: dict[tuple[int, int], list[_TranslatedText]] = {}
     for text in texts:
         for at in (at for at in text.asked if usable.issuperset(text.target[:at])):
             by_shape.setdefault((len(text.source), at), []).append(text._replace(at=at))
@@ -540,8 +542,8 @@ def draw_translations(ids: BothSides, count: int, seed: int) -> tuple[TextPair, 
 
 
 def _candidates(
-    shapes: Sequence[Sequence[TranslatedText]], draw: np.random.Generator, count: int
-) -> Iterator[tuple[TranslatedText, TranslatedText]]:
+    shapes: Sequence[Sequence[_TranslatedText]], draw: np.random.Generator, count: int
+) -> Iterator[tuple[_TranslatedText, _TranslatedText]]:
     """Two steps of one shape that ask different roles, where the donor has the base's role at another place."""
     sizes = np.array([len(of) for of in shapes])
     for begin in range(0, count, AT_ONCE):
@@ -555,7 +557,7 @@ def _candidates(
                 yield base, donor
 
 
-def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedText:
+def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> _TranslatedText:
     """A sentence by its roles, as far as a source word and a usable target word stand for each other alone."""
     links = sorted(sentence.pair.sure or ())
     sources, targets = [i for i, _ in links], [j for _, j in links]
@@ -564,10 +566,10 @@ def read_roles(sentence: RoledSentence, usable: frozenset[str]) -> TranslatedTex
         word = sentence.pair.target[j]
         if sources.count(i) == 1 and targets.count(j) == 1 and i in sentence.roles and word in usable:
             places[sentence.roles[i]], words[i], roles[j] = i, word, sentence.roles[i]
-    return TranslatedText(sentence.pair.source, sentence.pair.target, places, words, roles)
+    return _TranslatedText(sentence.pair.source, sentence.pair.target, places, words, roles)
 
 
-def predict_words(base: TranslatedText, donor: TranslatedText) -> Mapping[str, str] | None:
+def predict_words(base: _TranslatedText, donor: _TranslatedText) -> Mapping[str, str] | None:
     """The answer for each origin of q, k and v; None unless the base's and those of q, k and v differ.
 
     Those of two components are left out unless they, too, differ from each other and from the donor's.
@@ -596,3 +598,147 @@ def _single(ids: BothSides, roled: Sequence[RoledSentence], side: int) -> frozen
     tokens_by_word = {w: row[-1] for w, row in zip(words, rows, strict=True) if len(row) == n + 1 and row[:n] == before}
     tokens = list(tokens_by_word.values())
     return frozenset(w for w, token in tokens_by_word.items() if tokens.count(token) == 1 and token not in unknown[n:])
+
+
+START = "▁"  # in front of a word's first piece
+FIRST = 4  # positions of a window that nothing is asked about
+ANSWERED = ("base", "q", "k", "v", "k+v", "donor")  # what is from the donor, where an answer is known
+WINDOWS = 30  # windows for each pair that is asked for
+LOOKUP_TRIES = 4000  # draws of two windows for each pair that is asked for
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """Lines to learn from and lines to ask about, with a fingerprint of both."""
+
+    name: str
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+def open_training_text(where: str | Path, reader: str | None = None) -> TrainingText:
+    """The train and valid lines of a corpus, words apart as it was published; raises CorpusError where a split is missing or empty."""
+    parts = {split: open_texts(where, split, reader, published=True) for split in ("train", "valid")}
+    lines = {
+        split: tuple(words for text in of.texts() if isinstance(text, str) and (words := " ".join(text.split())))
+        for split, of in parts.items()
+    }
+    name = parts["train"].name.rpartition(", ")[0]
+    for split, split_lines in lines.items():
+        if not split_lines:
+            raise CorpusError(f"{name} has no {split} text.", "It is what a model learns from.", "Use another corpus.")
+    mark = digest("\n\n".join("\n".join(split_lines) for split_lines in lines.values()), 8)
+    return TrainingText(name, lines["train"], lines["valid"], tuple(parts["train"].notes), mark)
+
+
+def repeat_rows(
+    ids: Int[np.ndarray, " N"],
+    rows: int,
+    length: int,
+    draw: np.random.Generator,
+    share: float,
+    shortest: int,
+    longest: int,
+) -> Int[np.ndarray, "R T"]:
+    """Windows of a text of that length, of which the first `share` repeat a segment of `shortest` to `longest` ids to the end.
+
+    Raises CorpusError for a text that is shorter than a window.
+    """
+    if len(ids) < length:
+        facts = f"A window has {length:,} pieces."
+        raise CorpusError(f"The train text has {len(ids):,} pieces.", facts, "Give a longer text, or --set block=N.")
+    starts = draw.integers(0, len(ids) - length + 1, size=rows)
+    windows = ids[starts[:, None] + np.arange(length)]
+    count = round(share * rows)
+    periods = draw.integers(shortest, longest + 1, size=count)
+    windows[:count] = np.take_along_axis(windows[:count], np.arange(length) % periods[:, None], 1)
+    return windows
+
+
+def draw_lookups(
+    ids: Int[np.ndarray, " N"], pieces: Sequence[str], length: int, count: int, seed: int
+) -> tuple[TextPair, ...]:
+    """So many pairs of windows of `length` pieces that each end in a question: a word that stood in the window once; its answer is
+    the word that followed it there.
+
+    `ids` are the text, `pieces` the spelling of each id. Base and donor are other passages that share the two words that they ask
+    about, at other places. With q, k or v from the donor the answer is: the base's word after the donor's question (q), the
+    base's word where the donor has the base's question (k), the donor's word where the base has it (v); these, the base's and the
+    donor's own and that of k+v all differ. Raises CorpusError where the text has too few such windows.
+    """
+    # whether a piece begins a word, one more for the end of the text; and how many before each place are unknown
+    begins = np.append(np.array([piece.startswith(START) for piece in pieces])[ids], True)
+    unknown = np.array([not piece.lstrip(START) or piece == "<unk>" for piece in pieces])
+    before = np.concatenate([[0], np.cumsum(unknown[ids])])
+    windows = np.arange(len(ids) - length - 1)
+    fits = begins[windows] & begins[windows + length] & (before[windows + length] == before[windows])
+    draw, pairs = np.random.default_rng([seed, 42]), list[TextPair]()
+    starts = draw.permutation(windows[fits])[: WINDOWS * count]
+    words_of = dict[int, dict[int, int]]()
+    for _ in range(LOOKUP_TRIES * count if len(starts) > 1 else 0):
+        base, donor = (int(start) for start in draw.choice(starts, 2))
+        if abs(base - donor) < 2 * length:
+            continue
+        for start in (base, donor):
+            if start not in words_of:
+                words_of[start] = _single_words(ids[start : start + length + 1], begins[start : start + length + 2])
+        shared = sorted(words_of[base].keys() & words_of[donor].keys())
+        questions = [
+            (shared[int(i)], shared[int(k)])
+            for i in draw.permutation(len(shared))
+            for k in draw.permutation(len(shared))
+        ]
+        places = words_of[base], words_of[donor]
+        candidates = (
+            _pair_of(ids, begins, pieces, (base, donor), both, places, length)
+            for both in questions
+            if both[0] != both[1]
+        )
+        if (pair := next((candidate for candidate in candidates if candidate is not None), None)) is not None:
+            pairs.append(TextPair(*pair, place=f"pair {len(pairs) + 1} of lookup", kind="lookup"))
+        if len(pairs) == count:
+            return tuple(pairs)
+    known_words = (
+        f"{len(starts):,} windows of {length} pieces hold whole words alone, and {len(pairs)} pairs were found in them."
+    )
+    raise CorpusError(
+        f"The text has too few windows for {count} questions.", known_words, "Give a longer text, or shorter windows."
+    )
+
+
+def _single_words(window: Int[np.ndarray, " T"], begins: Bool[np.ndarray, " U"]) -> dict[int, int]:
+    """The words of one piece that stand in a window once and are followed by another such word, with their places."""
+    values, places, counts = np.unique(window[:-1], return_index=True, return_counts=True)
+    is_word = begins[:-1] & begins[1:]
+    return {
+        int(value): int(place)
+        for value, place, many in zip(values, places, counts, strict=True)
+        if many == 1 and FIRST <= place < len(window) - 2 and is_word[place] and is_word[place + 1]
+    }
+
+
+def _pair_of(
+    ids: Int[np.ndarray, " N"],
+    begins: Bool[np.ndarray, " N+1"],
+    pieces: Sequence[str],
+    starts: tuple[int, int],
+    questions: tuple[int, int],
+    places: tuple[Mapping[int, int], Mapping[int, int]],
+    length: int,
+) -> tuple[str, str, Mapping[str, str]] | None:
+    """Both texts and every answer; None where answers are the same, or no words of one piece."""
+    answers = dict[str, int]()
+    for name in ANSWERED:
+        parts = {"base": "", "donor": "q+k+v"}.get(name, name)
+        q, k, v = (int(part in parts) for part in "qkv")
+        at = starts[v] + places[k][questions[q]] + 1
+        answers[name] = int(ids[at]) if begins[at] and begins[at + 1] else -1
+    if -1 in answers.values() or len(set(answers.values())) < len(answers):
+        return None
+    base, donor = (
+        "".join(pieces[i] for i in (*ids[start : start + length], question)).replace(START, " ").strip()
+        for start, question in zip(starts, questions, strict=True)
+    )
+    return base, donor, {name: pieces[i].replace(START, " ") for name, i in answers.items()}

@@ -82,7 +82,7 @@ class Reader:
         """The file of each split of a folder; of a file alone it is the test split. Raises CorpusError where a split has several."""
         if where.is_file():
             return {"test": where}
-        need_folder(where)
+        _need_folder(where)
         by_split = {}
         for split in SPLITS:
             paths = self.candidates(where, split)
@@ -103,7 +103,7 @@ def missing_split_error(folder: Path, split: str, patterns: Iterable[str], other
     return CorpusError(f"{folder} has no {split} split.", facts, f"Add that file, or {other}.")
 
 
-def need_folder(folder: Path) -> None:
+def _need_folder(folder: Path) -> None:
     """Raise CorpusError where there is no such folder."""
     facts = "A corpus is a folder with a text file for each of train and valid, such as train.txt and valid.txt."
     if folder.is_file():
@@ -403,6 +403,6 @@ def detect_reader(where: SplitText) -> Reader:
         if reader.suits(where):
             return reader
     assert isinstance(where, Path), "rows of text suit the last reader"
-    need_folder(where)
+    _need_folder(where)
     patterns = dict.fromkeys(pattern for reader in READERS for pattern in reader.files["train"])
     raise missing_split_error(where, "train", patterns, "choose another folder")

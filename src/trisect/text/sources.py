@@ -163,46 +163,42 @@ LONGEST_SENTENCE = 128  # words, where a corpus folder has no sentence ends
 
 
 def as_texts(texts: Iterable[TextOrPair]) -> Texts:
-    """Texts, pairs and samples (also a model's own inputs, or batches); raises CorpusError for none or for an empty one."""
+    """Texts, pairs and samples (also a model's own inputs, or batches); raises CorpusError for none or for an empty one.
+
+    The fingerprint of samples is of the files' bytes and of the numbers in memory.
+    """
     samples = tuple(map(as_sample, texts))
     if not samples:
         raise CorpusError("No text was given.", "At least one is needed.", "Give a text, or a corpus.")
-    if any(isinstance(text, InputSample) for text in samples):
-        return _as_samples(samples)
-    for number, text in enumerate(samples, 1):
-        if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
-            facts = "A text has at least one character that is not white space."
-            raise CorpusError(f"Text {number} is {shorten(text)}.", facts, "Leave it out, or give its words.")
-    short = samples if len(samples) <= FEW and all(isinstance(text, str) for text in samples) else ("…",)
-    options = tuple(str(word) for text in short for word in ("--text", text))
-    again = len(samples) - len(set(samples))
-    notes = (f"{again:,} of {len(samples):,} texts repeat an earlier one; each counts as often as it was given.",)
-    return Texts(
-        "texts given by hand", lambda: iter(samples), notes if again else (), digest(repr(samples), 8), options
-    )
-
-
-def _as_samples(samples: Sequence[TextOrPair]) -> Texts:
-    """Samples as they are, with a mark of the files' bytes and of the numbers in memory."""
-    marks, options, kinds = hashlib.sha256(), list[str](), dict[str, None]()
+    if not any(isinstance(text, InputSample) for text in samples):
+        for number, text in enumerate(samples, 1):
+            if not (" ".join(text) if isinstance(text, tuple) else str(text)).strip():
+                facts = "A text has at least one character that is not white space."
+                raise CorpusError(f"Text {number} is {shorten(text)}.", facts, "Leave it out, or give its words.")
+        short = samples if len(samples) <= FEW and all(isinstance(text, str) for text in samples) else ("…",)
+        options = tuple(str(word) for text in short for word in ("--text", text))
+        again = len(samples) - len(set(samples))
+        notes = (f"{again:,} of {len(samples):,} texts repeat an earlier one; each counts as often as it was given.",)
+        mark = digest(repr(samples), 8)
+        return Texts("texts given by hand", lambda: iter(samples), notes if again else (), mark, options)
+    marks, words, kinds = hashlib.sha256(), list[str](), dict[str, None]()
     for sample in samples:
         if not isinstance(sample, InputSample):
             facts = "Texts are read by models of text, sound and images by others."
             raise CorpusError(f"{sample!r} was given beside samples.", facts, "Give texts, or samples.")
-        for kind, files in (("audio", sample.audio), ("image", sample.images)):
-            kinds |= dict.fromkeys((kind,) * bool(files))
-            for file in files:
-                is_file = isinstance(file, (str, Path)) and Path(file).is_file()
-                marks.update(digest_file(Path(str(file))).encode() if is_file else np.asarray(file).tobytes())
-                options += [f"--{kind}", Path(str(file)).name] if is_file else []
+        for kind, file in (*(("audio", file) for file in sample.audio), *(("image", file) for file in sample.images)):
+            kinds[kind] = None
+            is_file = isinstance(file, (str, Path)) and Path(file).is_file()
+            marks.update(digest_file(Path(str(file))).encode() if is_file else np.asarray(file).tobytes())
+            words += [f"--{kind}", Path(str(file)).name] if is_file else []
         marks.update(repr(sample.text).encode())
-        options += [] if sample.text is None else ["--text", sample.text]
+        words += [] if sample.text is None else ["--text", sample.text]
         for name, value in (sample.inputs or {}).items():
             numbers = value.detach().float().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
             marks.update(name.encode() + np.ascontiguousarray(numbers).tobytes())
-    shown = tuple(options) if 0 < len(samples) <= FEW and options else ("--text", "…")
+    options = tuple(words) if 0 < len(samples) <= FEW and words else ("--text", "…")
     name = f"{' and '.join(kinds) or 'inputs'} given by hand"
-    return Texts(name, lambda: iter(samples), (), marks.hexdigest()[:8], shown)
+    return Texts(name, lambda: iter(samples), (), marks.hexdigest()[:8], options)
 
 
 def first_texts(texts: Texts, limit: int) -> Texts:
@@ -348,7 +344,7 @@ def open_labels(
         ids = corpus.splits[split].labels
         classes = {column: (*of, None) for column, of in corpus.labels.items()}  # -1 is the last, None
         runs = lambda: (  # noqa: E731
-            locate_words("", words, {c: tuple(of[n] for n in ids[c][run]) for c, of in classes.items()})
+            _locate_words("", words, {c: tuple(of[n] for n in ids[c][run]) for c, of in classes.items()})
             for words, run in _runs(corpus, split)
         )
         return LabelledTexts(name, tuple(corpus.labels), runs, notes, mark, options)
@@ -364,7 +360,7 @@ def open_labels(
     met: set[str] = set()
     count = words = rebuilt = shared = 0
     for text, paragraph in kind.texts(part):
-        placed = locate_words(text, paragraph.words, {}, paragraph.tokens)
+        placed = _locate_words(text, paragraph.words, {}, paragraph.tokens)
         met |= {column for column, names in paragraph.labels.items() if any(names)}
         count, words = count + 1, words + len(placed.spans)
         rebuilt += placed.text != text
@@ -382,7 +378,7 @@ def open_labels(
         for text, paragraph in kind.texts(part):
             none = (None,) * len(paragraph.words)
             labels = {column: tuple(paragraph.labels.get(column) or none) for column in columns}
-            yield locate_words(text, paragraph.words, labels, paragraph.tokens)._replace(
+            yield _locate_words(text, paragraph.words, labels, paragraph.tokens)._replace(
                 heads=paragraph.heads, article=paragraph.article
             )
 
@@ -396,7 +392,7 @@ def _check_labels(name: str, columns: Iterable[str]) -> None:
         raise CorpusError(f"The words of {name} carry no labels.", facts, todo)
 
 
-def locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Sequence[Token] = ()) -> Labelled:
+def _locate_words(text: str, words: Sequence[str], labels: Labels, tokens: Sequence[Token] = ()) -> Labelled:
     """Find words one after the other in a text, as its tokens have them; in the tokens joined where they do not make it up.
 
     Words of one token share its place, unless they make it up. Without tokens every word is one.

@@ -34,8 +34,7 @@ from trisect.lab.units.jobs import find_experiment
 from trisect.lm.matmul import fast_products, one_thread
 from trisect.papers.lookup import SOURCE
 from trisect.text.birth_places import Example
-from trisect.text.pairs import TextPair
-from trisect.text.windows import TrainingText, draw_lookups, open_training_text, repeat_rows
+from trisect.text.pairs import TextPair, TrainingText, draw_lookups, open_training_text, repeat_rows
 
 MEASURING = 0.4  # of the time that a model takes
 COMPONENTS = ("q", "k", "v", "k+v")

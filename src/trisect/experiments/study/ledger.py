@@ -11,8 +11,7 @@ from trisect.core.errors import DamagedFileError, StudyError
 from trisect.core.files import digest, read_json, write_json
 from trisect.core.schema import plain
 from trisect.core.site import Site
-from trisect.core.spec import Design, Run
-from trisect.core.study_data import Ledger, differences
+from trisect.core.spec import Design, Ledger, Run, differences
 from trisect.lab.folder import Folder
 from trisect.lm.matmul import STEP
 

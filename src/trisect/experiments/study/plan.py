@@ -18,8 +18,7 @@ from trisect.core.machine import Machine
 from trisect.core.methods import layers_with_heads
 from trisect.core.schema import RUNS, plain
 from trisect.core.site import Site
-from trisect.core.spec import Design, Run
-from trisect.core.study_data import Ledger
+from trisect.core.spec import Design, Ledger, Run
 from trisect.experiments.study.ledger import FLEET, Task, evaluations, fleets
 from trisect.experiments.study.presets import find_experiments, is_preset, only
 from trisect.experiments.study.settings import DesignSource, PlanSettings

@@ -14,7 +14,7 @@ from trisect.claims import preconditions
 from trisect.core.errors import TrisectError
 from trisect.core.files import Json
 from trisect.core.finding import About, Finding
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import StudyAbout
 from trisect.core.tables import STUDY_TABLES, read_table
 from trisect.experiments.study import words as study_words
 from trisect.experiments.study.rows import StudyRows, describe_study

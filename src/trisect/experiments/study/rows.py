@@ -12,7 +12,7 @@ import polars as pl
 
 from trisect.claims.evidence import LEARNED_NATS, later
 from trisect.core.schema import plain
-from trisect.core.study_data import StudyAbout
+from trisect.core.spec import StudyAbout
 from trisect.core.tables import frame
 from trisect.report.format import Mean, Point, interval, order, place
 

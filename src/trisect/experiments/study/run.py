@@ -21,8 +21,7 @@ from trisect.core.files import read_json, read_record, replace_file, write_json
 from trisect.core.finding import About
 from trisect.core.machine import Machine, versions
 from trisect.core.schema import plain
-from trisect.core.spec import Design, read_experiment
-from trisect.core.study_data import CorpusData, Ledger, StudyAbout
+from trisect.core.spec import CorpusData, Design, Ledger, StudyAbout, read_experiment
 from trisect.core.tables import SCHEMAS, STUDY_TABLES, TableRow, frame, read_table
 from trisect.engine.drive import JobWork
 from trisect.engine.jobs import Files, JobOrder, land

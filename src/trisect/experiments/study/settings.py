@@ -12,8 +12,7 @@ from trisect.core.machine import Machine
 from trisect.core.methods import METHODS
 from trisect.core.schema import FLEET, WHOLE, Option, record
 from trisect.core.site import Site
-from trisect.core.spec import Design
-from trisect.core.study_data import CorpusData
+from trisect.core.spec import CorpusData, Design
 from trisect.lab.inputs import Workers
 
 FleetSize = Annotated[

@@ -18,8 +18,7 @@ from trisect.core.machine import processor, versions
 from trisect.core.methods import Rewind
 from trisect.core.schema import Many, plain, record
 from trisect.core.site import Site
-from trisect.core.spec import Design, Model, Run
-from trisect.core.study_data import FinishedRun
+from trisect.core.spec import Design, FinishedRun, Model, Run
 from trisect.engine.jobs import JobContext, job
 from trisect.engine.start import check_narrow
 from trisect.experiments.study.ledger import fleet_name
