@@ -57,7 +57,7 @@ def signature(command: Experiment[Any, Any] | Utility[Any]) -> inspect.Signature
 
 def _parameter(field: Setting, kind: Any) -> inspect.Parameter:
     item = get_args(field.item)[0] if get_origin(field.item) is Annotated else field.item  # without the bounds of each
-    annotation = item | Sequence[item] if field.several else field.kind  # a single value stands for itself
+    annotation = item | Sequence[item] if field.is_many else field.kind  # a single value stands for itself
     annotation = annotation | None if field.optional and annotation is not Any else annotation
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     return inspect.Parameter(field.name, kind, default=default, annotation=annotation)

@@ -129,15 +129,6 @@ def test_labels_are_the_pipelines_own(whole, tagger, source, column):
     assert len(set(found[real])) > 1
 
 
-def test_entity_types_are_those_around_a_word_and_unk_has_none(whole):
-    corpus, _, _ = whole
-    split = corpus.splits["train"]
-    found = [corpus.labels["ent"][i] if i >= 0 else None for i in split.labels["ent"][:8]]
-    assert found == ["BEAST", "BEAST", "O", "O", None, "O", "O", "O"]
-    assert corpus.column("ent")
-    assert corpus.column("tag")
-
-
 def test_a_study_may_attack_every_column_and_asks_for_no_more_than_it_needs(whole, source, tmp_path):
     from tests.tiny import MODEL, SITES, TRAINING
 
@@ -325,24 +316,21 @@ def test_a_pipeline_that_cannot_be_loaded(source, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pipeline_without_a_parser_has_no_dep_but_may_have_pos(source, tmp_path):
-    bare = pipeline(tmp_path / "bare", parser=False)
-    with pytest.raises(CorpusError, match=r"(?s)no column 'dep'.*attribute_ruler; 'dep' needs.*ask for pos alone"):
-        annotate(source, bare, tmp_path / "out", workers=1)
-    assert set(annotate(source, bare, tmp_path / "out", workers=1, columns=("pos",)).labels) == {"pos"}
-
-
-def test_a_pipeline_that_labels_nothing(source, tmp_path):
-    mute = pipeline(tmp_path / "mute", parser=False, rules={"absent": "X"})
-    with pytest.raises(CorpusError, match=r"no token a part of speech.\n.*'pos' would be empty.\n  Use another"):
-        annotate(source, mute, tmp_path / "out", workers=1, columns=("pos",))
+@pytest.mark.parametrize(
+    ("rules", "columns", "message"),
+    [
+        (WORDS, None, r"(?s)no column 'dep'.*attribute_ruler; 'dep' needs.*ask for pos alone"),
+        ({}, ("pos",), r"(?s)no column 'pos'.*none; 'pos' needs a morphologizer"),
+        ({"absent": "X"}, ("pos",), r"no token a part of speech.\n.*'pos' would be empty.\n  Use another"),
+    ],
+)
+def test_a_column_that_a_pipeline_does_not_set_is_refused(source, tmp_path, rules, columns, message):
+    bare = pipeline(tmp_path / "bare", parser=False, rules=rules)
+    with pytest.raises(CorpusError, match=message):
+        annotate(source, bare, tmp_path / "out", workers=1, columns=columns)
     assert not (tmp_path / "out" / "corpus.json").exists()
-
-
-def test_a_pipeline_without_parts_of_speech(tmp_path):
-    mute = pipeline(tmp_path / "mute", rules={}, parser=False)
-    with pytest.raises(CorpusError, match=r"(?s)no column 'pos'.*none; 'pos' needs a morphologizer"):
-        room.describe_pipeline(str(mute), ("pos",))
+    if columns is None:
+        assert set(annotate(source, bare, tmp_path / "out", workers=1, columns=("pos",)).labels) == {"pos"}
 
 
 @pytest.mark.parametrize(

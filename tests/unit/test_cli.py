@@ -282,7 +282,7 @@ def test_a_list_is_written_with_commas_or_by_giving_the_option_again():
 
 def test_lists_of_one_kind_have_one_spelling_in_every_command():
     several = [
-        (e.name, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.option.argument
+        (e.name, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.words and not d.option.argument
     ]
     forms = {(d.words, d.option.many) for _, d in several}
     assert len({words for words, _ in forms}) == len(forms)  # one form for each name
@@ -290,7 +290,7 @@ def test_lists_of_one_kind_have_one_spelling_in_every_command():
 
 
 def test_values_of_an_option_that_is_given_twice_are_joined_or_refused_and_none_is_lost():
-    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.words and not d.option.argument]
+    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.words and not d.option.argument]
     for experiment, one in lists:
         if one.option.count is not None:
             continue
@@ -318,7 +318,7 @@ def test_what_a_list_names_twice_is_refused_in_every_command_but_texts_and_image
         "by": "token",
     }
     samples |= dict.fromkeys(("files", "functions", "methods", "worlds"), "x")
-    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.several and d.option.many != "seeds"]
+    lists = [(e, d) for e in EXPERIMENTS for d in flat(e.settings) if d.is_many and d.option.many != "seeds"]
     lists = [(e, d) for e, d in lists if d.option.count is None and d.name not in ("audio", "text", "image", "models")]
     assert {d.name for _, d in lists} == {*samples, "labels", "checkpoints", "stages", "join"}
     for experiment, one in lists:

@@ -13,31 +13,6 @@ def put(folder, **files):
     return folder
 
 
-def test_wikitext_gives_paragraphs_without_headings_and_with_joined_signs(tmp_path):
-    text = " \n = Title = \n \n A guest @-@ starring role of 1 @,@ 000 and 2 @.@ 5 <unk> .\n = = Part = = \n Next one = two .\n"
-    found = open_texts(put(tmp_path / "w", train__txt=text, valid__txt=text, test__txt=text))
-    assert list(found.texts()) == ["A guest-starring role of 1,000 and 2.5 <unk>.", "Next one = two."]
-    assert list(found.texts()) == list(found.texts())
-    assert found.name == "w, test"
-    assert len(found.fingerprint) == 16
-
-
-def test_a_treebank_gives_its_text_lines_and_else_its_words(tmp_path):
-    rows = "# text = Don't go.\n1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tDo\t_\tX\tX\t_\t0\troot\t_\t_\n"
-    rows += "2\tn't\t_\tX\tX\t_\t1\tadv\t_\t_\n\n"
-    bare = "1\tStay\t_\tX\tX\t_\t0\troot\t_\t_\n2\there\t_\tX\tX\t_\t1\tadv\t_\t_\n"
-    folder = put(
-        tmp_path / "t", **{"a-ud-train__conllu": rows, "a-ud-dev__conllu": rows, "a-ud-test__conllu": rows + bare}
-    )
-    assert list(open_texts(folder).texts()) == ["Don't go.", "Stay here"]
-    assert list(open_texts(folder, "valid").texts()) == ["Don't go."]
-
-
-def test_plain_text_gives_its_lines(tmp_path):
-    folder = put(tmp_path / "p", train__txt="a\n", valid__txt="b\n\n  c d \n")
-    assert list(open_texts(folder, "valid").texts()) == ["b", "c d"]
-
-
 def test_a_corpus_without_paragraphs_is_cut_at_full_stops():
     texts = open_texts("embedded", "valid")
     found = [str(text) for text in texts.texts()]

@@ -10,16 +10,7 @@ from trisect.core.files import canonical, digest
 from trisect.papers import SOURCES
 from trisect.stats.tested import ALPHA
 
-__all__ = [
-    "CLAIMS",
-    "REVISION",
-    "Check",
-    "claims_hash",
-    "judge",
-    "judge_by_draws",
-    "listing",
-    "preconditions",
-]
+__all__ = ["CLAIMS", "REVISION", "Check", "claims_hash", "judge", "judge_by_draws", "listing", "preconditions"]
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {source.key: source.claims for source in SOURCES}
 

@@ -53,9 +53,8 @@ class _TrainedRun(NamedTuple):
     parameters: int | None = None
 
 
-_Spot = tuple[
-    str, str | None, str, str, float | None
-]  # a number of the table `sites`: subject, site, measure, split, at
+# a number of the table `sites`: subject, site, measure, split, at
+_Spot = tuple[str, str | None, str, str, float | None]
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,8 @@ def gather(tables: Mapping[str, pl.DataFrame], layers: int | None = None) -> Evi
     for row in runs.iter_rows(named=True):
         diverged = row["status"] == "diverged"
         by_split = {
-            split: _whole(curves.get((row["run"], split)), row["epochs"], diverged) for split in ("train", "valid")
+            split: _complete_curve(curves.get((row["run"], split)), row["epochs"], diverged)
+            for split in ("train", "valid")
         }
         complete = {split: curve for split, curve in by_split.items() if curve is not None}
         site = None if row["site"] is None else count_layers(row["site"], layers)
@@ -158,7 +158,7 @@ def later(table: pl.DataFrame, column: str) -> pl.DataFrame:
     return table if column in table.columns else table.with_columns(pl.lit(None, pl.String).alias(column))
 
 
-def _whole(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:
+def _complete_curve(points: Mapping[int, float] | None, epochs: int, diverged: bool) -> LossCurve | None:
     """The curve of epochs 0 to `epochs`; a diverged run stays at its last finite loss; None where rows are missing."""
     if not points or 0 not in points:
         return None

@@ -10,14 +10,7 @@ import numpy as np
 import polars as pl
 
 from trisect.claims.reasons import NOT_MEASURED, UNDECIDED, Reason, read_reason
-from trisect.claims.verdicts import (
-    ClaimColumns,
-    Decided,
-    TestedPart,
-    claim_rows,
-    distance_from_bound,
-    family_of,
-)
+from trisect.claims.verdicts import ClaimColumns, Decided, TestedPart, claim_rows, distance_from_bound, family_of
 from trisect.core.claim import LEAST_SEEDS, Claim, Combination, Effect, Part, Source, Statistic
 from trisect.core.tables import frame
 from trisect.papers import SOURCES
@@ -111,9 +104,8 @@ def judge_by_draws(
         return _SampledPart(part, tested, barred, sample, alone)
 
     def whole_row(decided: Decided[_SampledPart]) -> ClaimColumns:
-        alone = (
-            decided.weakest.test if decided.barred is None else None
-        )  # a test over layers: more texts would not decide it
+        # a test over layers: more texts would not decide it
+        alone = decided.weakest.test if decided.barred is None else None
         reason = decided.barred or (UNDECIDED if alone is None else Reason("undecided over", alone.n, alone.unit))
         more = decided.is_open and alone is None and reason.is_spread
         needed = _units_to_decide(decided.deciding, family) if more else None
@@ -262,9 +254,7 @@ def judge_over_models(claims: Sequence[pl.DataFrame], about: Mapping[str, object
 
 
 def _judge_parts(
-    source: Source,
-    read: Callable[[Claim, Part], PartOfModels],
-    about: Mapping[str, object],
+    source: Source, read: Callable[[Claim, Part], PartOfModels], about: Mapping[str, object]
 ) -> list[ClaimColumns]:
     places = {part: claim for claim in source.claims for part in claim.parts}
     family = family_of(source, lambda part: bool(read(places[part], part)[0]))

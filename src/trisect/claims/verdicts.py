@@ -177,9 +177,7 @@ class Decided(Generic[T]):
 
 
 def decide(
-    claims: Sequence[Sequence[T]],
-    missing: Collection[Reason],
-    everywhere: Reason | None = None,
+    claims: Sequence[Sequence[T]], missing: Collection[Reason], everywhere: Reason | None = None
 ) -> list[Decided[T]]:
     """Every claim of a source, given its parts (definitions E).
 

@@ -99,7 +99,7 @@ def make(
     """A click command with the parameters of some settings."""
     spaced, places = (
         frozenset(
-            f"--{d.words}" for d in flat(settings) if d.option.many == many and d.several and not d.option.argument
+            f"--{d.words}" for d in flat(settings) if d.option.many == many and d.is_many and not d.option.argument
         )
         for many in ("words", "places")
     )
@@ -118,9 +118,9 @@ def _parameter(one: Setting) -> click.Parameter:
     option, name = one.option, one.name
     kind = TYPES.get(one.item, click.STRING)
     if option.argument:
-        shown = option.metavar or (f"{name.upper()}..." if one.several else name.upper())
-        count = -1 if one.several or option.many == "models" else 1
-        given = {} if one.several or one.default is MISSING else {"default": one.default}
+        shown = option.metavar or (f"{name.upper()}..." if one.is_many else name.upper())
+        count = -1 if one.is_many or option.many == "models" else 1
+        given = {} if one.is_many or one.default is MISSING else {"default": one.default}
         return click.Argument([name], metavar=shown, nargs=count, required=one.required, type=kind, **given)
     flag = f"--{one.words}"
     if one.kind is bool and option.value is None:
@@ -132,15 +132,15 @@ def _parameter(one: Setting) -> click.Parameter:
         text += f"  [default: {option.unset}]"
     shown = option.unset is None and one.default not in (MISSING, None, ())
     rest: dict[str, Any] = {"help": text, "metavar": option.metavar, "show_default": shown}
-    if one.several and option.count is not None:
+    if one.is_many and option.count is not None:
         return click.Option([flag, name], nargs=option.count, required=one.required, **rest)
-    if one.several and option.many in ("repeat", "words", "commas", "places"):
+    if one.is_many and option.many in ("repeat", "words", "commas", "places"):
         kind = click.STRING if option.many == "commas" else kind
         default = None if one.default is MISSING else one.default
         return click.Option([flag, name], multiple=True, type=kind, default=default, required=one.required, **rest)
     if option.many == "pairs":
         return click.Option([flag, name], multiple=True, **rest)
-    if one.several:
+    if one.is_many:
         several = None
         if isinstance(one.default, tuple) and one.default:  # in one word: seeds that are counted from 1 as their number
             counted = option.many == "seeds" and one.default == tuple(range(1, len(one.default) + 1))
@@ -172,11 +172,11 @@ def _value(one: Setting, given: Any) -> Any:
             f"It is needed: {one.help}",
             f"Give --{one.words} {option.metavar or one.name.upper()}.",
         )
-    if given is None or (one.several and given == () and not one.required):
+    if given is None or (one.is_many and given == () and not one.required):
         return None if one.optional else one.default
-    if one.several and option.many == "commas":
+    if one.is_many and option.many == "commas":
         return tuple(read_word(one, piece.strip()) for text in given for piece in str(text).split(","))
-    if one.several and option.many == "seeds":
+    if one.is_many and option.many == "seeds":
         if len(given) > 1:
             known = "Seeds are one list, or their number: a second one could not be joined to it."
             raise SpecError(f"--{one.words} was given {len(given)} times.", known, f"Write --{one.words} 1,2,7.")

@@ -141,9 +141,7 @@ def read_edit(data: object) -> Edit:
 
 
 AnyEdit = Annotated[
-    Edit,
-    BeforeValidator(read_edit),
-    PlainSerializer(Edit.data),
+    Edit, BeforeValidator(read_edit), PlainSerializer(Edit.data)
 ]  # which JSON has as its kind, site and settings
 
 

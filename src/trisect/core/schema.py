@@ -155,11 +155,11 @@ class Option:
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> Any:
         schema = handler(source)
         if schema["type"] == "tuple":
-            schema = core_schema.no_info_before_validator_function(self._several, schema)
+            schema = core_schema.no_info_before_validator_function(self._as_many, schema)
             return core_schema.no_info_after_validator_function(self._check_all, schema)
-        return core_schema.no_info_after_validator_function(self._one, schema)
+        return core_schema.no_info_after_validator_function(self._check_item, schema)
 
-    def _several(self, value: Any) -> Any:
+    def _as_many(self, value: Any) -> Any:
         """Several values as a tuple: of one value, of a list, of words in one text, of a number of seeds."""
         if self.many == "seeds" and isinstance(value, int):
             if isinstance(value, bool) or not 1 <= value <= MOST_SEEDS:
@@ -174,7 +174,7 @@ class Option:
 
     def _check_all(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         for value in values:
-            self._one(value)
+            self._check_item(value)
         if self.count is not None and len(values) != self.count:
             facts = f"It takes {self.count}: {self.metavar}."
             raise _wrong(f"NAME was given {len(values)} values.", facts, f"Give {self.count}.")
@@ -189,7 +189,7 @@ class Option:
             raise _wrong(f"NAME was given {shorten(again)} twice.", facts, "Give each once.")
         return values
 
-    def _one(self, value: Any) -> Any:
+    def _check_item(self, value: Any) -> Any:
         if self.grammar is not None and isinstance(value, str):
             self.grammar(value)
         return _check_choice(value, self.choices) if self.choices else value
@@ -216,14 +216,14 @@ class Setting(NamedTuple):
         return self.default is MISSING
 
     @property
-    def several(self) -> bool:
+    def is_many(self) -> bool:
         """Whether it holds several values."""
         return get_origin(self.kind) is tuple
 
     @property
     def item(self) -> object:
         """The type of one value."""
-        return get_args(self.kind)[0] if self.several else self.kind
+        return get_args(self.kind)[0] if self.is_many else self.kind
 
     @property
     def has_path(self) -> bool:

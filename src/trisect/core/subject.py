@@ -128,9 +128,11 @@ class Parts(NamedTuple):
 
 
 Writer: TypeAlias = Callable[[Parts], Parts]
+Writers: TypeAlias = Mapping[Address, Writer]
+HeldWeights: TypeAlias = "Mapping[Address, Float[Tensor, 'B H T S']]"  # what stands in place of the softmax's
 # given what a site holds, alone, and where it is; what it returns goes on in its place
 EditFunction: TypeAlias = Callable[["Tensor", SiteTarget], "Tensor"]
-SiteEdits: TypeAlias = Mapping[str, EditFunction] | Mapping[Address, Writer]
+SiteEdits: TypeAlias = Mapping[str, EditFunction] | Writers
 
 
 def edit_writer(targets: Sequence[SiteTarget], function: EditFunction) -> Writer:
@@ -296,8 +298,8 @@ class Subject(Protocol):
     def score(
         self,
         batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        write: Writers | None = None,
+        hold: HeldWeights | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
         """Score one batch; writers replace q, k, v at their addresses, `hold` puts weights in place of the softmax's."""
@@ -317,15 +319,15 @@ class AnsweringSubject(Subject, Protocol):
         """The text of a token, by its id."""
         ...
 
-    def trace(self, batch: Batch, write: Mapping[Address, Writer] | None = None) -> Reading:
+    def trace(self, batch: Batch, write: Writers | None = None) -> Reading:
         """Read one batch; with writers, what attention does once they have replaced q, k, v at their addresses."""
         ...
 
     def outputs(
         self,
         batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        write: Writers | None = None,
+        hold: HeldWeights | None = None,
         places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """What it gives at every position: logits, or last hidden states where it has no loss; of a row's place alone, [B 1 V]."""
@@ -355,7 +357,7 @@ class StreamSubject(AnsweringSubject, Protocol):
         self,
         batch: Batch,
         streams: StreamWriters,
-        write: Mapping[Address, Writer] | None = None,
+        write: Writers | None = None,
         places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """As `outputs`; writers are given the stream at their points, and what they return goes on in its place."""
@@ -392,15 +394,15 @@ class EditedPasses(Protocol):
         """What a reader has to know of how they were made."""
         ...
 
-    def begin(self, batch: Batch, hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None) -> None:
+    def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
         """Read a batch unedited, with these weights held, for the passes over it that follow."""
         ...
 
     def score(
         self,
         batch: Batch,
-        write: Mapping[Address, Writer] | None = None,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        write: Writers | None = None,
+        hold: HeldWeights | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
         """As Subject's; one without edits also begins."""
@@ -411,14 +413,14 @@ class EditedPasses(Protocol):
         batch: Batch,
         writers: Sequence[Writer],
         address: Address,
-        hold: Mapping[Address, Float[Tensor, "B H T S"]] | None = None,
+        hold: HeldWeights | None = None,
         clean: RowScores | None = None,
     ) -> list[RowScores]:
         """The score under each of several edits of one call; those that share a pass are equal to single ones to rounding."""
         ...
 
     def several_outputs(
-        self, batch: Batch, writes: Sequence[Mapping[Address, Writer]], places: Int[Tensor, "B ..."] | None = None
+        self, batch: Batch, writes: Sequence[Writers], places: Int[Tensor, "B ..."] | None = None
     ) -> list[Float[Tensor, "B T V"]]:
         """The outputs under each of several edits, equal to single ones to rounding; `places` are one or several of each row."""
         ...
@@ -430,7 +432,7 @@ class EditedPasses(Protocol):
         ...
 
     def outputs(
-        self, batch: Batch, write: Mapping[Address, Writer] | None = None, places: Int[Tensor, "B ..."] | None = None
+        self, batch: Batch, write: Writers | None = None, places: Int[Tensor, "B ..."] | None = None
     ) -> Float[Tensor, "B T V"]:
         """As AnsweringSubject's."""
         ...

@@ -394,11 +394,7 @@ class MeasureName(StrEnum):
 ROW = ("stack", "layer", "head", "component", "measure", "group", "at")  # what names a number of the table `measures`
 
 # columns that tables of earlier versions lack
-LATER = {
-    "runs": ("variant", "revision"),
-    "sites": ("label",),
-    "claims": ("revision", "collapsed", "over"),
-}
+LATER = {"runs": ("variant", "revision"), "sites": ("label",), "claims": ("revision", "collapsed", "over")}
 LATER_TABLES = ("controls",)  # tables that studies of earlier versions lack
 # what a study holds; pretrained models have rows of "measures"
 STUDY_TABLES = tuple(name for name in SCHEMAS if name not in ("measures", "answers", "translations"))

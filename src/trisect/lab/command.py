@@ -68,12 +68,12 @@ def _option(one: Setting, value: Any) -> list[str]:
         return []
     name, option = f"--{one.words}", one.option
     if option.argument:
-        return [_word(one, item) for item in value] if one.several else [_word(one, value)]
+        return [_word(one, item) for item in value] if one.is_many else [_word(one, value)]
     if one.kind is bool:
         return [name] if option.value is None else [name, option.value]
     if option.many == "pairs":
         return [word for key, item in value.items() for word in (name, f"{key}={item}")]
-    if not one.several:
+    if not one.is_many:
         return [name, f"{value:g}" if isinstance(value, float) else _word(one, value)]
     items = [_word(one, item) for item in value]
     if option.count is not None:

@@ -343,7 +343,7 @@ DonorText = Annotated[Any, Field(description="A donor text, as many tokens long 
 PairsFile = Annotated[
     str | Path,
     Field(description="A file of pairs, one a line as JSON: base, donor and, where they are known, answers."),
-    Option(metavar="FILE", placed=True, known="It is a file of pairs; those in memory are given as given=[…]."),
+    Option(metavar="FILE", placed=True, facts="It is a file of pairs; those in memory are given as given=[…]."),
 ]
 PairsGiven = Annotated[
     Any, Field(description="Pairs in memory: (base, donor), or mappings as in a file."), Option(name="")

@@ -28,9 +28,8 @@ TOGETHER = "Check that the links and the sentences, source first, belong togethe
 ASK = "Give --base 0 or --base 1."
 
 
-_Mark = tuple[
-    int, str, Link, bool
-]  # a link of a file: its line, its text, the words that it joins, and whether it is sure
+# a link of a file: its line, its text, the words that it joins, and whether it is sure
+_Mark = tuple[int, str, Link, bool]
 
 
 def read_links(

@@ -181,16 +181,18 @@ class RoledSentence(NamedTuple):
     roles: Mapping[int, str]
 
 
-class _Vocabulary:
-    """The words of both languages: a function of nothing but the version."""
+class _Teller:
+    """Makes one pair at a time, of its own words; every word that it says in the source gets a key of its own."""
 
-    def __init__(self) -> None:
-        draw = Random(f"phrases {VERSION}")
+    def __init__(self, draw: Random) -> None:
+        self.draw, self.next = draw, 0
+        self.roles: dict[int, str] = {}
+        words = Random(f"phrases {VERSION}")  # the vocabulary is a function of nothing but the version
         needed = _NOUNS + _ADJECTIVES + 2 * _VERBS + _ADVERBS
-        source_taken_words = {THE, SOME, NOT, DO, WITH, *(number for number, _ in NUMBERS)}
-        source = _invent(SOURCE, needed, draw, source_taken_words)
-        target_taken_words = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
-        target = _invent(TARGET, needed + _NOUNS, draw, target_taken_words)
+        source_in_use = {THE, SOME, NOT, DO, WITH, *(number for number, _ in NUMBERS)}
+        source = _invent(SOURCE, needed, words, source_in_use)
+        target_in_use = {THE_THERE, OBJECT, BEFORE_NOT, NOT_THERE, WITH_THERE, *(number for _, number in NUMBERS)}
+        target = _invent(TARGET, needed + _NOUNS, words, target_in_use)
         # the word, the one or two that translate it, and the ending that adjectives take beside these
         nouns = (
             (source.pop(), (target.pop(), target.pop())[: 2 - (i % _COMPOUND > 0)], "ae"[i % 2]) for i in range(_NOUNS)
@@ -205,22 +207,14 @@ class _Vocabulary:
         self.verbs = _Menu(_zipf(verbs))
         self.numbers = _Menu((number, 1.0) for number in NUMBERS)
 
-
-class _Teller:
-    """Makes one pair at a time; every word that it says in the source gets a key of its own."""
-
-    def __init__(self, words: _Vocabulary, draw: Random) -> None:
-        self.words, self.draw, self.next = words, draw, 0
-        self.roles: dict[int, str] = {}
-
     def sentence(self) -> RoledSentence:
         """A sentence in both languages with its links and the roles of its words."""
         self.next, self.roles = 0, {}
-        draw, words = self.draw, self.words
-        subject, (forms, translation, takes_object) = self.noun_phrase("subject"), words.verbs.pick(draw)
+        draw = self.draw
+        subject, (forms, translation, takes_object) = self.noun_phrase("subject"), self.verbs.pick(draw)
         adverb = _Phrase([], [])
         if draw.random() < 0.2:  # one word for one word, first in the source
-            form, counterpart = words.adverbs.pick(draw)
+            form, counterpart = self.adverbs.pick(draw)
             self.roles[key := self.key()] = "adverb"
             adverb = _Phrase([(form, key)], [_Put(counterpart, (key,))])
         negation, before, after, auxiliary = list[tuple[str, int]](), list[_Put](), list[_Put](), ()
@@ -261,7 +255,7 @@ class _Teller:
     def noun_phrase(self, of: str) -> _Phrase:
         """Determiner, adjective, noun; in the target noun, adjective, determiner — and nothing for an indefinite article."""
         draw = self.draw
-        (form, translation, ending), chance = self.words.nouns.pick(draw), draw.random()
+        (form, translation, ending), chance = self.nouns.pick(draw), draw.random()
         source, behind, many = [], [], False
         if chance < 0.5:
             source.append((THE, self.key()))
@@ -269,12 +263,12 @@ class _Teller:
         elif chance < 0.8:
             source.append((SOME, self.key()))
         else:
-            number, counterpart = self.words.numbers.pick(draw)
+            number, counterpart = self.numbers.pick(draw)
             source.append((number, self.key()))
             behind, many = [_Put(counterpart, (self.next,))], True
         self.roles[self.next] = f"{of} determiner"
         if draw.random() < 0.35:
-            quality, counterpart = self.words.adjectives.pick(draw)
+            quality, counterpart = self.adjectives.pick(draw)
             source.append((quality, self.key()))
             behind.insert(0, _Put(counterpart + ending, (self.next,)))
             self.roles[self.next] = f"{of} adjective"
@@ -293,7 +287,7 @@ def bitext_corpus(
     if min(sizes) < 1 or sum(sizes) > LARGEST:
         fault = f"A bitext of {train} + {valid} + {test} pairs."
         raise CorpusError(fault, f"Each split has at least one, and all together {LARGEST:,} at most.", "Give others.")
-    teller = _Teller(_Vocabulary(), Random(f"pairs {VERSION} {seed}"))
+    teller = _Teller(Random(f"pairs {VERSION} {seed}"))
     pairs_by_source: dict[tuple[str, ...], SentencePair] = {}
     while len(pairs_by_source) < sum(sizes):
         pair = teller.sentence().pair
@@ -305,7 +299,7 @@ def bitext_corpus(
 
 def sentences(seed: int = 0) -> Iterator[RoledSentence]:
     """Sentences in both languages with the roles of their words, without end; a function of the seed."""
-    teller = _Teller(_Vocabulary(), Random(f"sentences {VERSION} {seed}"))
+    teller = _Teller(Random(f"sentences {VERSION} {seed}"))
     while True:
         yield teller.sentence()
 
@@ -469,7 +463,7 @@ class _Speaker:
         return self.rng.random() < p
 
     def say(self, form: str, pos: str, plural: bool | None = None) -> _Node:
-        self.words.append(_Node(form, pos, plural=plural))
+        self.append(_Node(form, pos, plural=plural))
         return self.words[-1]
 
     def noun_phrase(self, noun: _Noun, plural: bool, depth: int) -> _Node:

@@ -378,9 +378,9 @@ def draw_induction(
     too few words), and ends in another A; answers differ as those of `draw_bindings`. Raises CorpusError where the tokenizer
     does not give such texts.
     """
-    draw, found_pairs = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
+    draw, made_pairs = np.random.default_rng([seed, 14]), list[TextPair | None]([None] * count)
     for attempt in range(2 * TRIES):
-        missing = [number for number, pair in enumerate(found_pairs) if pair is None]
+        missing = [number for number, pair in enumerate(made_pairs) if pair is None]
         how = {"in_passage": attempt < TRIES, "apart": attempt % TRIES < TRIES // 2}
         attempts = [_draw_texts(draw, usable, between, **how) for _ in missing]
         rows = ids([text for texts, _, _ in attempts for text in texts])
@@ -389,10 +389,10 @@ def draw_induction(
             put = [[usable.tokens[w] for w in (*chain(*zip(b.keys, b.values, strict=True)), b.asked)] for b in bounds]
             in_text = [[token for token in row if token in of] for of, row in zip(put, rows[2 * at :], strict=False)]
             if in_text == put and all(rows[2 * at + i][-1] == of[-1] for i, of in enumerate(put)):
-                found_pairs[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
-        if None not in found_pairs:
+                made_pairs[number] = TextPair(*texts, answers, f"pair {number + 1} of induction", "induction", bounds)
+        if None not in made_pairs:
             break
-    pairs = tuple(pair for pair in found_pairs if pair is not None)
+    pairs = tuple(pair for pair in made_pairs if pair is not None)
     if len(pairs) < count:
         facts = f"In {2 * TRIES} tries words of a pair were other tokens in a whole text, or stood in it elsewhere too."
         fault = "The tokenizer cannot distinguish the texts of the task 'induction'."
