@@ -322,7 +322,7 @@ def judge_heads(
     about: Mapping[str, object],
     missing: str | Mapping[str, str] = str(NOT_MEASURED),
 ) -> pl.DataFrame:
-    """The table `claims` of a source whose unit is the head; a Statistic that `found` lacks was not measured.
+    """The table `claims` of a source whose unit is the head; a Statistic that `statistics` lacks was not measured.
 
     `missing` says why not, of all or of each by its name.
 

@@ -27,9 +27,9 @@ class TrisectError(Exception):
     `given` quotes what was given, `known` says what there is, `todo` says what to do next.
     """
 
-    def __init__(self, fault: str, facts: str, todo: str) -> None:
-        super().__init__(fault, facts, todo)
-        self.given, self.known, self.todo = fault, facts, todo
+    def __init__(self, given: str, known: str, todo: str) -> None:
+        super().__init__(given, known, todo)
+        self.given, self.known, self.todo = given, known, todo
 
     def __str__(self) -> str:
         return f"{self.given}\n  {self.known}\n  {self.todo}"

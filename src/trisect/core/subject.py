@@ -129,7 +129,7 @@ class Parts(NamedTuple):
 
 Writer: TypeAlias = Callable[[Parts], Parts]
 Writers: TypeAlias = Mapping[Address, Writer]
-HeldWeights: TypeAlias = "Mapping[Address, Float[Tensor, 'B H T S']]"  # what stands in place of the softmax's
+WeightsByAddress: TypeAlias = "Mapping[Address, Float[Tensor, 'B H T S']]"  # what stands in place of the softmax's
 # given what a site holds, alone, and where it is; what it returns goes on in its place
 EditFunction: TypeAlias = Callable[["Tensor", SiteTarget], "Tensor"]
 SiteEdits: TypeAlias = Mapping[str, EditFunction] | Writers
@@ -299,7 +299,7 @@ class Subject(Protocol):
         self,
         batch: Batch,
         write: Writers | None = None,
-        hold: HeldWeights | None = None,
+        hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
         """Score one batch; writers replace q, k, v at their addresses, `hold` puts weights in place of the softmax's."""
@@ -327,7 +327,7 @@ class AnsweringSubject(Subject, Protocol):
         self,
         batch: Batch,
         write: Writers | None = None,
-        hold: HeldWeights | None = None,
+        hold: WeightsByAddress | None = None,
         places: Int[Tensor, "B ..."] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """What it gives at every position: logits, or last hidden states where it has no loss; of a row's place alone, [B 1 V]."""
@@ -394,7 +394,7 @@ class EditedPasses(Protocol):
         """What a reader has to know of how they were made."""
         ...
 
-    def begin(self, batch: Batch, hold: HeldWeights | None = None) -> None:
+    def begin(self, batch: Batch, hold: WeightsByAddress | None = None) -> None:
         """Read a batch unedited, with these weights held, for the passes over it that follow."""
         ...
 
@@ -402,7 +402,7 @@ class EditedPasses(Protocol):
         self,
         batch: Batch,
         write: Writers | None = None,
-        hold: HeldWeights | None = None,
+        hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> RowScores:
         """As Subject's; one without edits also begins."""
@@ -413,7 +413,7 @@ class EditedPasses(Protocol):
         batch: Batch,
         writers: Sequence[Writer],
         address: Address,
-        hold: HeldWeights | None = None,
+        hold: WeightsByAddress | None = None,
         clean: RowScores | None = None,
     ) -> list[RowScores]:
         """The score under each of several edits of one call; those that share a pass are equal to single ones to rounding."""

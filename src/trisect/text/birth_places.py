@@ -234,7 +234,7 @@ def draw_span(
 ) -> _CutSpan:
     """A cut of a text of `size` characters for a model that reads `block` at once.
 
-    The length is uniform from `shortest` to the share `kept` of the block; the span is the share `span` of it on average, uniform from 1
+    The length is uniform from `shortest` to the share `longest` of the block; the span is the share `span` of it on average, uniform from 1
     to twice that less one, anywhere but at the first and last character.
     """
     length = min(size, int(draw.integers(shortest, max(shortest, int(block * longest)) + 1)))

@@ -463,7 +463,7 @@ class _Speaker:
         return self.rng.random() < p
 
     def say(self, form: str, pos: str, plural: bool | None = None) -> _Node:
-        self.append(_Node(form, pos, plural=plural))
+        self.words.append(_Node(form, pos, plural=plural))
         return self.words[-1]
 
     def noun_phrase(self, noun: _Noun, plural: bool, depth: int) -> _Node:
