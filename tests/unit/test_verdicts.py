@@ -367,38 +367,23 @@ ALL = {"q": 0.03, "k": 0.031, "v": 0.30}
 
 def with_all_layers(tables, rewound, frozen, spread=0.001):
     """Rows of one component in all layers at once: rises of the train loss at α = 0, and loss changes by freezing."""
-    draw, runs, metrics, sites = np.random.default_rng(3), [], [], []
-    last = {}
-    for row in tables["metrics"].filter(pl.col("name") == "loss_nats").iter_rows(named=True):
-        last.setdefault((row["run"], row["split"]), {})[row["epoch"]] = row["value"]
-    for base in tables["runs"].filter(pl.col("edit") == "none").iter_rows(named=True):
+    draw, runs, metrics, sites = np.random.default_rng(3), [tables["runs"]], [tables["metrics"]], []
+    losses = tables["metrics"].filter(pl.col("name") == "loss_nats", pl.col("split").is_in(["train", "valid"]))
+    for base in tables["runs"].filter(edit="none").partition_by("run"):
+        curves = losses.filter(run=base["run"][0]).sort("epoch")
+        end = curves.filter(split="train")["value"][-1]
+        row = {"subject": base["run"][0], "measure": "rewind_loss_nats", "at": 0.0, "split": "train", "n": 10}
         for component in "qkv":
-            site = f"{component}@1-5"
-            noise = spread * draw.standard_normal(2)
-            if component in rewound:
-                end = max(last[base["run"], "train"].items())[1]
-                value = end + rewound[component] + noise[0]
-                spot = {
-                    "subject": base["run"],
-                    "site": site,
-                    "measure": "rewind_loss_nats",
-                    "at": 0.0,
-                    "split": "train",
-                }
-                sites.append(spot | {"value": value, "n": 10})
-            if component in frozen:
-                name = f"freeze-{site}-s{base['seed']}-aaaaaaaa"
-                runs.append({**base, "run": name, "edit": "freeze", "site": site})
-                for split in ("train", "valid"):
-                    for epoch, value in last[base["run"], split].items():
-                        shift = (frozen[component] + noise[1]) * (epoch > 0)
-                        metrics.append(
-                            {"run": name, "epoch": epoch, "split": split, "name": "loss_nats", "value": value + shift}
-                        )
+            site, noise = f"{component}@1-5", spread * draw.standard_normal(2)
+            sites.append(row | {"site": site, "value": end + rewound[component] + noise[0]})
+            name = pl.lit(f"freeze-{site}-s{base['seed'][0]}-aaaaaaaa")
+            runs.append(base.with_columns(run=name, edit=pl.lit("freeze"), site=pl.lit(site)))
+            shift = float(frozen[component] + noise[1]) * (pl.col("epoch") > 0)
+            metrics.append(curves.with_columns(run=name, value=pl.col("value") + shift))
     return {
-        "runs": frame("runs", [*tables["runs"].to_dicts(), *runs]),
-        "metrics": frame("metrics", [*tables["metrics"].to_dicts(), *metrics]),
-        "sites": frame("sites", [*tables["sites"].to_dicts(), *sites]),
+        "runs": pl.concat(runs),
+        "metrics": pl.concat(metrics),
+        "sites": pl.concat([tables["sites"], frame("sites", sites)]),
     }
 
 

@@ -337,38 +337,31 @@ def judge_heads(
 
     def test(part: Part) -> TestedPart:
         assert isinstance(part.effect, Statistic), "claims about heads speak of statistics"
-        statistic = statistics.get(part.effect.name)
-        if statistic is None:
+        value = statistics.get(part.effect.name)
+        if value is None:
             reason = why.get(part.effect.name, rest)
             return TestedPart(part, Tested(reason=reason), reason)
-        if isinstance(statistic, Against):  # it must hold for every head, and carries the head that speaks for it least
-            if not len(statistic.effects):
+        if isinstance(value, Against):  # it must hold for every head, and carries the head that speaks for it least
+            if not len(value.effects):
                 return TestedPart(part, Tested(reason=Reason("no null")), Reason("no null"))
-            weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in statistic.effects]))
-            every = conjunction([PValues(*both) for both in zip(statistic.p_for, statistic.p_against, strict=True)])
-            ends = (e for alpha in (ALPHA, ALPHA / family) for e in statistic.interval(weakest, alpha))
+            weakest = int(np.argmin([distance_from_bound(part, float(effect)) for effect in value.effects]))
+            every = conjunction([PValues(*both) for both in zip(value.p_for, value.p_against, strict=True)])
+            ends = (e for alpha in (ALPHA, ALPHA / family) for e in value.interval(weakest, alpha))
             low, high, low_family, high_family = (number(end) for end in ends)
-            effect, n = float(statistic.effects[weakest]), len(statistic.effects)
+            effect, n = float(value.effects[weakest]), len(value.effects)
             return TestedPart(part, Tested(effect, n, None, every, low, high, low_family, high_family), None)
-        if isinstance(statistic, LayerMeans):
-            sample, layers = summary(statistic.values), len(statistic.values)
+        if isinstance(value, LayerMeans):
+            sample, layers = summary(value.values), len(value.values)
             few = Reason("few trained", layers, "layer", LEAST_LAYERS) if layers < LEAST_LAYERS else None
             tested = t_result(sample, part.direction, part.bound, family, few or Reason("no spread", unit="layer"))
             return TestedPart(part, tested, few)
         barred = None
-        if not np.isfinite(statistic.effect):
+        if not np.isfinite(value.effect):
             barred = NOT_MEASURED
-        elif statistic.n < LEAST:
-            barred = Reason("few resampled", statistic.n, statistic.unit, LEAST)
+        elif value.n < LEAST:
+            barred = Reason("few resampled", value.n, value.unit, LEAST)
         tested = percentile_result(
-            number(statistic.effect),
-            statistic.replicates,
-            statistic.n,
-            statistic.n,
-            part.direction,
-            part.bound,
-            family,
-            barred,
+            number(value.effect), value.replicates, value.n, value.n, part.direction, part.bound, family, barred
         )
         return TestedPart(part, tested, barred)
 

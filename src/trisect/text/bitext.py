@@ -199,10 +199,10 @@ def read_pairs(
     if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
         bare, shared = _without_ids(rows[0])
         divided = [BESIDE.split(line) for line in bare]
-        for number, parts in enumerate(divided, start=1):
-            if len(parts) != 2:
-                facts = f"The sign ||| stands {_plural(len(parts) - 1, 'time')} in it, and a line is source ||| target."
-                raise CorpusError(f"{paths[0]}, line {number}, is no pair.", facts, "Correct that line.")
+        if wrong := next((n for n, parts in enumerate(divided, start=1) if len(parts) != 2), None):
+            times = _plural(len(divided[wrong - 1]) - 1, "time")
+            facts = f"The sign ||| stands {times} in it, and a line is source ||| target."
+            raise CorpusError(f"{paths[0]}, line {wrong}, is no pair.", facts, "Correct that line.")
         lines = list(zip(*divided, strict=True))
         notes.append(f"{paths[0].name} has source ||| target in each line.")
     (bare, ids), (translated, others) = map(_without_ids, lines)
@@ -222,8 +222,7 @@ def read_pairs(
     sides = [[tuple(_words(line)) for line in side] for side in lines]
     if len(sides[0]) != len(sides[1]):
         fault = " and ".join(f"{p} has {_plural(len(side), 'line')}" for p, side in zip(paths, sides, strict=True))
-        longer = 0 if len(sides[0]) > len(sides[1]) else 1
-        first = min(len(sides[0]), len(sides[1])) + 1
+        longer, first = int(len(sides[0]) < len(sides[1])), min(map(len, sides)) + 1
         facts = f"Line n of one is the translation of line n of the other; line {first} of {paths[longer]} has none."
         raise CorpusError(f"{fault}.", facts, "Give files with as many lines.")
     if not sides[0]:
@@ -231,9 +230,8 @@ def read_pairs(
     for path, side in zip(paths, sides, strict=True):
         for number, words in enumerate(side, start=1):
             if not any(map(str.strip, words)):
-                facts = "A sentence has at least one word."
                 todo = "Leave that line out of both files, and out of the links."
-                raise CorpusError(f"{path}, line {number}, is empty.", facts, todo)
+                raise CorpusError(f"{path}, line {number}, is empty.", "A sentence has at least one word.", todo)
     if gold is None:
         return Pairs(tuple(SentencePair(*both) for both in zip(*sides, strict=True)), tuple(notes))
     lengths = [(len(s), len(t)) for s, t in zip(*sides, strict=True)]
