@@ -199,10 +199,9 @@ def read_pairs(
     if len(rows) == 1 and any(BESIDE.search(line) for line in rows[0]):
         bare, shared = _without_ids(rows[0])
         divided = [BESIDE.split(line) for line in bare]
-        if wrong := next((n for n, parts in enumerate(divided, start=1) if len(parts) != 2), None):
-            times = _plural(len(divided[wrong - 1]) - 1, "time")
-            facts = f"The sign ||| stands {times} in it, and a line is source ||| target."
-            raise CorpusError(f"{paths[0]}, line {wrong}, is no pair.", facts, "Correct that line.")
+        if wrong := next(((n, len(parts) - 1) for n, parts in enumerate(divided, start=1) if len(parts) != 2), None):
+            facts = f"The sign ||| stands {_plural(wrong[1], 'time')} in it, and a line is source ||| target."
+            raise CorpusError(f"{paths[0]}, line {wrong[0]}, is no pair.", facts, "Correct that line.")
         lines = list(zip(*divided, strict=True))
         notes.append(f"{paths[0].name} has source ||| target in each line.")
     (bare, ids), (translated, others) = map(_without_ids, lines)
